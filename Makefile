@@ -7,15 +7,15 @@ export UV_SYSTEM_CERTS ?= 1
 # A test mostly waits for the processes that it started: more of them run than there are cores.
 TESTS_AT_ONCE ?= $(shell expr 2 \* $$(nproc))
 
-.PHONY: demo test check core clean lock licences sbom audit
+.PHONY: demo test check core clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8,<1'
 
-$(VENV)/.all: $(BIN)/uv pyproject.toml constraints.txt
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all]'
+$(VENV)/.all: $(BIN)/uv pyproject.toml lab/pyproject.toml constraints.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all]' -e lab
 	touch $@
 
 # Flights that left New York in 2013: train a wide & deep model, kill a worker, add two, and go on.
@@ -38,6 +38,11 @@ core: $(VENV)/.all
 	BRIM_HYPOTHESIS=quick BRIM_SCHEDULES=100 $(BIN)/python -m pytest -q -m "not exhaustive" \
 	    src/brim/errors.py src/brim/domain src/brim/coordination src/brim/policies \
 	    tests/domain tests/coordination tests/policies
+
+# What is installed: brim, and its laboratory.
+wheels: $(BIN)/uv
+	$(BIN)/uv build --quiet --wheel --out-dir dist .
+	$(BIN)/uv build --quiet --wheel --out-dir dist lab
 
 # The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.
 RUNTIME := train s3 onnx simulate cluster tensorboard mlflow wandb demo

@@ -9,12 +9,12 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness.report import Report
-from brim.chaos.report import as_plain, figure, markdown
-from brim.chaos.results import Calm, Job, Result
-from brim.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from brim.domain.faults import describe
 from brim.domain.job import WorkerRange
-from brim.domain.random_faults import random_faults, random_workers
+from brim_lab.chaos.random_faults import random_faults, random_workers
+from brim_lab.chaos.report import as_plain, figure, markdown
+from brim_lab.chaos.results import Calm, Job, Result
+from brim_lab.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 
 HERE = Path(__file__).parent
 OPTIONS = "--epochs 24 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 1s"

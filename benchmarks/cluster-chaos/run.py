@@ -15,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness.report import Report
-from brim.chaos.cluster import ClusterTrial, run_cluster_trial
-from brim.chaos.report import as_plain, figure, markdown
-from brim.chaos.results import Calm, Job, Result
-from brim.chaos.trial import calm_run
-from brim.domain.deeds import SUBMITS, DeedKind
 from brim.domain.job import WorkerRange
-from brim.domain.random_deeds import random_deeds, random_nodes
+from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
+from brim_lab.chaos.deeds import SUBMITS, DeedKind
+from brim_lab.chaos.random_deeds import random_deeds, random_nodes
+from brim_lab.chaos.report import as_plain, figure, markdown
+from brim_lab.chaos.results import Calm, Job, Result
+from brim_lab.chaos.trial import calm_run
 
 HERE = Path(__file__).parent
 OPTIONS = "--set pause=0.008 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 3s"

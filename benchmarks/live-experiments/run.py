@@ -13,14 +13,14 @@ from typing import Any
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, seconds, spread, table
-from brim.experiments import scale as scales
-from brim.experiments.changing_workers import ChangingWorkers, changing_workers
-from brim.experiments.claims import error
-from brim.experiments.course import makespan
-from brim.experiments.figures import changing_workers_figure, two_jobs_figure
-from brim.experiments.outcome import numbers_of
-from brim.experiments.scale import Scale
-from brim.experiments.two_jobs import SIDES, TwoJobs, two_jobs
+from brim_lab.experiments import scale as scales
+from brim_lab.experiments.changing_workers import ChangingWorkers, changing_workers
+from brim_lab.experiments.claims import error
+from brim_lab.experiments.course import makespan
+from brim_lab.experiments.figures import changing_workers_figure, two_jobs_figure
+from brim_lab.experiments.outcome import numbers_of
+from brim_lab.experiments.scale import Scale
+from brim_lab.experiments.two_jobs import SIDES, TwoJobs, two_jobs
 
 HERE = Path(__file__).parent
 _REPEAT = 2

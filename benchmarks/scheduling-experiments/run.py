@@ -6,7 +6,7 @@ from brim.domain.resizing import OVERHEADS
 from brim.policies.brim import brim
 from brim.policies.elasticflow import elasticflow
 from brim.policies.fifo_gang import fifo_gang
-from brim.simulator.experiments import around_a_service, two_jobs
+from brim_lab.experiments.simulated import around_a_service, two_jobs
 
 
 def main() -> None:

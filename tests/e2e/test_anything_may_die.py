@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.chaos.promises import run_directory_is_whole
+from brim_lab.chaos.promises import run_directory_is_whole
 from e2e.running import DIGITS, FILES, PACED, Run, has_ended, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e

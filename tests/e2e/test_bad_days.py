@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.chaos.disk import can_mount, small_disk
 from brim.client import Client
 from brim.storage.contact import read_scheduler_contact
+from brim_lab.chaos.disk import can_mount, small_disk
 from e2e.running import PACED, has_ended, leftovers, lines, until
 from e2e.test_scheduler import Home, calm, home
 

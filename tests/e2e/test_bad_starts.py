@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.chaos.disk import can_mount, small_disk
+from brim_lab.chaos.disk import can_mount, small_disk
 from e2e.running import PACED, has_ended, leftovers, until
 from e2e.test_bad_days import database, foreground, hurry, pid, problem, steps
 from e2e.test_scheduler import Home, calm, home

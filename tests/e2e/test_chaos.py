@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from brim.chaos.results import Calm, Job, Result, Strike
-from brim.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from brim.domain.faults import FaultKind, parse_faults
 from brim.domain.job import WorkerRange
-from brim.domain.random_faults import random_faults, random_workers
+from brim_lab.chaos.random_faults import random_faults, random_workers
+from brim_lab.chaos.results import Calm, Job, Result, Strike
+from brim_lab.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from e2e.running import FILES, ROOT
 
 pytestmark = pytest.mark.e2e

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from brim.chaos.cluster import ClusterTrial, run_cluster_trial
-from brim.chaos.results import Calm, Job
-from brim.chaos.trial import calm_run
-from brim.domain.deeds import DeedKind, parse_deeds
 from brim.domain.job import WorkerRange
+from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
+from brim_lab.chaos.deeds import DeedKind, parse_deeds
+from brim_lab.chaos.results import Calm, Job
+from brim_lab.chaos.trial import calm_run
 from e2e.running import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

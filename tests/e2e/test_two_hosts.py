@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.chaos.hosts import Host, can_make_hosts, two_hosts
+from brim_lab.chaos.hosts import Host, can_make_hosts, two_hosts
 from e2e.running import (
     DEADLINE,
     DIGITS,

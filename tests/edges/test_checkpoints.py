@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.chaos.disk import can_mount, small_disk
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
 from brim.storage import places
 from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
 from brim.storage.places import Directory
+from brim_lab.chaos.disk import can_mount, small_disk
 
 BYTES = bytes(range(256))
 

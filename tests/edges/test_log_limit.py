@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from brim.agent import prints as agents
-from brim.chaos.disk import can_mount, small_disk
 from brim.coordination.membership import Member, World
 from brim.telemetry import log_limit
 from brim.telemetry.log_limit import LogLimit
 from brim.telemetry.logs import Tail, last_line
+from brim_lab.chaos.disk import can_mount, small_disk
 
 LIMIT = 1 << 20
 DEADLINE = 60.0

@@ -23,7 +23,6 @@ from brim.agent.conversation import Conversation
 from brim.agent.loop import Agent, Settings
 from brim.agent.memory import KillCounts, Memory
 from brim.agent.workers import Workers
-from brim.chaos.processes import Marked
 from brim.clock import VirtualClock
 from brim.process import (
     birth_of,
@@ -36,6 +35,7 @@ from brim.process import (
     variable_of,
 )
 from brim.storage.contact import is_alive
+from brim_lab.chaos.processes import Marked
 from e2e.running import has_ended, until
 from edges.test_nodes import Host, host
 

@@ -14,19 +14,19 @@ import msgspec
 import pytest
 
 from brim.backends.live import LiveBackend
-from brim.chaos.cluster_promises import journal_replays
-from brim.chaos.judging import Acknowledged, nobody_is_forgotten, stories_make_sense
 from brim.clock import VirtualClock
 from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
-from brim.domain.deeds import Deed, DeedKind
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book, JobRecord
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
+from brim_lab.chaos.cluster_promises import journal_replays
+from brim_lab.chaos.deeds import Deed, DeedKind
+from brim_lab.chaos.judging import Acknowledged, nobody_is_forgotten, stories_make_sense
 from conformance.worlds import FakeProcesses, measured
 from submissions import submission
 

@@ -14,9 +14,9 @@ from brim.policies.brim import brim
 from brim.policies.edf import admit_all, edf
 from brim.policies.fifo_gang import fifo_gang
 from brim.simulator.engine import Settings, simulate
-from brim.simulator.experiments import around_a_service, two_jobs
 from brim.simulator.generate import Recipe, generate
 from brim.simulator.run import measure
+from brim_lab.experiments.simulated import around_a_service, two_jobs
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("2x8")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from brim.domain.cluster import Cluster
-from brim.simulator.as_coded.named import replay
 from brim.simulator.run import measure
+from brim_lab.as_coded.named import replay
 from tracedata import TRACES, jobs_of
 
 # measured from the artifact run unchanged, by trace: slot, then the ratio of each policy

@@ -80,13 +80,12 @@ _VERBS: dict[str, dict[str, tuple[str, str, str]]] = {
         "down": ("brim.cli.cluster", "down", "Pause all jobs and stop the scheduler."),
     },
     "Try it out": {
-        "demo": ("brim.cli.demo", "demo", "Run an experiment with real jobs on this machine."),
+        "demo": ("brim.cli.demo", "demo", "Run a demo with real jobs on this machine."),
         "simulate": (
             "brim.cli.simulate",
             "simulate",
             "Replay job traces under scheduling policies, in simulated time.",
         ),
-        "chaos": ("brim.cli.chaos", "chaos", "Break short runs at random and check the results."),
         "help": ("brim.cli.help", "help", "Show how a verb is used."),
     },
 }

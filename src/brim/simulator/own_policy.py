@@ -1,5 +1,5 @@
-"""A policy from a user's file: every decision that no cluster could carry out is theirs, and said
-to be.
+"""A policy that is not brim's own: every decision that no cluster could carry out is its author's,
+and said to be.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ def own_policy(name: str, *, field: str) -> Policy:
     found = load_callable(
         name, field=field, what="a policy: a function from a snapshot to a decision"
     )
+    return checked_policy(found, name, field=field)
+
+
+def checked_policy(found: Callable[..., Any], name: str, *, field: str) -> Policy:
+    """Return the policy, checked at each decision.
+
+    Args:
+        name: what messages call it.
+    """
 
     def decide(snapshot: Snapshot) -> Decision:
         decision = _asked(found, snapshot)

@@ -1,0 +1,314 @@
+"""One trial of a cluster: a scheduler, a few short jobs, what is done to them,
+and what came of it.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from brim.clock import SystemClock
+from brim.domain.cluster import ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.errors import InternalError
+from brim.storage.book import Book
+from brim.storage.cluster_file import cluster_spec
+from brim.storage.database import Database
+from brim.telemetry.history import read_history
+from brim_lab.chaos.census import Census, Recount, take_census
+from brim_lab.chaos.cluster_promises import (
+    database_is_sound,
+    job_is_whole,
+    journal_replays,
+    state_is_whole,
+)
+from brim_lab.chaos.deeds import BEFALLS, ON_JOB, SUBMITS, Deed, DeedKind, describe_deed
+from brim_lab.chaos.judging import (
+    Span,
+    deadlines_are_kept,
+    disturbed,
+    nobody_is_forgotten,
+    stories_make_sense,
+)
+from brim_lab.chaos.keeper import Keeper
+from brim_lab.chaos.outside import send
+from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
+from brim_lab.chaos.surroundings import Surroundings
+from brim_lab.chaos.user import User
+
+_POLL = 0.02
+_GRACE = "10s"
+_TO_CLEAN_UP = 15.0  # seconds that the last process may outlive the scheduler
+_ENDS_SCHEDULER = frozenset({DeedKind.KILL_SCHEDULER, DeedKind.KILL_EVERYTHING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterTrial:
+    """One cluster and what happens to it; `seed` is what it was drawn from.
+
+    Args:
+        workers: the range that those of jobs were drawn from; its maximum is the cluster's devices.
+        nodes: that these devices are on: named n1, n2 …, as many on each as on the others or one
+            more.
+    """
+
+    seed: int
+    workers: WorkerRange
+    nodes: int = 1
+    deeds: tuple[Deed, ...]
+
+    @property
+    def devices(self) -> dict[str, int]:
+        """By node."""
+        each, more = divmod(self.workers.maximum, self.nodes)
+        return {f"n{k}": each + (k <= more) for k in range(1, self.nodes + 1)}
+
+    @property
+    def setting(self) -> dict[str, str | int]:
+        return {"devices": self.workers.maximum, "nodes": self.nodes}
+
+    @property
+    def schedule(self) -> str:
+        return "; ".join(map(describe_deed, self.deeds))
+
+    def command(self, job: Job) -> str:
+        """What repeats this trial."""
+        words = [
+            "brim",
+            "chaos",
+            job.file,
+            "--cluster",
+            "--workers",
+            str(self.workers),
+            *job.options,
+        ]
+        return shlex.join([*words, "--nodes", str(self.nodes), "--faults", self.schedule])
+
+
+def run_cluster_trial(
+    job: Job, trial: ClusterTrial, calm: Mapping[int, Calm], directory: Path, *, deadline: float
+) -> Result:
+    """Run a trial in a new directory, which is kept only where a promise is broken.
+
+    Args:
+        calm: how a job ends that nothing is done to, by its epochs.
+        deadline: seconds that the whole trial may take, beside what its deeds take themselves.
+    """
+    began = SystemClock().now()
+    directory.mkdir(parents=True)
+    end = began + deadline + sum(deed.seconds for deed in trial.deeds)
+    run = _Running(job, trial, directory)
+    try:
+        broken = [*run.to_the_end(end), *run.come_down(), *run.broken_promises(calm)]
+        strikes = tuple(run.strikes())
+    finally:
+        run.close()
+    if not broken:
+        shutil.rmtree(directory)
+    seconds = SystemClock().now() - began
+    return Result(
+        trial=trial, broken=tuple(broken), seconds=seconds, lives=run.keeper.lives, strikes=strikes
+    )
+
+
+@dataclass
+class _Running:
+    """A trial under way: who asks, who befalls, and what was seen."""
+
+    job: Job
+    trial: ClusterTrial
+    directory: Path
+    struck: list[tuple[float, Deed]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.state, self.jobs = self.directory / "state", self.directory / "state" / "jobs"
+        file = self.directory / "cluster.yaml"
+        file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.workers.maximum // 2)))
+        self.around = Surroundings(self.directory)
+        self.keeper = Keeper(self.state, file, self.around.environment, self.clock)
+        self.user = User(
+            self.job, self.state, self.directory, self._applied, self.around.environment
+        )
+        self.recount = Recount(self.trial.devices)
+        self.waiting = list(self.trial.deeds)
+        self.stopped: list[tuple[float, int]] = []
+        self.submitted = 0
+        self.census = Census()
+
+    def _cluster(self, *, ads: int) -> dict[str, object]:
+        web = self.trial.workers.maximum - ads
+        tenants = [{"name": "ads", "guaranteed": ads}, {"name": "web", "guaranteed": web}]
+        nodes = [{"name": name, "workers": count} for name, count in self.trial.devices.items()]
+        return {"nodes": nodes, "grace": _GRACE, "tenants": tenants}
+
+    def _applied(self, deed: Deed) -> ClusterSpec:
+        return cluster_spec(self._cluster(ads=deed.ads))
+
+    def close(self) -> None:
+        self._let_go_on(math.inf)
+        self.around.marked.kill()
+        self.user.close()
+        self.around.close()
+
+    # The run --------------------------------------------------------------------------------------
+
+    def to_the_end(self, end: float) -> list[str]:
+        """Do what is to be done until every job has ended; what is broken about that."""
+        began = math.inf
+        while self.clock.now() < end:
+            self._look()
+            began = min(began, self.clock.now()) if self.keeper.lives else began
+            for deed in [deed for deed in self.waiting if deed.at <= self.clock.now() - began]:
+                if self._do(deed):
+                    self.waiting.remove(deed)
+            if self._is_over():
+                return self.keeper.failures
+            time.sleep(_POLL)
+        left = [view.job for view in self.user.views.values() if not view.has_ended]
+        busy = f" and {self.user.pending}" if self.user.pending else ""
+        return [*self.keeper.failures, f"it had not ended by its deadline: {', '.join(left)}{busy}"]
+
+    def _is_over(self) -> bool:
+        if self.user.busy() or self.submitted < sum(
+            deed.kind in SUBMITS for deed in self.trial.deeds
+        ):
+            return False
+        views = self.user.views
+        return {*self.user.ids.values()} <= views.keys() and all(
+            view.has_ended for view in views.values()
+        )
+
+    def _look(self) -> None:
+        self.census = take_census(self.around.marked, self.state)
+        self.recount.add(self.census)
+        self._let_go_on(self.clock.now())
+        self.keeper.poll(told_to_go=self.user.going_down)
+
+    def _let_go_on(self, now: float) -> None:
+        for at, pid in [each for each in self.stopped if each[0] <= now]:
+            send(pid, "SIGCONT")
+            self.stopped.remove((at, pid))
+
+    # Deeds ----------------------------------------------------------------------------------------
+
+    def _do(self, deed: Deed) -> bool:
+        """Whether it is done, or can never be."""
+        if deed.kind in SUBMITS:
+            self.submitted += 1
+            self.user.ask(deed, self.submitted)
+            return True
+        if deed.kind in ON_JOB:
+            if deed.job not in self.user.ids:
+                return False
+            if self.user.has_ended(self.user.ids[deed.job]):
+                return True
+        if deed.kind in BEFALLS and not self._befall(deed):
+            return False
+        if deed.kind not in BEFALLS:
+            self.user.ask(deed)
+        self.struck.append((self.clock.wall(), deed))
+        return True
+
+    def _befall(self, deed: Deed) -> bool:
+        """Whether there was somebody whom it could befall."""
+        victims = self._victims(deed)
+        if deed.kind in _ENDS_SCHEDULER and victims:
+            self.keeper.expect_death(deed.seconds)
+        if deed.kind is DeedKind.KILL_EVERYTHING and victims:
+            self.around.marked.kill()
+        for pid in victims:
+            if deed.kind in (DeedKind.STOP_SCHEDULER, DeedKind.STOP_MASTER):
+                send(pid, "SIGSTOP")
+                self.stopped.append((self.clock.now() + deed.seconds, pid))
+            else:
+                send(pid, "SIGKILL")
+        return bool(victims)
+
+    def _victims(self, deed: Deed) -> list[int]:
+        job = self.user.ids[deed.job] if deed.kind in ON_JOB else ""
+        match deed.kind:
+            case DeedKind.KILL_SCHEDULER | DeedKind.STOP_SCHEDULER | DeedKind.KILL_EVERYTHING:
+                return self.census.schedulers
+            case DeedKind.KILL_NODE:
+                return self.census.nodes.get(f"n{deed.node}", [])
+            case DeedKind.KILL_AGENT:
+                return self.census.agents.get(job, [])[-1:]
+            case DeedKind.KILL_MASTER | DeedKind.STOP_MASTER:
+                return self.census.masters.get(job, [])
+            case DeedKind.KILL_WORKER:
+                return self.census.workers.get(job, [])[-1:]
+            case _:
+                raise InternalError(f"{deed.kind} hits no process")
+
+    # What came of it ------------------------------------------------------------------------------
+
+    def come_down(self) -> list[str]:
+        """Let the scheduler go down as a person would, if there is one."""
+        self._let_go_on(math.inf)
+        if not self.keeper.is_up():
+            return []
+        command = [sys.executable, "-m", "brim.cli", "down", "--state", str(self.state)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.around.environment, check=False
+        )
+        return [f"brim down failed: {done.stderr[-1000:]}"] if done.returncode else []
+
+    def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
+        """Everything that is not as it should be now that the scheduler is down."""
+        left = self.around.marked.left_after(_TO_CLEAN_UP)
+        broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
+        broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
+        database = Database(self.state / "scheduler.db")
+        book = Book(database)
+        stories = book.stories()
+        applied = [at for at, deed in self.struck if deed.kind is DeedKind.APPLY]
+        broken += [
+            *nobody_is_forgotten(self.user.acknowledged, book.jobs),
+            *stories_make_sense(stories, book.jobs),
+            *deadlines_are_kept(stories, book.jobs, list(self._disturbances()), applied),
+            *journal_replays(database),
+            *state_is_whole(self.state),
+        ]
+        database.close()
+        for record in book.jobs.values():
+            broken += job_is_whole(self.jobs / record.id, record, calm)
+        return broken + [
+            f"left behind in TMPDIR: {path.name}" for path in self.around.scratch.iterdir()
+        ]
+
+    def _commits(self) -> dict[str, list[tuple[float, int]]]:
+        found = {}
+        for path in self.jobs.iterdir() if self.jobs.is_dir() else ():
+            found[path.name] = [(step.at, step.step) for step in read_history(path).steps]
+        return found
+
+    def _disturbances(self) -> Iterator[Span]:
+        yield from (*self.keeper.absences, *self.user.short)
+        commits, end = self._commits(), self.clock.wall()
+        for at, deed in self.struck:
+            if deed.kind is DeedKind.STOP_SCHEDULER:
+                yield at, at + deed.seconds
+            for job, done in commits.items():
+                if deed.kind not in ON_JOB or self.user.ids.get(deed.job) == job:
+                    yield disturbed(at, done, end=min(end, done[-1][0]) if done else end)
+
+    def strikes(self) -> Iterator[Strike]:
+        """What was done, and how long the job, or all of them, stood still for it."""
+        commits = self._commits()
+        ends = [*(at for at, _ in self.struck), math.inf][1:]
+        for (at, deed), end in zip(self.struck, ends, strict=True):
+            mine = self.user.ids.get(deed.job, "") if deed.kind in ON_JOB else ""
+            times = sorted(
+                when for job, done in commits.items() if mine in ("", job) for when, _ in done
+            )
+            yield Strike(deed.kind, describe_deed(deed), longest_pause(times, at, end))

@@ -1,0 +1,155 @@
+"""Whether a cluster kept its promises, judged from what it wrote down and what it was told.
+
+Pure: no file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from brim.coordination.lifecycle import Phase
+from brim.storage.book import Change, JobRecord
+from brim_lab.chaos.deeds import SUBMITS, Deed, DeedKind
+
+# A promise follows from measured steps, which take a little longer or shorter: seconds, and a part
+# of its time.
+_TOLERANCE, _ERROR = 1.0, 0.1
+_PHASES = frozenset(phase.value for phase in Phase)
+# What each word of a story says of the deadline: promised from then on, or not. Who is held or
+# resized is judged anew.
+_PROMISED = {
+    "promised": True,
+    "refused": False,
+    "accepted": False,
+    "hold": False,
+    "release": False,
+    "resized": False,
+}
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """The scheduler said yes to a deed; `job` is the id that it gave, or was asked about."""
+
+    deed: Deed
+    job: str
+
+
+def nobody_is_forgotten(
+    acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]
+) -> list[str]:
+    """Every job that was taken in is known, once, and is done,
+    but for those that were cancelled.
+    """
+    said = list(acknowledged)
+    cancelled = {one.job for one in said if one.deed.kind is DeedKind.CANCEL}
+    taken_in = {one.job for one in said if one.deed.kind in SUBMITS}
+    broken = [f"{job} was acknowledged and is forgotten" for job in sorted(taken_in - jobs.keys())]
+    broken += [
+        f"{job} is there, and nobody was told of it" for job in sorted(jobs.keys() - taken_in)
+    ]
+    for name, record in jobs.items():
+        allowed = {Phase.DONE, Phase.CANCELLED} if name in cancelled else {Phase.DONE}
+        if record.life.phase not in allowed:
+            broken.append(f"{name} ended as {record.life.phase.value}: {record.problem}")
+    return broken
+
+
+def stories_make_sense(
+    stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]
+) -> list[str]:
+    """Nobody starts who runs or is held; each job is submitted once; a promise that was given is
+    remembered.
+    """
+    broken = []
+    for name, story in stories.items():
+        submitted = sum(change.event == "submitted" for change in story)
+        if submitted != 1:
+            broken.append(f"{name} was submitted {submitted} times in its story")
+        broken += [f"{name} was started while it {what}" for what in _false_starts(story)]
+        if promised_at(story) is not None and not jobs[name].promised:
+            broken.append(f"{name} was promised its deadline, and that is forgotten")
+    return broken
+
+
+def _false_starts(story: Sequence[Change]) -> list[str]:
+    found, running, held = [], False, False
+    for change in story:
+        if change.event == Phase.RUNNING.value:
+            found += ["ran"] * running + ["was held"] * held
+        if change.event in _PHASES:
+            running = change.event == Phase.RUNNING.value
+        held = {"hold": True, "release": False}.get(change.event, held)
+    return found
+
+
+def promised_at(story: Sequence[Change]) -> float | None:
+    """When the deadline was promised, if that still stands."""
+    at = None
+    for change in story:
+        if change.event in _PROMISED:
+            at = change.at if _PROMISED[change.event] else None
+    return at
+
+
+def deadlines_are_kept(
+    stories: Mapping[str, Sequence[Change]],
+    jobs: Mapping[str, JobRecord],
+    spans: Sequence[Span],
+    applied: Sequence[float],
+) -> list[str]:
+    """A promised deadline is met, or missed by no more than the faults took since it was given.
+
+    A fault of one job can make another late: the first needs more of the devices to keep its own
+    promise. So all time that faults took counts for all. Who owns less than when a promise was made
+    cannot be held to it.
+
+    Args:
+        spans: when faults held something up, see `disturbed`.
+        applied: when the cluster was described anew.
+    """
+    broken = []
+    for name, record in jobs.items():
+        at, due, ended = promised_at(stories[name]), record.submission.deadline, record.ended
+        if (
+            at is None
+            or due is None
+            or ended is None
+            or any(at <= when <= ended for when in applied)
+        ):
+            continue
+        late, lost = ended - due, _together(spans, at, ended)
+        if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (ended - at):
+            broken.append(
+                f"{name} was {late:.1f} s late for a promised deadline; faults took {lost:.1f} s "
+                "since then"
+            )
+    return broken
+
+
+def disturbed(at: float, commits: Iterable[tuple[float, int]], *, end: float) -> Span:
+    """How long a job that was struck made no headway: until its first commit past the steps it had,
+    or `end`.
+
+    >>> disturbed(2.0, [(1.0, 1), (1.5, 2), (4.0, 1), (5.0, 2), (6.0, 3)], end=9.0)
+    (2.0, 6.0)
+    """
+    best = 0
+    for when, step in commits:
+        if when <= at:
+            best = max(best, step)
+        elif step > best:
+            return at, when
+    return at, end
+
+
+def _together(spans: Iterable[Span], start: float, end: float) -> float:
+    """The length of what spans cover of `[start, end]`."""
+    total, covered = 0.0, start
+    for begin, stop in sorted(spans):
+        begin, stop = max(begin, covered), min(stop, end)
+        if stop > begin:
+            total, covered = total + stop - begin, stop
+    return total

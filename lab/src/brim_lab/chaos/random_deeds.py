@@ -1,0 +1,128 @@
+"""Draws at random what happens to a cluster.
+
+Pure: the same seed gives the same deeds, in every version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from brim.domain.job import WorkerRange
+from brim_lab.chaos.deeds import BEFALLS, ON_JOB, Deed, DeedKind
+from brim_lab.chaos.random_faults import Draws
+
+_TENANTS = ("ads", "web")
+_LAST = 12.0  # seconds within which everything strikes: a few short jobs run for longer
+# What ends processes of a job by itself: five in a row without a step, and the job has failed, as
+# it should.
+_ENDING = (DeedKind.KILL_NODE, DeedKind.KILL_AGENT, DeedKind.KILL_EVERYTHING)
+_MOST_ENDINGS = 4
+_MOST_NODES = 3
+_SECONDS = {
+    DeedKind.SUSPEND: (0.5, 2.0, 4.0),
+    DeedKind.DOWN: (0.2, 1.0),
+    DeedKind.KILL_SCHEDULER: (0.001, 0.5, 3.0),
+    DeedKind.STOP_SCHEDULER: (0.5, 2.0),
+    DeedKind.STOP_MASTER: (0.3, 1.0, 3.0),
+    DeedKind.KILL_EVERYTHING: (0.001, 1.0),
+}
+
+
+def random_nodes(seed: int, *, devices: int) -> int:
+    """Return how many nodes the cluster of this seed has, each with at least one of its devices."""
+    return 1 + Draws(seed, 3).below(min(_MOST_NODES, devices))
+
+
+def random_deeds(
+    seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange, nodes: int = 1
+) -> tuple[Deed, ...]:
+    """Two to four jobs, up to three things that their owners ask for, and two to five that befall
+    them.
+
+    A third of these come within 0.3 s of the one before, while everything still recovers. At least
+    one job is left alone by its owner's change of mind: one is cancelled at most.
+
+    Args:
+        kinds: to draw from, beside submissions.
+        epochs: of a short job; others train twice as many.
+        workers: the range that those of jobs are drawn from; its maximum is the cluster's devices.
+        nodes: of the cluster; the same seed gives the same deeds on any number of them, but for
+            which node is killed.
+
+    >>> from brim_lab.chaos.deeds import describe_deed
+    >>> deeds = random_deeds(1, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=WorkerRange.parse("1:4"))
+    >>> [describe_deed(deed) for deed in deeds][:2]
+    ['submit 1:3 of ads for 8 epochs by 45s at 0s', 'kill scheduler for 1ms at 1180ms']
+    """
+    draws = Draws(seed, 2)
+    jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
+    asked = [kind for kind in kinds if kind not in BEFALLS]
+    befall = [kind for kind in kinds if kind in BEFALLS]
+    deeds = list(jobs)
+    if asked:
+        deeds += _drawn(
+            draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN}
+        )
+    if befall:
+        deeds += _drawn(draws, befall, 2 + draws.below(4), len(jobs), workers, once=set())
+    which = Draws(seed, 4)
+    deeds = [
+        replace(deed, node=1 + which.below(nodes)) if deed.kind is DeedKind.KILL_NODE else deed
+        for deed in deeds
+    ]
+    return tuple(sorted(deeds, key=lambda deed: deed.at))
+
+
+def _submission(draws: Draws, index: int, epochs: int, within: WorkerRange) -> Deed:
+    low = within.minimum + (0 if draws.below(3) else draws.below(2))
+    high = low + draws.below(within.maximum - low + 1)
+    due = (0.0, 30.0, 45.0, 90.0)[draws.below(4)]
+    return Deed(
+        kind=DeedKind.SUBMIT_BY if due else DeedKind.SUBMIT,
+        at=0.0 if index == 0 else draws.below(50) / 10,
+        workers=WorkerRange(minimum=low, maximum=high),
+        tenant=_TENANTS[(index + draws.below(2)) % 2 if index > 1 else index],
+        epochs=epochs * (1 + draws.below(2)),
+        due=due,
+    )
+
+
+def _drawn(
+    draws: Draws,
+    kinds: Sequence[DeedKind],
+    count: int,
+    jobs: int,
+    workers: WorkerRange,
+    *,
+    once: set[DeedKind],
+) -> list[Deed]:
+    deeds: list[Deed] = []
+    times = sorted(0.5 + draws.below(int(_LAST * 100)) / 100 for _ in range(count))
+    for index, at in enumerate(times):
+        if index and not draws.below(3):
+            at = min(at, deeds[-1].at + draws.below(30) / 100)
+        used = [deed.kind for deed in deeds]
+        possible = [kind for kind in kinds if kind not in once or kind not in used]
+        if sum(kind in _ENDING for kind in used) >= _MOST_ENDINGS:
+            possible = [kind for kind in possible if kind not in _ENDING]
+        if not possible:
+            break
+        deeds.append(_deed(draws.one_of(possible), round(at, 2), draws, jobs, workers))
+    return deeds
+
+
+def _deed(kind: DeedKind, at: float, draws: Draws, jobs: int, workers: WorkerRange) -> Deed:
+    most = workers.maximum
+    ads = draws.below(most + 1)
+    return Deed(
+        kind=kind,
+        at=at,
+        job=1 + draws.below(jobs) if kind in ON_JOB else 0,
+        seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
+        workers=WorkerRange(minimum=1, maximum=1 + draws.below(most))
+        if kind is DeedKind.RESIZE
+        else None,
+        ads=ads if kind is DeedKind.APPLY else 0,
+        web=most - ads if kind is DeedKind.APPLY else 0,
+    )

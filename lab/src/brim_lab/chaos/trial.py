@@ -1,0 +1,337 @@
+"""One trial: a short job, a schedule of faults, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brim.clock import SystemClock
+from brim.domain.accounting import StepRecord
+from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind, describe, parse_faults
+from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
+from brim.telemetry.history import RunReader
+from brim.telemetry.records import FaultPerformed
+from brim_lab.chaos.clocks import JumpingClock
+from brim_lab.chaos.disk import can_mount, small_disk
+from brim_lab.chaos.hosts import can_make_hosts, two_hosts
+from brim_lab.chaos.outside import SECOND_LOG, Outside, SecondAgent
+from brim_lab.chaos.promises import (
+    brim_did_not_stumble,
+    nothing_left_behind,
+    result_is_the_calm_one,
+    run_directory_is_whole,
+    shared_memory,
+)
+from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
+from brim_lab.chaos.surroundings import Surroundings
+
+_POLL = 0.01
+_TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
+_TO_GIVE_UP = (
+    75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
+)
+_PORT = 7077
+# A run may end before its end because of these; then it is resumed.
+_MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run and what is done to it; `seed` is what both were drawn from."""
+
+    seed: int
+    workers: WorkerRange
+    servers: int = 0
+    hosts: int = 1
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def setting(self) -> dict[str, str | int]:
+        servers = {"servers": self.servers} if self.servers else {}
+        return {"workers": str(self.workers), **servers, "hosts": self.hosts}
+
+    @property
+    def schedule(self) -> str:
+        return "; ".join(map(describe, self.faults))
+
+    def command(self, job: Job) -> str:
+        """What repeats this trial."""
+        words = ["brim", "chaos", job.file, "--workers", str(self.workers), *job.options]
+        words += ["--ps", str(self.servers)] if self.servers else []
+        words += ["--hosts", str(self.hosts)] if self.hosts > 1 else []
+        if FROM_OUTSIDE.isdisjoint(fault.kind for fault in self.faults) and self.hosts == 1:
+            words[1] = "train"
+        return shlex.join([*words, "--faults", self.schedule])
+
+
+def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
+    """Why a kind of fault cannot be performed on this machine, or "" where it can be."""
+    found = dict.fromkeys(FaultKind, "")
+    for kind in [*ON_NETWORK, FaultKind.KILL_AGENT]:
+        found[kind] = "" if hosts > 1 else "needs --hosts 2"
+        if not can_make_hosts():
+            found[kind] = "needs root, ip and /dev/net/tun"
+    if not can_mount():
+        found[FaultKind.FILL_DISK] = "needs root, to mount a small disk"
+    return found
+
+
+def calm_run(job: Job, directory: Path, *, deadline: float) -> Calm:
+    """Run the job undisturbed, by one worker.
+
+    Raises:
+        EnvironmentFault: it did not end as it should; the message has its last words.
+    """
+    directory.mkdir(parents=True)
+    trial = Trial(seed=0, workers=WorkerRange(minimum=1, maximum=1))
+    run = _Running(job, trial, directory, directory / "run")
+    with run:
+        run.live(deadline=SystemClock().now() + deadline)
+    summary = run.summary()
+    if run.code is None:
+        raise EnvironmentFault(
+            f"{job.file} is too long: it does not end within the {deadline:g} s of --deadline"
+        )
+    if summary.get("exit") != "done":
+        raise EnvironmentFault(f"{job.file} fails even without faults:\n{run.last_words()}")
+    kept_bytes = sum(each.stat().st_size for each in run.run_dir.rglob("*") if each.is_file())
+    return Calm(summary["weights_sha256"], summary["steps"], kept_bytes)
+
+
+def copy_files(directory: Path, to: Path) -> None:
+    """Copy a run's directory without its sockets, which cannot be copied."""
+
+    def no_files(folder: str, names: list[str]) -> list[str]:
+        return [
+            name
+            for name in names
+            if not (path := Path(folder, name)).is_dir() and not path.is_file()
+        ]
+
+    shutil.copytree(directory, to, ignore=no_files)
+
+
+def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: float) -> Result:
+    """Run a trial in a new directory, which is kept only where a promise is broken.
+
+    Args:
+        deadline: seconds that the whole trial may take, beside what its faults take themselves.
+    """
+    clock = SystemClock()
+    began, shared_before = clock.now(), shared_memory()
+    end = began + deadline + sum(fault.seconds for fault in trial.faults)
+    directory.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        run_dir, disk, hosts, cable = directory / "run", None, None, None
+        if any(fault.kind is FaultKind.FILL_DISK for fault in trial.faults):
+            disk = stack.enter_context(small_disk(directory / "disk", kept_bytes=calm.kept_bytes))
+            run_dir = disk.path / "run"
+        if trial.hosts > 1:
+            hosts, cable = stack.enter_context(two_hosts())
+        run = stack.enter_context(_Running(job, trial, directory, run_dir))
+        if hosts is not None:
+            run.spread(hosts)
+        run.outside.cable, run.outside.disk = cable, disk
+        broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
+        if broken and disk is not None and run_dir.exists():
+            copy_files(run_dir, directory / "run")
+    result = Result(
+        trial=trial,
+        broken=tuple(broken),
+        seconds=clock.now() - began,
+        lives=run.lives,
+        strikes=tuple(run.strikes()),
+    )
+    if not broken:
+        shutil.rmtree(directory)
+    return result
+
+
+@dataclass
+class _Running:
+    """A trial under way: its processes, and what was seen of it."""
+
+    job: Job
+    trial: Trial
+    directory: Path
+    run_dir: Path
+    lives: int = 0
+    code: int | None = None
+    began: float = 0.0
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    struck: list[tuple[float, Fault]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = SystemClock()
+        self.began = self.clock.now()
+        self.around = Surroundings(self.directory)
+        jumping = JumpingClock(self.directory / "clock")
+        self.environment = {**self.around.environment, **jumping.environment}
+        self.prefix: tuple[str, ...] = ()
+        self.outside = Outside(self.run_dir, self.around.marked, jumping, self.clock)
+        self.reader = RunReader(self.run_dir)
+        self.own = sorted(
+            (f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step
+        )
+        self.others = sorted(
+            (f for f in self.trial.faults if f.kind in FROM_OUTSIDE), key=lambda f: f.step
+        )
+
+    def __enter__(self) -> _Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.around.close()
+        if self.outside.second is not None:
+            self.outside.second.kill()
+
+    def spread(self, hosts: Any) -> None:
+        """Run on two hosts: the command on the first, an agent on the second."""
+        self.prefix = hosts[0].prefix
+        self.outside.second = SecondAgent(
+            hosts[1].prefix,
+            f"{hosts[0].address}:{_PORT}",
+            self.run_dir,
+            self.directory,
+            self.environment,
+        )
+
+    # The run --------------------------------------------------------------------------------------
+
+    def to_the_end(self, end: float) -> list[str]:
+        """Live as often as it takes; what is broken about that."""
+        while True:
+            self.live(deadline=end)
+            if self.code is None:
+                return [
+                    f"it had not ended by its deadline, {end - self.began:.0f} s after its start"
+                ]
+            if self.summary().get("exit") == "done":
+                return []
+            ending = [fault for _, fault in self.struck if fault.kind in _MAY_END]
+            if self.lives > len(ending):  # each of them ends one life
+                many = f"{len(ending)} of the faults until then could end one"
+                return [
+                    f"life {self.lives} ended with code {self.code}, and {many}: "
+                    f"{self.last_words()}"
+                ]
+            self.outside.wait_for_undone(end)
+
+    def live(self, *, deadline: float) -> None:
+        """Start or resume the run and follow it until it ends; `code` is None where it had to be
+        killed.
+        """
+        self.code = None
+        command = self._command()
+        self.lives += 1
+        with (
+            (self.directory / f"summary-{self.lives}.json").open("wb") as out,
+            (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
+        ):
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.environment,
+                cwd=self.directory,
+            )
+        while process.poll() is None:
+            if self.clock.now() > deadline:
+                self.around.marked.kill()
+                process.wait()
+                return
+            self._look()
+            self.outside.poll()
+            time.sleep(_POLL)
+        self._look()
+        self.code = process.returncode
+
+    def _command(self) -> list[str]:
+        words = [
+            *self.prefix,
+            sys.executable,
+            "-m",
+            "brim.cli",
+            "train",
+            str(Path(self.job.file).resolve()),
+        ]
+        words += [
+            "--run-dir",
+            str(self.run_dir),
+            "--json",
+            "--workers",
+            str(self.trial.workers),
+            "--ps",
+            str(self.trial.servers),
+            *self.job.options,
+        ]
+        if self.prefix:
+            words += ["--listen", f"10.77.0.1:{_PORT}", "--agents", "2"]
+        left = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
+        if left:
+            words += ["--faults", "; ".join(map(describe, left))]
+        return [*words, "--resume"] if self.lives else words
+
+    def _look(self) -> None:
+        now = self.clock.now()
+        for record in self.reader.poll():
+            if isinstance(record, StepRecord):
+                self.commits.append((now, record.step))
+            elif isinstance(record, FaultPerformed):
+                self.struck.append((now, parse_faults(record.text)[0]))
+        while self.others and self.commits and self.others[0].step <= self.commits[-1][1]:
+            fault = self.others.pop(0)
+            self.struck.append((self.clock.now(), fault))
+            self.outside.perform(fault)
+
+    # What came of it ------------------------------------------------------------------------------
+
+    def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
+        """Everything that is not as it should be now that the run is over."""
+        self.outside.wait_for_undone(end)
+        left = self.around.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
+        return [
+            *(f"process left over: {pid} {command}" for pid, command in left.items()),
+            *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
+            *run_directory_is_whole(self.run_dir),
+            *brim_did_not_stumble([*logs, self.directory / SECOND_LOG]),
+            *nothing_left_behind(self.around.scratch, shared_before, killed=self.agents_killed),
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """What the last life said of itself."""
+        text = (self.directory / f"summary-{self.lives}.json").read_text()
+        return dict(json.loads(text)) if text.strip() else {}
+
+    def last_words(self) -> str:
+        return (self.directory / f"stderr-{self.lives}.log").read_text()[-2000:].strip()
+
+    @property
+    def agents_killed(self) -> int:
+        """How many agents were killed: each leaves the directory that its socket or its logs were
+        in.
+        """
+        killed = [fault.kind for _, fault in self.struck]
+        return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(
+            FaultKind.KILL_AGENT
+        )
+
+    def strikes(self) -> list[Strike]:
+        times = [at for at, _ in self.commits]
+        ends = [*(at for at, _ in self.struck), math.inf][1:]
+        return [
+            Strike(fault.kind, describe(fault), longest_pause(times, at, end))
+            for (at, fault), end in zip(self.struck, ends, strict=True)
+        ]

@@ -1,0 +1,369 @@
+"""`brim chaos`: run a file under random faults, again and again, and check every promise after each
+run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+import click
+
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.errors import SpecError, did_you_mean
+from brim.runs import completing
+from brim.runs.options import option, parse_parameters, some_job_options, whole
+from brim.runs.training_file import check_training_file
+from brim.terminal import console
+
+if TYPE_CHECKING:
+    from brim_lab.chaos.deeds import Deed
+    from brim_lab.chaos.results import Calm, Job, Result, Trials
+
+    Ready = tuple[
+        Trials, Callable[[Path], Result]
+    ]  # a trial, and what performs it in a new directory
+
+
+K = TypeVar("K", bound=enum.StrEnum)
+
+# Of the options of `brim train`, those that trials share; the timeout is short, for so are the
+# runs.
+_SHARED = {
+    "epochs": 12,
+    "global_batch_size": 128,
+    "checkpoint_every": "20",
+    "heartbeat_timeout": "1s",
+}
+
+
+@click.command()
+@click.argument("file", metavar="FILE", shell_complete=completing.files)
+@option(
+    "--runs",
+    type=whole(least=1),
+    default=20,
+    show_default=True,
+    help="How many runs; each has a seed of its own.",
+)
+@some_job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1, as_json=None)
+@option(
+    "--faults",
+    metavar="TEXT",
+    default="",
+    help="Use these faults, not random ones: kill master at step 40.",
+)
+@option(
+    "--hosts",
+    type=click.Choice(["1", "2"]),
+    default="1",
+    show_default=True,
+    help="2 runs agents in network namespaces, as on two hosts.",
+)
+@option(
+    "--kinds",
+    metavar="KIND,…",
+    default="",
+    help="Kinds of faults to choose from. [default: all that this machine allows]",
+)
+@option(
+    "--cluster",
+    is_flag=True,
+    help="Break a scheduler and a few jobs, on as many devices as --workers has.",
+)
+@option(
+    "--nodes",
+    type=whole(least=1),
+    help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
+)
+@option(
+    "--deadline",
+    type=whole(least=1),
+    default=60,
+    show_default=True,
+    help="Seconds that each run may take.",
+)
+@option(
+    "--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there."
+)
+def chaos(file: str, **values: Any) -> int:
+    """Run FILE, a short job, under random faults, and check every promise after each run.
+
+    \b
+    brim chaos job.py --runs 200 --seed 1
+    brim chaos job.py --seed 17 --runs 1             (that run again)
+    brim chaos job.py --hosts 2 --kinds cut,delay,kill
+    brim chaos job.py --faults "kill everything at step 40"
+    brim chaos job.py --cluster                      (a scheduler with a few such jobs)
+
+    Workers (within --workers) and faults of each run follow from its seed: --seed, then the next.
+    It must end with the weights of an undisturbed run, with an exact ledger, and with nothing left
+    behind.
+
+    Exit code 0 if every promise held, else 1.
+    """
+    from brim.clock import SystemClock
+    from brim.runs import directories as runs
+    from brim_lab.chaos.report import as_plain
+
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: nothing of a trial may stay behind
+    check_training_file(Path(file))
+    job = _job(file, values)
+    prepare = _cluster_trials if values["cluster"] else _run_trials
+    trials = prepare(job, values)
+    folder = runs.new_run_dir("chaos", SystemClock().wall()).resolve()
+    try:
+        results = _run_all(job, trials(folder / "calm"), folder)
+    finally:
+        shutil.rmtree(folder / "calm", ignore_errors=True)
+        with contextlib.suppress(OSError):  # it keeps the first run that broke a promise
+            folder.rmdir()
+    click.echo(json.dumps(as_plain(job, results)) if values["as_json"] else _table(results))
+    if values["report"]:
+        click.echo(_report(Path(values["report"]), job, results), err=True)
+    return EXIT_FAILED if any(result.broken for result in results) else EXIT_DONE
+
+
+def _job(file: str, values: dict[str, Any]) -> Job:
+    from brim.domain.quantities import format_duration
+    from brim_lab.chaos.results import Job
+
+    words = [
+        f"--set={name}={value}" for name, value in parse_parameters(values["parameters"]).items()
+    ]
+    for name in (each for each in _SHARED if each != "epochs" or not values["cluster"]):
+        value = format_duration(values[name]) if name == "heartbeat_timeout" else str(values[name])
+        words += [f"--{name.replace('_', '-')}", value]
+    return Job(file=file, options=tuple(words))
+
+
+def _kinds(text: str, every: type[K], *, hosts: int = 1, asked: Sequence[K] = ()) -> list[K]:
+    """The kinds to draw from, in a fixed order.
+
+    Raises:
+        SpecError: a kind that there is not, or one named or asked for that this machine cannot
+            perform.
+    """
+    from brim_lab.chaos.trial import kinds_possible_here
+
+    known = {kind.replace(" ", "-"): kind for kind in every}
+    named = [
+        known.get(word.strip()) or _unknown(word, known) for word in text.split(",") if word.strip()
+    ]
+    reasons: dict[Any, str] = dict.fromkeys(every, "")
+    reasons |= {
+        kind: why for kind, why in kinds_possible_here(hosts).items() if isinstance(kind, every)
+    }
+    for field, kinds in (("--kinds", named), ("--faults", asked)):
+        for kind in kinds:
+            if reasons[kind]:
+                need = f"a fault that can be performed: it {reasons[kind]}"
+                raise SpecError(field, got=repr(str(kind)), need=need)
+    left_out = {
+        reason: [k for k in every if reasons[k] == reason]
+        for reason in set(reasons.values()) - {""}
+    }
+    if not named and not asked:
+        for reason, without in left_out.items():
+            click.echo(f"left out: {', '.join(without)} ({reason})", err=True)
+    return [kind for kind in every if not reasons[kind] and (kind in named or not named)]
+
+
+def _unknown(word: str, known: Iterable[str]) -> Never:
+    raise SpecError(
+        "--kinds", got=repr(word), need="kinds of faults", hint=did_you_mean(word, known)
+    )
+
+
+def _seeds(values: dict[str, Any]) -> range:
+    first: int = values["seed"]
+    return range(first, first + (1 if values["faults"] else values["runs"]))
+
+
+def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+    """Trials of a run by itself; where the calm one is to be, they follow from it."""
+    from brim.domain.faults import FaultKind, parse_faults
+    from brim_lab.chaos.random_faults import random_faults, random_workers
+    from brim_lab.chaos.trial import Trial, calm_run, run_trial
+
+    if values["nodes"]:
+        raise SpecError(
+            "--nodes", got=str(values["nodes"]), need="--cluster beside it: a run has hosts"
+        )
+    hosts, within, deadline = int(values["hosts"]), values["workers"], values["deadline"]
+    servers = values["servers"]
+    given = parse_faults(values["faults"])
+    kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
+
+    def trials(folder: Path) -> Iterator[Ready]:
+        calm = calm_run(job, folder, deadline=deadline)
+        _tell_calm(calm)
+        for seed in _seeds(values):
+            workers = within if given else random_workers(seed, within)
+            faults = given or random_faults(
+                seed,
+                kinds=kinds,
+                steps=calm.steps,
+                workers=workers.maximum,
+                servers=servers,
+                hosts=hosts,
+            )
+            trial = Trial(seed=seed, workers=workers, servers=servers, hosts=hosts, faults=faults)
+            yield trial, partial(run_trial, job, trial, calm, deadline=deadline)
+
+    return trials
+
+
+def _cluster_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
+    """Trials of a scheduler with a few jobs, short ones and some of twice as many epochs."""
+    from brim_lab.chaos.cluster import ClusterTrial, run_cluster_trial
+    from brim_lab.chaos.deeds import SUBMITS, DeedKind, parse_deeds
+    from brim_lab.chaos.random_deeds import random_deeds, random_nodes
+    from brim_lab.chaos.trial import calm_run
+
+    if values["servers"]:
+        need = "a run without --cluster, whose jobs have none"
+        raise SpecError(
+            "--ps", got=str(values["servers"]), need=need, hint="leave out --ps or --cluster"
+        )
+    if values["hosts"] != "1":
+        raise SpecError(
+            "--hosts", got=values["hosts"], need="one host", hint="leave out --hosts or --cluster"
+        )
+    within, epochs, deadline = values["workers"], values["epochs"], values["deadline"]
+    given = parse_deeds(values["faults"])
+    number = _nodes(values["nodes"], given, within.maximum)
+    kinds = [kind for kind in _kinds(values["kinds"], DeedKind) if kind not in SUBMITS]
+    lengths = sorted(
+        {deed.epochs for deed in given if deed.kind in SUBMITS} or {epochs, 2 * epochs}
+    )
+
+    def trials(folder: Path) -> Iterator[Ready]:
+        calm = {}
+        for length in lengths:
+            of_length = replace(job, options=(*job.options, "--epochs", str(length)))
+            calm[length] = calm_run(of_length, folder / str(length), deadline=deadline)
+            _tell_calm(calm[length])
+        for seed in _seeds(values):
+            nodes = number or random_nodes(seed, devices=within.maximum)
+            deeds = given or random_deeds(
+                seed, kinds=kinds, epochs=epochs, workers=within, nodes=nodes
+            )
+            trial = ClusterTrial(seed=seed, workers=within, nodes=nodes, deeds=deeds)
+            yield trial, partial(run_cluster_trial, job, trial, calm, deadline=deadline)
+
+    return trials
+
+
+def _nodes(asked: int | None, given: Sequence[Deed], devices: int) -> int:
+    """The nodes of a cluster; 0 where they are drawn.
+
+    Raises:
+        SpecError: they cannot have a device each, or do not have one that is named.
+    """
+    named = max((deed.node for deed in given), default=0)
+    number = asked or max(named, min(1, len(given)))
+    if not named <= number <= devices:
+        need = f"{max(1, named)} to {devices}: every node that --faults names, a device for each"
+        raise SpecError("--nodes", got=str(number), need=need)
+    return number
+
+
+def _tell_calm(calm: Calm) -> None:
+    click.echo(f"undisturbed: {calm.steps} steps, weights {calm.digest[:12]}", err=True)
+
+
+def _run_all(job: Job, ready: Iterator[Ready], folder: Path) -> list[Result]:
+    results: list[Result] = []
+    kept = False
+    trials = list(ready)
+    with _progress(len(trials)) as advance:
+        for trial, perform in trials:
+            directory = folder / f"seed-{trial.seed}"
+            result = perform(directory)
+            results.append(result)
+            advance(_line(job, result, "" if kept else str(directory)))
+            if result.broken and kept:
+                shutil.rmtree(directory)
+            kept = kept or bool(result.broken)
+    return results
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """Where stderr is a terminal, a bar below what is told; else a line for each run."""
+    if not sys.stderr.isatty():
+        yield lambda text: click.echo(text, err=True)
+        return
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    with Progress(
+        *Progress.get_default_columns()[:-1],
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console(sys.stderr, highlight=False),
+    ) as bar:
+        task = bar.add_task("runs", total=total)
+
+        def advance(text: str) -> None:
+            bar.console.print(text, markup=False, soft_wrap=True)
+            bar.advance(task)
+
+        yield advance
+
+
+def _line(job: Job, result: Result, kept: str) -> str:
+    trial = result.trial
+    setting = ", ".join(
+        f"{value} {name}" for name, value in trial.setting.items() if (name, value) != ("hosts", 1)
+    )
+    told = f"seed {trial.seed}: {setting}, {trial.schedule or 'no faults'}"
+    lives = f", {result.lives} lives" if result.lives > 1 else ""
+    if not result.broken:
+        return f"{told}: held ({result.seconds:.1f} s{lives})"
+    lines = [
+        f"{told}: BROKEN ({result.seconds:.1f} s{lives})",
+        *(f"  {each}" for each in result.broken),
+    ]
+    lines += [f"  repeat: {trial.command(job)}"]
+    return "\n".join([*lines, f"  kept: {kept}"] if kept else lines)
+
+
+def _table(results: list[Result]) -> str:
+    from brim_lab.chaos.report import HEAD, by_kind
+
+    rows = [HEAD, *by_kind(results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    broken = sum(bool(result.broken) for result in results)
+    held = (
+        f"all promises held in {len(results)} runs"
+        if not broken
+        else f"promises broken in {broken} of {len(results)} runs"
+    )
+    return "\n".join([*lines, held])
+
+
+def _report(folder: Path, job: Job, results: list[Result]) -> Path:
+    from brim.clock import SystemClock
+    from brim_lab.chaos.report import write_report
+
+    day = datetime.fromtimestamp(SystemClock().wall()).strftime("%Y-%m-%d")
+    return write_report(
+        folder, f"chaos-{day}", job, results, heading=f"# {len(results)} runs under chaos, {day}"
+    )

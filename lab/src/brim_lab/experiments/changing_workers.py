@@ -1,0 +1,92 @@
+"""Experiment 3: a job whose workers come and go with an online service's load, and the same job
+undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
+from brim_lab.experiments import claims
+from brim_lab.experiments.claims import Claim
+from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
+from brim_lab.experiments.course import Course
+from brim_lab.experiments.measure import measure
+from brim_lab.experiments.prediction import Learnt, Predicted, predict
+from brim_lab.experiments.scale import Scale
+
+_LIMIT = 900.0  # seconds for the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangingWorkers:
+    """What was found.
+
+    Args:
+        rounds: the elastic job, once for each repetition.
+        fixed: undisturbed runs, each on a number of workers of its own.
+    """
+
+    scale: Scale
+    learnt: Learnt
+    rounds: Sequence[Course]
+    predicted: Predicted
+    fixed: Sequence[Course]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What held in every repetition."""
+        return claims.in_all([claims.changing_workers(each, self.fixed) for each in self.rounds])
+
+
+def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> ChangingWorkers:
+    """Run it.
+
+    Args:
+        folder: for everything that it leaves.
+    """
+    with demo_cluster(scale, folder, tell) as cluster:
+        tell("measuring the job alone, for the prediction")
+        learnt = measure(cluster, tell)
+        rounds = [_beside_a_service(cluster, tell) for _ in range(repeat)]
+    tell("undisturbed runs, for the digests and the AUC")
+    fixed = [
+        calm_run(scale, folder / "calm", f"fixed-{workers}", workers=workers)
+        for workers in scale.fixed
+    ]
+    predicted = predict(
+        {"elastic": 0.0},
+        policy="brim",
+        steps=len(rounds[0].steps),
+        workers=_wanted(scale),
+        scale=scale,
+        learnt=learnt,
+        capacity=scale.capacity(until=_LIMIT),
+    )
+    return ChangingWorkers(
+        scale=scale, learnt=learnt, rounds=rounds, predicted=predicted, fixed=fixed
+    )
+
+
+def _beside_a_service(cluster: DemoCluster, tell: Tell) -> Course:
+    """The job, on the slots that the service leaves."""
+    scale = cluster.scale
+    cluster.configure()
+    job = cluster.submit("elastic", _wanted(scale))
+    for at, slots in scale.capacity(until=_LIMIT)[1:]:
+        cluster.pause(at, since=job.submitted)
+        if cluster.client.job(job.job).has_ended:
+            break
+        tell(f"the service takes {scale.slots - slots} slots")
+        cluster.configure(headroom=scale.slots - slots)
+    else:
+        raise EnvironmentFault(f"{job.job} has not ended after {_LIMIT:.0f} s")
+    (course,) = cluster.ended([job], timeout=10.0, origin=job.submitted)
+    return course
+
+
+def _wanted(scale: Scale) -> WorkerRange:
+    return WorkerRange(minimum=1, maximum=scale.workers)

@@ -1,0 +1,141 @@
+"""What an experiment is to show, and whether it did. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from brim_lab.experiments.course import Course, makespan
+from brim_lab.experiments.prediction import Predicted
+
+_OF_PREDICTION = 0.05
+_TO_FIRST_STEP = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One sentence, what was found, what is needed, and whether it holds."""
+
+    claim: str
+    got: str
+    need: str
+    held: bool
+
+
+def error(live: float, predicted: float) -> float:
+    """How much longer it took than was predicted, as a part of the prediction.
+
+    >>> round(error(63.0, 60.0), 3)
+    0.05
+    """
+    return live / predicted - 1.0
+
+
+def in_all(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """The claims of an experiment that was repeated: each holds if it held every time.
+
+    >>> once = Claim(claim="a step is soon made", got="1 s", need="2 s", held=True)
+    >>> in_all([[once], [replace(once, got="3 s", held=False)]])
+    [Claim(claim='a step is soon made', got='1 s; 3 s', need='2 s', held=False)]
+    """
+    return [
+        replace(
+            each[0],
+            got="; ".join(dict.fromkeys(one.got for one in each)),
+            held=all(one.held for one in each),
+        )
+        for each in zip(*rounds, strict=True)
+    ]
+
+
+def two_jobs(
+    gang: Sequence[Course],
+    elastic: Sequence[Course],
+    predicted: Mapping[str, Predicted],
+    calm: Mapping[str, str],
+) -> list[Claim]:
+    """The claims of experiment 1.
+
+    Args:
+        gang, elastic: the first job and the second.
+        predicted: of `gang` and of `elastic`.
+        calm: digests of the undisturbed runs, by name of the job.
+    """
+    spans = {"gang": makespan(gang), "elastic": makespan(elastic)}
+    claims = [
+        Claim(
+            claim=f"the simulator predicts the makespan of {name}",
+            got=f"{spans[name]:.1f} s, predicted {predicted[name].makespan:.1f} s"
+            f" ({error(spans[name], predicted[name].makespan):+.1%})",
+            need=f"within {_OF_PREDICTION:.0%}",
+            held=abs(error(spans[name], predicted[name].makespan)) <= _OF_PREDICTION,
+        )
+        for name in spans
+    ]
+    waited = elastic[1].to_first_step
+    return [
+        *claims,
+        Claim(
+            claim="elastic is done sooner than gang",
+            got=f"{error(spans['elastic'], spans['gang']):+.1%}",
+            need="less time",
+            held=spans["elastic"] < spans["gang"],
+        ),
+        Claim(
+            claim="the second job's first step comes soon after its submission",
+            got=f"{waited:.1f} s",
+            need=f"at most {_TO_FIRST_STEP:.0f} s",
+            held=waited <= _TO_FIRST_STEP,
+        ),
+        _same_weights([*gang, *elastic], calm),
+    ]
+
+
+def _same_weights(courses: Sequence[Course], calm: Mapping[str, str]) -> Claim:
+    other = [course.name for course in courses if course.digest != calm[course.name]]
+    return Claim(
+        claim="the weights are those of undisturbed runs, bit for bit",
+        got=f"others in {', '.join(other)}"
+        if other
+        else f"the same in {len(courses)} of {len(courses)}",
+        need="the same",
+        held=not other,
+    )
+
+
+def changing_workers(elastic: Course, fixed: Sequence[Course]) -> list[Claim]:
+    """The claims of experiment 3.
+
+    Args:
+        fixed: undisturbed runs of the same job, each on a number of workers of its own.
+    """
+    sizes = {count for _, count in elastic.workers if count}
+    changes = len(elastic.workers) - 2  # the first world and the end are none
+    metrics = {course.metric for course in (elastic, *fixed)}
+    return [
+        Claim(
+            claim="the scheduler changed the number of workers all the time",
+            got=f"{changes} changes, to {len(sizes)} sizes",
+            need="at least one change in each 10 s, and 3 sizes",
+            held=len(sizes) >= 3 and changes >= (elastic.ended - elastic.steps[0]) / 10.0,
+        ),
+        Claim(
+            claim="no step was done twice",
+            got=f"{elastic.redone} redone",
+            need="none",
+            held=elastic.redone == 0,
+        ),
+        Claim(
+            claim="the AUC after each epoch is that of the fixed runs, to the last digit",
+            got=", ".join(f"{metric[-1][1]:.6f}" for metric in sorted(metrics)),
+            need="one curve",
+            held=len(metrics) == 1,
+        ),
+        _same_weights([elastic], dict.fromkeys([elastic.name], fixed[0].digest)),
+        Claim(
+            claim="the fixed runs agree",
+            got=f"{len({course.digest for course in fixed})} digest(s)",
+            need="one",
+            held=len({course.digest for course in fixed}) == 1,
+        ),
+    ]

@@ -1,0 +1,222 @@
+"""A scheduler of an experiment's own: started, handed jobs, watched and ended; and plain runs
+beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from brim.client import Client
+from brim.clock import SystemClock
+from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.submission import Submission, fingerprint
+from brim.errors import EnvironmentFault
+from brim.telemetry.history import RunHistory, read_history
+from brim.telemetry.records import RoundFormed
+from brim.wire.cluster import JobView, Submit
+from brim_lab.experiments.course import Course
+from brim_lab.experiments.scale import Scale
+
+_LOOK = 0.2
+_NODE, _METRIC = "demo", "auc"
+_TO_ANSWER = 180.0  # seconds that `brim up`, `brim down` and a first step may take
+
+Tell = Callable[[str], None]
+"""Says to people what happens."""
+
+
+@contextlib.contextmanager
+def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster]:
+    """A scheduler with its state in `folder`; it and its jobs end with the context, however that
+    ends.
+    """
+    described = folder / "cluster.yaml"
+    nodes = [{"name": _NODE, "workers": scale.slots}]
+    described.write_text(json.dumps({"nodes": nodes, "policy": "brim"}) + "\n")  # JSON is YAML
+    state = folder / "state"
+    _brim("up", "--cluster", str(described), "--state", str(state))
+    tell(f"a scheduler of {scale.slots} slots; its state is in {state}")
+    try:
+        cluster = DemoCluster(scale, Client(state), tell)
+        cluster.warm_up()
+        yield cluster
+    finally:
+        _brim("down", "--kill", "--state", str(state))
+
+
+class DemoCluster:
+    """What an experiment asks of its scheduler.
+
+    Args:
+        client: of the scheduler.
+    """
+
+    def __init__(self, scale: Scale, client: Client, tell: Tell) -> None:
+        self.scale, self.client, self._tell = scale, client, tell
+        self._clock = SystemClock()
+
+    def configure(self, *, policy: str = "brim", headroom: int = 0) -> None:
+        """From now on this policy, with so many slots left alone."""
+        cluster = Cluster(nodes=(Node(id=_NODE, devices=self.scale.slots),))
+        self.client.apply(ClusterSpec(cluster=cluster, policy=policy, headroom=headroom))
+
+    def submit(self, name: str, workers: WorkerRange, *, seed: int = 0, epochs: int = 0) -> JobView:
+        """Hand in a job of the experiment."""
+        scale = self.scale
+        spec = JobSpec(
+            file=str(scale.file),
+            parameters={**scale.parameters, "wait": repr(scale.wait)},
+            workers=workers,
+            epochs=epochs or scale.epochs,
+            global_batch_size=scale.global_batch_size,
+            micro_batches=scale.micro_batches,
+            seed=seed,
+            directory=os.getcwd(),
+        )
+        submission = Submission(spec=spec, fingerprint=fingerprint(spec, scale.file.read_bytes()))
+        view = self.client.submit(Submit(submission=submission, name=name))
+        self._tell(f"submitted {view.job}, for {workers} workers")
+        return view
+
+    def warm_up(self) -> None:
+        """Run a job to its first step: the first one of a new node's agent waits until that has
+        imported torch.
+
+        Raises:
+            EnvironmentFault: it does not come to it.
+        """
+        job = self.submit("warm-up", WorkerRange(minimum=1, maximum=1), epochs=1)
+        end = self._clock.now() + _TO_ANSWER
+        while (view := self.client.job(job.job)).started is None:
+            if view.has_ended or self._clock.now() > end:
+                raise EnvironmentFault(f"{job.job} made no step: {view.problem or view.state}")
+            time.sleep(_LOOK)
+        self.client.cancel(job.job)
+        while not self.client.job(job.job).has_ended and self._clock.now() < end:
+            time.sleep(_LOOK)
+
+    def pause(self, seconds: float, *, since: float) -> None:
+        """Wait until so many seconds have passed since a time of the wall clock."""
+        time.sleep(max(0.0, since + seconds - self._clock.wall()))
+
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return self._clock.wall()
+
+    def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[Course]:
+        """Watch jobs to their ends, and tell what they do; what they did, in seconds since
+        `origin`.
+
+        Raises:
+            EnvironmentFault: one failed, or it took longer than `timeout` seconds.
+        """
+        end, told = self._clock.now() + timeout, ""
+        while True:
+            views = [self.client.job(job.job) for job in jobs]
+            for view in views:
+                if view.state in ("failed", "cancelled", "refused"):
+                    raise EnvironmentFault(
+                        f"{view.job} {view.state}: {view.problem or view.detail}"
+                    )
+            line = " · ".join(f"{view.job} {_standing(view)}" for view in views)
+            if line != told:
+                self._tell(line)
+                told = line
+            if all(view.has_ended for view in views):
+                return [_course(view, origin) for view in views]
+            if self._clock.now() > end:
+                raise EnvironmentFault(f"no end within {timeout:.0f} s: {line}")
+            time.sleep(_LOOK)
+
+
+def _standing(view: JobView) -> str:
+    if view.has_ended:
+        return view.state
+    if not view.workers:
+        return "waits"
+    tenth = 10 * view.step // view.steps if view.steps else 0
+    return f"{view.workers} workers, {tenth * 10} %"
+
+
+def _course(view: JobView, origin: float) -> Course:
+    history = read_history(Path(view.run))
+    assert view.ended is not None, "it was waited for"
+    name = view.job.rpartition("-")[0]
+    return _course_of(history, name, submitted=view.submitted, ended=view.ended, origin=origin)
+
+
+def _course_of(
+    history: RunHistory, name: str, *, submitted: float, ended: float, origin: float = 0.0
+) -> Course:
+    """A run's records as a course."""
+    rounds = [event for event in history.events if isinstance(event, RoundFormed)]
+    summary = history.ended.summary if history.ended else {}
+    return Course(
+        name=name,
+        submitted=submitted - origin,
+        ended=ended - origin,
+        steps=tuple(step.at - origin for step in history.steps),
+        workers=(*((event.at - origin, event.world_size) for event in rounds), (ended - origin, 0)),
+        metric=tuple(
+            (event.step, event.metrics[_METRIC] or 0.0)
+            for event in history.epochs.values()
+            if _METRIC in event.metrics
+        ),
+        digest=str(summary.get("weights_sha256", "")),
+        redone=int(summary.get("steps_redone", 0)),
+    )
+
+
+def calm_run(scale: Scale, folder: Path, name: str, *, workers: int, seed: int = 0) -> Course:
+    """The same job, undisturbed, by `brim train`:
+    nothing of it waits, for waiting changes no bit.
+    """
+    run = folder / name
+    words = [f"--set={key}={value}" for key, value in {**scale.parameters, "wait": "0"}.items()]
+    _brim(
+        *(
+            "train",
+            str(scale.file),
+            *words,
+            "--run-dir",
+            str(run),
+            "--json",
+            "--workers",
+            str(workers),
+        ),
+        *("--epochs", str(scale.epochs), "--seed", str(seed), "--spares", "0"),
+        *(
+            "--global-batch-size",
+            str(scale.global_batch_size),
+            "--micro-batches",
+            str(scale.micro_batches),
+        ),
+    )
+    history = read_history(run)
+    assert history.started is not None
+    assert history.ended is not None
+    return _course_of(history, name, submitted=history.started.at, ended=history.ended.at)
+
+
+def _brim(*words: str) -> None:
+    """Run one of our own verbs, as its user would.
+
+    Raises:
+        EnvironmentFault: it failed.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+    command = [sys.executable, "-m", "brim.cli", *words]
+    limit = None if words[0] == "train" else _TO_ANSWER
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=limit, check=False
+    )
+    if done.returncode:
+        raise EnvironmentFault(f"brim {' '.join(words)} failed:\n{done.stderr.strip()}")

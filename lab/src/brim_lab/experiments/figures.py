@@ -1,0 +1,122 @@
+"""Draws an experiment: workers over time, live as areas, simulated as dashed lines; and the AUC by
+step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from brim_lab.experiments.changing_workers import ChangingWorkers
+from brim_lab.experiments.course import Course, Workers, makespan
+from brim_lab.experiments.two_jobs import SIDES, TwoJobs
+
+_SIZE = (9.0, 6.0)  # inches
+
+
+def draw_two_jobs(found: TwoJobs, path: Path) -> None:
+    """The last repetition of experiment 1, as a PNG."""
+    _save(two_jobs_figure(found), path)
+
+
+def two_jobs_figure(found: TwoJobs) -> Figure:
+    """Gang above, elastic below, on one axis of time."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True, sharey=True)
+    for axis, side in zip(axes, SIDES, strict=True):
+        courses, predicted = found.rounds[-1][side], found.predicted[side]
+        _stack(axis, courses)
+        _outline(axis, [predicted.workers[course.name] for course in courses])
+        for course in courses:
+            axis.plot(course.submitted, 0, "k^", markersize=6, clip_on=False, zorder=5)
+        _slots(axis, found.scale.slots)
+        live = makespan(courses)
+        text = f"both done after {live:.1f} s, simulated {predicted.makespan:.1f} s"
+        waited = f"the second's first step {courses[1].to_first_step:.1f} s after its submission"
+        axis.set_title(f"{side} ({SIDES[side]}): {text}; {waited}", loc="left", fontsize=9.5)
+    axes[0].plot([], [], "k^", markersize=6, label="submitted")
+    axes[0].legend(loc="upper right", ncols=2, fontsize=8.5)
+    axes[1].set_xlabel("seconds since the first submission")
+    return figure
+
+
+def draw_changing_workers(found: ChangingWorkers, path: Path) -> None:
+    """The last repetition of experiment 3, as a PNG."""
+    _save(changing_workers_figure(found), path)
+
+
+def changing_workers_figure(found: ChangingWorkers) -> Figure:
+    """The workers over time above, the AUC by step below."""
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    above, below = figure.subplots(2, 1, height_ratios=[1.2, 1.0])
+    course = found.rounds[-1]
+    _stack(above, [course])
+    _outline(above, [found.predicted.workers["elastic"]])
+    left = [*found.scale.capacity(until=course.ended), (course.ended, 0)]
+    _steps(above, tuple(left), color="grey", linewidth=1.0, label="left by the online service")
+    _slots(above, found.scale.slots)
+    above.legend(loc="upper right", ncols=2, fontsize=8.5)
+    above.set_xlabel("seconds since the submission")
+    text = f"done after {course.ended:.1f} s, simulated {found.predicted.makespan:.1f} s"
+    above.set_title(f"the elastic job beside an online service: {text}", loc="left", fontsize=9.5)
+    for place, fixed in enumerate(found.fixed):
+        steps, values = zip(*fixed.metric, strict=True)
+        size, workers = 13 - 4 * place, found.scale.fixed[place]
+        below.plot(
+            steps, values, "o", markersize=size, fillstyle="none", label=f"{workers} workers, fixed"
+        )
+    steps, values = zip(*course.metric, strict=True)
+    below.plot(steps, values, "k.-", linewidth=0.8, label="elastic")
+    below.set(xlabel="step", ylabel="AUC of the test split")
+    below.legend(loc="best", fontsize=8.5)
+    below.grid(alpha=0.3)
+    same = "the same weights" if course.digest == found.fixed[0].digest else "OTHER WEIGHTS"
+    below.set_title(f"the AUC after each epoch: {same}", loc="left", fontsize=9.5)
+    return figure
+
+
+def _stack(axis: Any, courses: Sequence[Course]) -> None:
+    """Live workers as areas, the first job lowest."""
+    times = sorted({0.0, *(at for course in courses for at, _ in course.workers)})
+    rows = [[_at(course.workers, time) for time in times] for course in courses]
+    labels = [f"{course.name} job" for course in courses]
+    axis.stackplot(times, rows, step="post", labels=labels, colors=["C0", "C1"], alpha=0.55)
+
+
+def _outline(axis: Any, jobs: Sequence[Workers]) -> None:
+    """Simulated workers as dashed lines, each on top of the one before."""
+    times = sorted({0.0, *(at for job in jobs for at, _ in job)})
+    for number in range(len(jobs)):
+        total = tuple((time, sum(_at(job, time) for job in jobs[: number + 1])) for time in times)
+        label = "simulated" if number == 0 else None
+        _steps(axis, total, color="black", linewidth=1.2, linestyle=(0, (4, 2)), label=label)
+
+
+def _steps(axis: Any, points: Workers, **style: Any) -> None:
+    axis.step([at for at, _ in points], [count for _, count in points], where="post", **style)
+
+
+def _slots(axis: Any, slots: int) -> None:
+    axis.axhline(slots, color="grey", linewidth=0.8, linestyle=":")
+    axis.annotate(
+        f"{slots} slots", (0, slots), (4, 3), textcoords="offset points", color="grey", fontsize=8.5
+    )
+    axis.set(ylabel="workers", ylim=(0, slots + 2.4), yticks=range(0, slots + 1, 2), xlim=(0, None))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _at(points: Workers, time: float) -> int:
+    """Workers at a time."""
+    found = 0
+    for (at, count), (until, _) in pairwise([*points, (float("inf"), 0)]):
+        if at <= time < until:
+            found = count
+    return found
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,102 @@
+"""What `brim demo` and the benchmark say of an experiment: claims, numbers, a table and a sentence.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.demo import Shown
+from brim_lab.experiments.changing_workers import ChangingWorkers
+from brim_lab.experiments.claims import error
+from brim_lab.experiments.course import makespan
+from brim_lab.experiments.two_jobs import SIDES, TwoJobs
+
+
+def shown(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
+    """Return what `brim demo` prints of an experiment."""
+    return Shown(
+        numbers=numbers_of(found),
+        table=table_of(found),
+        sentence=sentence_of(found),
+        figure=figure,
+    )
+
+
+def numbers_of(found: TwoJobs | ChangingWorkers) -> dict[str, Any]:
+    """Everything, as what JSON knows."""
+    numbers = {name: getattr(found, name) for name in found.__dataclass_fields__ if name != "scale"}
+    content = {"claims": found.claims, "held": all(claim.held for claim in found.claims), **numbers}
+    plain: dict[str, Any] = msgspec.to_builtins(content, str_keys=True)
+    return plain
+
+
+def table_of(found: TwoJobs | ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
+    """A heading and rows, of the last repetition."""
+    if isinstance(found, ChangingWorkers):
+        return _changing(found)
+    names = (
+        "run",
+        "makespan s",
+        "simulated s",
+        "live / simulated",
+        "second's first step after s",
+        "weights",
+    )
+    rows = []
+    for side in SIDES:
+        courses, predicted = found.rounds[-1][side], found.predicted[side].makespan
+        same = all(course.digest == found.calm[course.name] for course in courses)
+        live = makespan(courses)
+        times = [f"{live:.1f}", f"{predicted:.1f}", f"{error(live, predicted):+.1%}"]
+        rows.append(
+            [
+                side,
+                *times,
+                f"{courses[1].to_first_step:.1f}",
+                "as undisturbed" if same else "OTHERS",
+            ]
+        )
+    return names, rows
+
+
+def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
+    rows = []
+    for course, text in zip(
+        [found.rounds[-1], *found.fixed], ["elastic", *map(str, found.scale.fixed)], strict=True
+    ):
+        sizes = sorted({count for _, count in course.workers if count})
+        auc = f"{course.metric[-1][1]:.6f}"
+        rows.append(
+            [text, str(len(course.workers) - 2), " ".join(map(str, sizes)), auc, course.digest[:12]]
+        )
+    return ("workers", "changes", "sizes", "AUC", "weights"), rows
+
+
+def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
+    """What it shows, or what did not hold."""
+    broken = [
+        f"{claim.claim}: {claim.got} (need: {claim.need})"
+        for claim in found.claims
+        if not claim.held
+    ]
+    if broken:
+        return "\n".join(["It does not show what it claims:", *broken])
+    if isinstance(found, TwoJobs):
+        gang, elastic = (makespan(found.rounds[-1][side]) for side in ("gang", "elastic"))
+        return (
+            f"Elastic jobs share the cluster: both are done after {elastic:.0f} s instead of "
+            f"{gang:.0f} s "
+            f"({error(elastic, gang):+.0%}), the second does not wait, and the weights are the "
+            "same, bit for bit."
+        )
+    return (
+        f"{len(found.rounds[-1].workers) - 2} changes of workers leave no trace: after each epoch "
+        "the AUC, and at the "
+        "end the weights, are those of the runs at fixed numbers, bit for bit."
+    )

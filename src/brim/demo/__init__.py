@@ -1,0 +1,8 @@
+"""What `brim demo` runs: each demo trains for real, and says what it showed.
+
+Other packages add theirs by entry points of the group `brim.demos`, each a `Demo`.
+"""
+
+from brim.demo.shown import Demo, Shown
+
+__all__ = ["Demo", "Shown"]

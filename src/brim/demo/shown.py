@@ -1,0 +1,43 @@
+"""A demo, and what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a demo found.
+
+    Args:
+        numbers: everything, as what JSON knows; `held` says whether all that it claims did.
+        table: a heading and rows.
+        sentence: what it shows, or what did not hold.
+        figure: a picture or page of it.
+    """
+
+    numbers: dict[str, Any]
+    table: tuple[Sequence[str], Sequence[Sequence[str]]]
+    sentence: str
+    figure: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demo:
+    """One demo.
+
+    Args:
+        minutes: how long it takes, in words.
+        title: one line about it.
+        needs: the extra of brim that has each package which it imports.
+        run: performs it: in a folder of its own, saying what happens, in full or, with `quick`,
+            smaller.
+    """
+
+    minutes: str
+    title: str
+    needs: dict[str, str]
+    run: Callable[[Path, Callable[[str], None], bool], Shown]

@@ -1,0 +1,72 @@
+"""Finds what other packages add to brim, by entry points: brim imports none of them by name.
+
+`brim.verbs`: click commands. The name is the words behind `brim`, with dots between them: `chaos`,
+`simulate.figures`. `brim.policies`: mappings of policies for `brim simulate`, in which each is
+called NAME:ENTRY. `brim.demos`: demos for `brim demo`, see `brim.demo`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brim.errors import EnvironmentFault
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+VERBS = "brim.verbs"
+POLICIES = "brim.policies"
+DEMOS = "brim.demos"
+
+# What the documents show, and is in a package that not everybody has installed; with the line that
+# `brim --help` has for it, so that help imports no other package.
+_IN_LABORATORY = {
+    VERBS: {
+        "chaos": "Break short runs at random and check the results.",
+        "simulate.figures": "Make the figures of ElasticFlow's paper.",
+    },
+    POLICIES: {"as-coded": "The policies of ElasticFlow's published artifact."},
+    DEMOS: {
+        "experiment-1": "Two jobs that each want 5 of 8 slots: as gangs, and elastically.",
+        "experiment-3": "A job whose workers change all the time: the AUC does not.",
+    },
+}
+_INSTALL_LABORATORY = "pip install brim-lab, or pip install ./lab in a checkout of brim"
+
+
+def plugins(group: str) -> dict[str, EntryPoint]:
+    """Return what is installed for one of the groups, by name, without importing it."""
+    from importlib.metadata import entry_points  # costs a tenth of `brim --help`, so not for all
+
+    return {entry.name: entry for entry in sorted(entry_points(group=group))}
+
+
+def package_of(plugin: EntryPoint) -> str:
+    """Return the name of the package that a plug-in was installed with."""
+    return plugin.dist.name if plugin.dist else plugin.module.partition(".")[0]
+
+
+def load_plugin(plugin: EntryPoint) -> Any:
+    """Import a plug-in.
+
+    Raises:
+        EnvironmentFault: it cannot be imported; the message is one line.
+    """
+    try:
+        return plugin.load()
+    except Exception as error:  # a module may raise anything while it is imported
+        why = (str(error).splitlines() or [""])[0]
+        what = f"{plugin.name} of the package {package_of(plugin)}"
+        raise EnvironmentFault(
+            f"{what} cannot be imported: {type(error).__name__}: {why}"
+        ) from error
+
+
+def how_to_install(group: str, name: str) -> str:
+    """Return the command that installs a plug-in which is documented; empty for any other name."""
+    return _INSTALL_LABORATORY if name in _IN_LABORATORY[group] else ""
+
+
+def summary_of(group: str, name: str) -> str:
+    """Return a line about a plug-in that is documented; empty for any other name."""
+    return _IN_LABORATORY[group].get(name, "")

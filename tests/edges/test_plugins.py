@@ -1,0 +1,180 @@
+"""What other packages add to brim is found, and one that is broken or missing breaks nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brim import plugins
+from brim.cli.__main__ import cli
+
+MODULE = """
+import click
+from brim.domain.schedule import Decision
+from brim.policies.edf import admit_all, edf
+
+@click.command()
+def greet():
+    "Greet whoever asks."
+    click.echo("hello")
+
+def greedy(snapshot):
+    return Decision(
+        workers={state.job.id: snapshot.capacity for state in snapshot.jobs},
+        verdicts=admit_all(snapshot),
+    )
+
+POLICIES = {"edf": edf, "greedy": greedy}
+"""
+ENTRY_POINTS = """
+[brim.verbs]
+greet = acme_module:greet
+broken = acme_module_that_is_not_there:verb
+odd = acme_module:POLICIES
+simulate.greet = acme_module:greet
+train = acme_module:greet
+
+[brim.policies]
+acme = acme_module:POLICIES
+torn = acme_module_that_is_not_there:POLICIES
+
+[brim.demos]
+torn-demo = acme_module_that_is_not_there:DEMO
+"""
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package that adds verbs and policies, as if it had been installed."""
+    about = tmp_path / "acme-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    (tmp_path / "acme_module.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("acme_module", None)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if no other package were installed."""
+    for module in ("brim.cli.open_group", "brim.cli.demo", "brim.simulator.compare"):
+        __import__(module)
+        monkeypatch.setattr(f"{module}.plugins", lambda group: {})
+
+
+def said(*words: str) -> Result:
+    return CliRunner().invoke(cli, words)
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_verb_of_another_package_is_one_of_brims() -> None:
+    assert said("greet").stdout == "hello\n"
+    assert said("help", "greet").stdout == said("greet", "--help").stdout
+    assert said("simulate", "greet").stdout == "hello\n"
+    shown = said("--help").stdout.partition("\nFrom the package acme:\n")[2]
+    assert [line.split()[0] for line in shown.split("\n\n")[0].splitlines()] == [
+        "broken",
+        "greet",
+        "odd",
+    ]
+    assert "did you mean 'greet'?" in said("gret").stderr
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_verb_of_brims_own_is_nobody_elses() -> None:
+    assert said("train", "--help").stdout.startswith("Usage: brim train [OPTIONS] FILE")
+    assert said("--help").stdout.count("\n  train ") == 1
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["broken"], "broken of the package acme cannot be imported: ModuleNotFoundError: "),
+        (["broken", "--json", "x"], "broken of the package acme cannot be imported: "),
+        (["odd"], "acme_module:POLICIES is no click command"),
+        (["simulate", "--policy", "edf:torn"], "torn of the package acme cannot be imported: "),
+        (["demo", "torn-demo"], "torn-demo of the package acme cannot be imported: "),
+    ],
+)
+def test_what_cannot_be_imported_says_so_in_one_line(words: list[str], what: str) -> None:
+    result = said(*words)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"brim: {what}")
+
+
+@pytest.mark.usefixtures("acme")
+def test_what_cannot_be_imported_breaks_no_other() -> None:
+    for words, shown in (
+        (("simulate", "policies"), "edf:acme"),
+        (("demo",), "first-job"),
+    ):
+        result = said(*words)
+        assert result.exit_code == 0
+        assert shown in result.stdout
+        (line,) = result.stderr.splitlines()
+        assert "cannot be imported" in line
+    assert said("--help").exit_code == 0
+    assert said("simulate", "--help").exit_code == 0
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_policy_of_another_package_is_compared_and_checked(tmp_path: Path) -> None:
+    result = said("simulate", "--policy", "edf,edf:acme", "--json")
+    found = json.loads(result.stdout)["policies"]
+    same = [{k: v for k, v in found[name].items() if k != "cpu_seconds"} for name in found]
+    assert list(found) == ["edf", "edf:acme"]
+    assert same[0] == same[1]
+    wrong = said("simulate", "--policy", "greedy:acme")
+    assert wrong.exit_code == 2
+    assert "--policy greedy:acme: got" in wrong.stderr
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["chaos", "job.py"], "brim: got 'chaos', need the package that has it"),
+        (["simulate", "figures"], "brim simulate: got 'figures', need the package that has it"),
+        (
+            ["simulate", "--policy", "edf:as-coded"],
+            "--policy: got 'edf:as-coded', need the package that has :as-coded",
+        ),
+        (["demo", "experiment-1"], "NAME: got 'experiment-1', need the package that has it"),
+    ],
+)
+def test_what_is_not_installed_says_what_to_install(words: list[str], what: str) -> None:
+    result = said(*words)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        what,
+        "  hint: pip install brim-lab, or pip install ./lab in a checkout of brim",
+    ]
+
+
+@pytest.mark.usefixtures("alone")
+def test_brim_needs_no_other_package() -> None:
+    assert said("--help").stdout.count("From the package") == 0
+    assert json.loads(said("demo", "--json").stdout) == {"demos": ["first-job"]}
+    assert ":" not in said("simulate", "policies").stdout
+
+
+def test_brim_imports_its_laboratory_only_when_it_is_asked_to() -> None:
+    program = (
+        "import sys, atexit; atexit.register(lambda: print('brim_lab' in sys.modules));"
+        " import brim.cli.__main__ as m; m.cli.main(['--help'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert "chaos" in plugins.plugins(plugins.VERBS)

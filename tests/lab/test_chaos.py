@@ -1,0 +1,345 @@
+"""What breaks runs on purpose does what it says, undoes it, and finds what was planted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from brim.cli.__main__ import cli
+from brim.clock import SystemClock
+from brim.domain.faults import parse_faults
+from brim.domain.job import WorkerRange
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.contact import Contact, write_contact
+from brim.storage.places import Directory
+from brim_lab.chaos.clocks import JumpingClock
+from brim_lab.chaos.disk import can_mount, small_disk
+from brim_lab.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
+from brim_lab.chaos.outside import Outside
+from brim_lab.chaos.processes import Marked
+from brim_lab.chaos.promises import (
+    brim_did_not_stumble,
+    nothing_left_behind,
+    result_is_the_calm_one,
+    run_directory_is_whole,
+)
+from brim_lab.chaos.results import Job
+from brim_lab.chaos.trial import Trial, _Running, copy_files
+from recorded_run import RecordedRun, spec
+
+needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """The directory of a run that is as it should be."""
+    run = RecordedRun(tmp_path / "run", spec(epochs=1))
+    run.begin()
+    run.train_to_end()
+    run.end()
+    store = Store(Directory(tmp_path / "run" / "checkpoints"))
+    store.publish(store.draft(Checkpoint(step=8, tree={}, versions={}, data=b"x"), writer="w1"))
+    return tmp_path / "run"
+
+
+def test_a_whole_run_keeps_its_promises(whole: Path) -> None:
+    assert run_directory_is_whole(whole) == []
+    assert result_is_the_calm_one(whole, {"exit": "done", "weights_sha256": "ab"}, "ab") == []
+
+
+def test_other_weights_and_a_run_that_is_not_done_are_found(whole: Path) -> None:
+    other = {"exit": "done", "weights_sha256": "cd"}
+    assert result_is_the_calm_one(whole, other, "ab") == [
+        "weights cd, those of the calm run are ab"
+    ]
+    assert "ended as 'failed'" in result_is_the_calm_one(whole, {"exit": "failed"}, "ab")[0]
+
+
+def test_a_sample_that_counts_twice_is_found(whole: Path) -> None:
+    lines = (whole / "steps.jsonl").read_text().splitlines(keepends=True)
+    (whole / "steps.jsonl").write_text("".join([*lines, lines[-1]]))
+    (broken,) = result_is_the_calm_one(whole, {"exit": "done", "weights_sha256": "ab"}, "ab")
+    assert broken == "the ledger is not exact: epoch 1: 0 missing, 512 repeated"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "found"),
+    [
+        (".steps.jsonl.x1", "", "left behind: .steps.jsonl.x1"),
+        ("master.json", "{}", "left behind: master.json"),
+        ("events.jsonl", '{"at": 1}\n{"at"', "events.jsonl ends within a line"),
+        ("steps.jsonl", '{"at": 1}\n{"a\n', "steps.jsonl:2 is not a record: b'{\"a'"),
+        (
+            "checkpoints/step-00000008/w1-.safetensors",
+            "",
+            "a draft is left: step-00000008/w1-.safetensors",
+        ),
+        ("checkpoints/step-00000009/w1-0.json", "", "a draft is left: step-00000009/w1-0.json"),
+    ],
+)
+def test_what_is_half_written_is_found(whole: Path, name: str, content: str, found: str) -> None:
+    (whole / name).parent.mkdir(parents=True, exist_ok=True)
+    (whole / name).write_text(content)
+    (broken,) = run_directory_is_whole(whole)
+    assert found in broken
+
+
+def test_a_damaged_checkpoint_is_found(whole: Path) -> None:
+    manifest = whole / "checkpoints" / "step-00000008" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b"8", b"9", 1))
+    (broken,) = run_directory_is_whole(whole)
+    assert broken.startswith(f"{manifest} is damaged")
+
+
+def test_a_bug_that_was_survived_is_found(tmp_path: Path) -> None:
+    (tmp_path / "master.log").write_text(
+        'Traceback (most recent call last):\n  File "src/brim/master/loop.py"\nKeyError: 1\n'
+    )
+    logs = [tmp_path / "master.log", tmp_path / "agent.log"]
+    assert brim_did_not_stumble(logs) == ["a traceback in master.log: KeyError: 1"]
+
+
+def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None:
+    (tmp_path / "brim-socket").mkdir()
+    shared = os.listdir("/dev/shm")
+    assert nothing_left_behind(tmp_path, shared, killed=0) == ["left behind in TMPDIR: brim-socket"]
+    assert nothing_left_behind(tmp_path, shared, killed=1) == []
+
+
+def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
+    marked = Marked(uuid.uuid4().hex)
+    program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", program]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, **marked.environment}
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert len(marked.left_after(0.0)) == 2
+    marked.kill()
+    process.communicate()
+    assert marked.alive() == {}
+
+
+def test_a_fault_excuses_one_end_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed once, and whose resumption then fails by itself,
+    has broken a promise.
+    """
+    (kill,) = parse_faults("kill everything at step 4")
+    trial = Trial(seed=0, workers=WorkerRange.parse("2"), faults=(kill, kill))
+    run = _Running(Job(file="job.py"), trial, tmp_path, tmp_path / "run")
+
+    def end(*, deadline: float) -> None:
+        run.lives, run.code = run.lives + 1, 1
+        run.struck = [(0.0, kill)]
+        for name in ("summary-{}.json", "stderr-{}.log"):
+            (tmp_path / name.format(run.lives)).write_text("")
+
+    monkeypatch.setattr(run, "live", end)
+    with run:
+        (broken,) = run.to_the_end(1.0)
+    assert broken.startswith(
+        "life 2 ended with code 1, and 1 of the faults until then could end one"
+    )
+
+
+def test_a_master_that_comes_back_is_struck_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    write_contact(tmp_path, Contact(address="a:1", token="t", pid=dead.pid, keeper=1))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as master:
+        contact = Contact(address="a:1", token="t", pid=master.pid, keeper=1)
+        coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
+        coming.start()
+        mark, clock = Marked(uuid.uuid4().hex), JumpingClock(tmp_path / "clock")
+        Outside(tmp_path, mark, clock, SystemClock()).perform(
+            parse_faults("kill master at step 1")[0]
+        )
+        assert master.wait(10) == -9
+        coming.join()
+
+
+def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path) -> None:
+    clock = JumpingClock(tmp_path / "clock")
+    program = (
+        "import sys, time\n"
+        "for line in sys.stdin:\n"
+        "    print(time.time(), time.time_ns() / 1e9, time.monotonic(), flush=True)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **clock.environment},
+    )
+
+    def ask() -> tuple[float, ...]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        ours = (time.time(), time.time(), time.monotonic())
+        theirs = map(float, process.stdout.readline().split())
+        return tuple(round(a - b, -2) for a, b in zip(theirs, ours, strict=True))
+
+    assert ask() == (0, 0, 0)
+    clock.jump(3600)
+    assert ask() == (3600, 3600, 0)
+    clock.jump(-90000)
+    assert ask() == (-86400, -86400, 0)
+    process.communicate()
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
+def test_a_small_disk_is_filled_and_freed(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        disk.fill()
+        (disk.path / "record").write_bytes(bytes(1 << 12))
+        with pytest.raises(OSError, match="No space") as full:
+            (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
+        assert full.value.errno == errno.ENOSPC
+        disk.free()
+        (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
+    assert not (tmp_path / "disk").exists()
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
+def test_a_disk_is_large_enough_for_what_an_undisturbed_run_keeps(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", kept_bytes=30 << 20) as disk:
+        (disk.path / "tables").write_bytes(bytes(60 << 20))
+        disk.fill()
+        with pytest.raises(OSError, match="No space"):
+            (disk.path / "checkpoint").write_bytes(bytes(64 << 10))
+
+
+def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "control").mkdir(parents=True)
+    (run / "events.jsonl").write_text("{}")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run / "control" / "master"))
+        copy_files(run, tmp_path / "kept")
+    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == [
+        "control",
+        "events.jsonl",
+    ]
+
+
+@pytest.fixture
+def echo() -> Iterator[tuple[Host, socket.socket, Cable]]:
+    """A connection of host 1 to an echo on host 2."""
+    program = (
+        "import socket\n"
+        "with socket.create_server(('10.77.0.2', 5000)) as server:\n"
+        "    print('ready', flush=True)\n"
+        "    connection, _ = server.accept()\n"
+        "    while data := connection.recv(1 << 16):\n"
+        "        connection.sendall(data)\n"
+    )
+    with two_hosts() as ((first, second), cable):
+        server = subprocess.Popen(
+            [*second.prefix, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+        )
+        assert server.stdout is not None
+        server.stdout.readline()
+        with _connected_from(first) as connection:
+            yield first, connection, cable
+        server.communicate(timeout=20)
+
+
+def _connected_from(host: Host) -> socket.socket:
+    """A socket of that host's network: a thread goes there to make it, and ends."""
+    made: list[socket.socket] = []
+
+    def make() -> None:
+        with open(f"/var/run/netns/{host.namespace}") as namespace:
+            os_setns(namespace.fileno())
+        made.append(socket.create_connection(("10.77.0.2", 5000), timeout=10))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    return made[0]
+
+
+def os_setns(descriptor: int) -> None:
+    """os.setns came with Python 3.12."""
+    import ctypes
+
+    clone_newnet = 0x40000000
+    assert ctypes.CDLL(None, use_errno=True).setns(descriptor, clone_newnet) == 0
+
+
+@needs_hosts
+@pytest.mark.netns
+def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cable]) -> None:
+    _, connection, cable = echo
+
+    def round_trip(timeout: float) -> float:
+        connection.settimeout(timeout)
+        began = time.monotonic()
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+        return time.monotonic() - began
+
+    round_trip(10)
+    cable.delay(0.05)
+    assert round_trip(10) >= 0.1
+    cable.mend()
+    for cut in ({"to_second": False}, {"from_second": False}):
+        cable.cut(**cut)
+        with pytest.raises(TimeoutError):
+            round_trip(0.3)
+        cable.mend()
+        connection.settimeout(20)
+        assert connection.recv(1) == b"x"  # TCP sends it again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kinds", "kil"], "hint: did you mean 'kill'?"),
+        (["--kinds", "cut"], "need a fault that can be performed: it needs"),
+        (
+            ["--faults", "cut host 2 for 1s at step 4"],
+            "need a fault that can be performed: it needs",
+        ),
+        (["--faults", "explode"], "--faults: got 'explode'"),
+        (["--workers", "none"], "--workers: got 'none'"),
+        (["--cluster", "--hosts", "2"], "--hosts: got 2"),
+        (["--cluster", "--faults", "cancel job 1 at 3s"], "a job that is submitted: 1 to 0"),
+        (["--cluster", "--faults", "kill rank 1 at step 3"], "kill scheduler for 1s at 5s"),
+        (["--nodes", "2"], "--nodes: got 2, need --cluster"),
+        (["--cluster", "--nodes", "5"], "--nodes: got 5, need 1 to 4"),
+        (
+            ["--cluster", "--nodes", "2", "--faults", "kill node 3 at 1s"],
+            "--nodes: got 2, need 3 to 4",
+        ),
+        (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_runs(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path(__file__).parents[1] / "e2e" / "files" / "digits.py"
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["chaos", str(file), *words])
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,164 @@
+"""What judges a cluster that was broken on purpose finds what was planted, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from brim.coordination.lifecycle import Life, Phase
+from brim.storage.book import Change, JobRecord
+from brim.storage.database import Database
+from brim_lab.chaos.census import Census, Recount, take_census
+from brim_lab.chaos.cluster_promises import database_is_sound, state_is_whole
+from brim_lab.chaos.deeds import parse_deeds
+from brim_lab.chaos.judging import (
+    Acknowledged,
+    deadlines_are_kept,
+    nobody_is_forgotten,
+    promised_at,
+    stories_make_sense,
+)
+from brim_lab.chaos.processes import Marked
+from submissions import submission
+
+SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel job 1 at 1s")
+
+
+def record(phase: Phase = Phase.DONE, **fields: object) -> JobRecord:
+    given = {
+        "number": 1,
+        "id": "job-1",
+        "submission": submission(deadline=100.0),
+        "submitted": 0.0,
+        **fields,
+    }
+    return JobRecord(life=Life(phase), **given)  # type: ignore[arg-type]
+
+
+def story(*events: str) -> dict[str, list[Change]]:
+    return {
+        "job-1": [Change(float(k), "job-1", event, 0, 0, "", "") for k, event in enumerate(events)]
+    }
+
+
+def test_who_is_forgotten_or_ends_otherwise_is_found() -> None:
+    done, failed = record(), record(Phase.FAILED, problem="it burnt")
+    asked = [Acknowledged(SUBMITTED, "job-1")]
+    assert nobody_is_forgotten(asked, {"job-1": done}) == []
+    assert nobody_is_forgotten(asked, {}) == ["job-1 was acknowledged and is forgotten"]
+    assert nobody_is_forgotten(asked, {"job-1": failed}) == ["job-1 ended as failed: it burnt"]
+    gone = {"job-1": record(Phase.CANCELLED)}
+    assert nobody_is_forgotten(asked, gone) == ["job-1 ended as cancelled: "]
+    assert nobody_is_forgotten([*asked, Acknowledged(CANCELLED, "job-1")], gone) == []
+
+
+@pytest.mark.parametrize(
+    ("events", "broken"),
+    [
+        (("submitted", "running", "suspended", "running", "done"), []),
+        (("submitted", "running", "running"), ["job-1 was started while it ran"]),
+        (("submitted", "hold", "running"), ["job-1 was started while it was held"]),
+        (("submitted", "hold", "release", "running"), []),
+        (("running",), ["job-1 was submitted 0 times in its story"]),
+        (("submitted", "promised"), ["job-1 was promised its deadline, and that is forgotten"]),
+        (("submitted", "promised", "hold"), []),
+    ],
+)
+def test_a_story_that_makes_no_sense_is_found(events: tuple[str, ...], broken: list[str]) -> None:
+    assert stories_make_sense(story(*events), {"job-1": record()}) == broken
+
+
+def test_a_deadline_is_missed_by_as_much_as_faults_took_and_no_more() -> None:
+    told = story("submitted", "promised")
+    assert promised_at(told["job-1"]) == 1.0
+    jobs = {"job-1": record(ended=122.0, promised=True)}
+    missed = "job-1 was 22.0 s late for a promised deadline; faults took {:.1f} s since then"
+    assert deadlines_are_kept(told, jobs, [], []) == [missed.format(0.0)]
+    overlapping = [(-5.0, 3.0), (2.0, 4.0), (20.0, 25.0), (120.0, 300.0)]
+    assert (
+        deadlines_are_kept(told, jobs, overlapping, []) == []
+    )  # 3 + 5 + 1 s, a second, and a tenth of 121 s
+    assert deadlines_are_kept(told, jobs, overlapping[:3], []) == [missed.format(8.0)]
+    assert deadlines_are_kept(told, jobs, [], [50.0]) == []  # its tenant may own less since
+    assert deadlines_are_kept(story("submitted", "promised", "resized"), jobs, [], []) == []
+
+
+def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
+    recount = Recount({"n1": 2, "n2": 1})
+    twice = Census(
+        schedulers=[10, 11],
+        agents={"job-1": [7, 8, 9]},
+        workers={"job-1": [1, 2], "job-2": [3, 4]},
+        where={7: "n1", 8: "n1", 9: "n2", 1: "n2", 2: "n2"},
+    )
+    recount.add(twice)
+    recount.add(
+        Census(agents={"job-1": [8, 9]}, where={8: "n1", 9: "n2"})
+    )  # who is just about to go counts once
+    recount.add(twice)
+    assert recount.broken == []
+    recount.add(twice)
+    recount.add(twice)
+    assert recount.broken == [
+        "2 agents of job-1 on n1 at once",
+        "2 schedulers at once",
+        "2 workers at once on 1 devices of n2",
+        "4 workers at once on 3 devices",
+    ]
+
+
+def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
+    tmp_path: Path,
+) -> None:
+    marked = Marked(uuid.uuid4().hex)
+    logs = tmp_path / "jobs" / "job-7" / "logs"
+    logs.mkdir(parents=True)
+    processes = []
+    for text, name in (
+        ("import os, time; os.fork(); time.sleep(60)", "agent.log"),
+        ("import time; time.sleep(60)", "agent.log"),
+        ("import time; open('/proc/self/comm', 'w').write('brim-w3'); time.sleep(60)", "w3.log"),
+    ):
+        with (logs / name).open("ab") as log:
+            environment = {**os.environ, **marked.environment}
+            processes.append(
+                subprocess.Popen([sys.executable, "-c", text], stdout=log, env=environment)
+            )
+    try:
+        end = time.monotonic() + 30
+        while not take_census(marked, tmp_path).workers and time.monotonic() < end:
+            time.sleep(0.01)
+        while len(marked.alive()) < 4 and time.monotonic() < end:
+            time.sleep(0.01)
+        census = take_census(marked, tmp_path)
+        assert sorted(census.agents["job-7"]) == sorted(process.pid for process in processes[:2])
+        assert census.workers == {"job-7": [processes[2].pid]}
+    finally:
+        marked.kill()
+        for process in processes:
+            process.wait()
+
+
+def test_a_damaged_database_and_what_was_left_behind_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.db"
+    database = Database(path)
+    for number in range(200):
+        database.put_job(number, f"job-{number}", bytes(100))
+    database.close()
+    assert (database_is_sound(path), state_is_whole(tmp_path)) == ([], [])
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096)
+    (tmp_path / ".scheduler.json.x.draft").touch()
+    (tmp_path / "scheduler.log").write_text('Traceback\n File "/x/brim/y.py"\nKeyError: 3\n')
+    assert len(database_is_sound(path)) == 1
+    assert state_is_whole(tmp_path) == [
+        "left behind: .scheduler.json.x.draft",
+        "a traceback in scheduler.log: KeyError: 3",
+    ]

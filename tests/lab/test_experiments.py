@@ -1,0 +1,188 @@
+"""The pure parts of the live experiments: what is learnt, predicted and claimed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brim.domain.job import WorkerRange
+from brim.domain.resizing import Overheads
+from brim.errors import EnvironmentFault
+from brim_lab.experiments import claims
+from brim_lab.experiments.changing_workers import ChangingWorkers
+from brim_lab.experiments.course import Course, Request, makespan, overheads_of
+from brim_lab.experiments.figures import draw_changing_workers, draw_two_jobs
+from brim_lab.experiments.outcome import numbers_of, sentence_of, table_of
+from brim_lab.experiments.prediction import Learnt, predict
+from brim_lab.experiments.scale import CHANGING_WORKERS, TWO_JOBS, Scale
+from brim_lab.experiments.two_jobs import TwoJobs
+
+LEARNT = Learnt(
+    rates={1: 1.0, 3: 3.0, 5: 5.0}, overheads=Overheads(name="measured", fixed=0.1, start=1.5)
+)
+CALM = {"first": "aa", "second": "bb"}
+
+
+def _steps(begin: float, pieces: list[tuple[int, float]]) -> tuple[float, ...]:
+    """So many steps at so many a second, one piece after the other."""
+    found, now = [], begin
+    for count, rate in pieces:
+        for _ in range(count):
+            now += 1.0 / rate
+            found.append(now)
+    return tuple(found)
+
+
+def _course(
+    name: str, submitted: float, pieces: list[tuple[int, int]], *, lost: float = 1.5
+) -> Course:
+    """A job that has n steps on w workers, one piece after the other, as LEARNT says."""
+    begin = submitted + lost
+    steps = _steps(begin, [(count, float(workers)) for count, workers in pieces])
+    starts = [
+        begin,
+        *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces))),
+    ]
+    worlds = tuple((at, workers) for at, (_, workers) in zip(starts, pieces, strict=False))
+    return Course(
+        name=name, submitted=submitted, ended=steps[-1], steps=steps, workers=(*worlds, (steps[-1], 0)),
+        metric=((len(steps), 0.7),), digest=CALM.get(name, "cc"),
+    )  # fmt: skip
+
+
+GANG = (_course("first", 0.0, [(100, 5)]), _course("second", 10.0, [(100, 5)], lost=13.0))
+ELASTIC = (_course("first", 0.0, [(100, 5)]), _course("second", 10.0, [(30, 3), (70, 5)]))
+
+
+def _two(**changes: object) -> TwoJobs:
+    two = {"first": 0.0, "second": 10.0}
+    predicted = {
+        side: predict(
+            two,
+            policy=policy,
+            steps=100,
+            workers=WorkerRange.parse(wanted),
+            scale=TWO_JOBS,
+            learnt=LEARNT,
+        )
+        for side, policy, wanted in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
+    }
+    found = TwoJobs(
+        scale=TWO_JOBS,
+        learnt=LEARNT,
+        rounds=[{"gang": GANG, "elastic": ELASTIC}],
+        predicted=predicted,
+        calm=CALM,
+    )
+    return replace(found, **changes)  # type: ignore[arg-type]
+
+
+def test_experiment_1_holds_where_the_jobs_did_what_was_predicted() -> None:
+    found = _two()
+    assert [claim.claim for claim in found.claims if not claim.held] == []
+    assert makespan(GANG) == pytest.approx(43.0)
+    assert found.predicted["gang"].makespan == pytest.approx(43.0)
+    assert found.predicted["elastic"].workers["second"][:2] == ((10.0, 3), (pytest.approx(21.5), 5))
+    assert "both are done after 36 s instead of 43 s (-17%)" in sentence_of(found)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "broken"),
+    [
+        ((ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1)), "first step"),
+        ((ELASTIC[0], replace(ELASTIC[1], digest="cc")), "weights"),
+        ((ELASTIC[0], replace(ELASTIC[1], ended=ELASTIC[1].ended * 1.06)), "makespan of elastic"),
+        (GANG, "sooner"),
+    ],
+)
+def test_experiment_1_says_what_did_not_hold(elastic: tuple[Course, Course], broken: str) -> None:
+    found = _two(rounds=[{"gang": GANG, "elastic": elastic}])
+    assert broken in " / ".join(claim.claim for claim in found.claims if not claim.held)
+    assert sentence_of(found).startswith("It does not show what it claims")
+    assert numbers_of(found)["held"] is False
+
+
+def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
+    good, late = ELASTIC, (ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1))
+    found = _two(rounds=[{"gang": GANG, "elastic": each} for each in (late, good)])
+    (broken,) = [claim for claim in found.claims if not claim.held]
+    assert broken.got == "2.4 s; 1.8 s"
+
+
+def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
+    steps = _steps(2.0, [(10, 5.0)])  # 0.2 s each, from 2 s on
+    late = _steps(steps[-1] + 0.3, [(10, 1.0)])  # a change that costs 0.3 s
+    course = Course(
+        name="measure", submitted=0.0, ended=late[-1] + 0.5, steps=(*steps, *late),
+        workers=((2.0, 5), (steps[-1] + 0.1, 1), (late[-1], 0)),
+    )  # fmt: skip
+    found = overheads_of(course, [Request(0.0, 5), Request(steps[-1], 1)], LEARNT.rates)
+    assert found.cost(5, 1) == pytest.approx(0.3)
+    assert found.cost(0, 5) == pytest.approx(2.0)
+    assert found.end == pytest.approx(0.5)
+    with pytest.raises(EnvironmentFault, match="never had the 3 workers"):
+        overheads_of(course, [Request(0.0, 5), Request(4.0, 3)], LEARNT.rates)
+
+
+def test_the_service_takes_its_turns() -> None:
+    assert CHANGING_WORKERS.capacity(until=9.0) == ((0.0, 8), (4.0, 4), (8.0, 6))
+
+
+def _changing(elastic: Course, fixed: Course) -> ChangingWorkers:
+    scale = replace(CHANGING_WORKERS, fixed=(5,))
+    capacity = scale.capacity(until=900.0)
+    predicted = predict(
+        {"elastic": 0.0}, policy="brim", steps=100, workers=WorkerRange.parse("1:8"), scale=scale, learnt=LEARNT,
+        capacity=capacity,
+    )  # fmt: skip
+    return ChangingWorkers(
+        scale=scale, learnt=LEARNT, rounds=[elastic], predicted=predicted, fixed=[fixed]
+    )
+
+
+UNSTEADY = _course("elastic", 0.0, [(35, 5), (20, 3), (5, 1), (40, 5)])
+STEADY = _course("fixed-5", 0.0, [(100, 5)])
+
+
+def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
+    found = _changing(UNSTEADY, STEADY)
+    assert all(claim.held for claim in found.claims)
+    assert "3 changes of workers leave no trace" in sentence_of(found)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "broken"),
+    [
+        (STEADY, "all the time"),
+        (replace(UNSTEADY, redone=1), "twice"),
+        (replace(UNSTEADY, metric=((100, 0.7000001),)), "AUC"),
+        (replace(UNSTEADY, digest="dd"), "weights"),
+    ],
+)
+def test_experiment_3_says_what_did_not_hold(elastic: Course, broken: str) -> None:
+    held = claims.changing_workers(elastic, [STEADY])
+    assert broken in " / ".join(claim.claim for claim in held if not claim.held)
+
+
+def test_figures_tables_and_numbers_are_made_of_both(tmp_path: Path) -> None:
+    two, changing = _two(), _changing(UNSTEADY, STEADY)
+    draw_two_jobs(two, tmp_path / "1.png")
+    draw_changing_workers(changing, tmp_path / "3.png")
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("1.png", "3.png"))
+    assert [row[0] for row in table_of(two)[1]] == ["gang", "elastic"]
+    assert [row[:3] for row in table_of(changing)[1]] == [
+        ["elastic", "3", "1 3 5"],
+        ["5", "0", "5"],
+    ]
+    for found in (two, changing):
+        assert json.loads(json.dumps(numbers_of(found)))["held"] is True
+
+
+def test_a_scale_can_be_divided_by_the_workers_of_its_experiment() -> None:
+    def parts(scale: Scale) -> set[int]:
+        return {scale.micro_batches % workers for workers in (*scale.sizes, *scale.fixed)}
+
+    assert parts(TWO_JOBS) == parts(CHANGING_WORKERS) == {0}
