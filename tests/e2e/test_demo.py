@@ -48,6 +48,31 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
     until(lambda: not leftovers(out), f"the end of {leftovers(out)}")
 
 
+def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+    """It is the demo of brim alone: nothing of the laboratory is needed for it."""
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "brim.cli", "demo", "first-job", "--quick", "--json"]
+    done = subprocess.run(
+        [*command, "--out", str(out)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["held"]
+    assert all(claim["held"] for claim in found["claims"])
+    calm, broken = found["runs"]["undisturbed"], found["runs"]["disturbed"]
+    assert calm["weights_sha256"] == broken["weights_sha256"]
+    assert calm["world_sizes"] == [1]
+    assert len(broken["world_sizes"]) > 1
+    assert Path(found["figure"]).read_text().startswith("<!")
+    assert json.loads((out / "first-job.json").read_text()) == found
+    until(lambda: not leftovers(out), f"the end of {leftovers(out)}")
+
+
 def most_at_once(jobs: list[dict[str, Any]]) -> int:
     """Workers of all jobs together."""
     changes = [

@@ -63,8 +63,9 @@ def _shown(runs: dict[str, Run]) -> Shown:
     }
     rows = [_row(name, summary) for name, summary in summaries.items()]
     head = ("run", "workers", "steps", "redone", "AUC", "weights")
-    page = Path(broken["run"]) / "report.html"
-    return Shown(numbers=numbers, table=(head, rows), sentence=sentence, figure=page)
+    return Shown(
+        numbers=numbers, table=(head, rows), sentence=sentence, figure=runs["disturbed"].report()
+    )
 
 
 def _row(name: str, summary: dict[str, Any]) -> list[str]:
