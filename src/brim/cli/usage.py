@@ -70,7 +70,7 @@ class Verbs(OpenGroup):
             if name not in self._verbs:
                 told = (name, summary_of(VERBS, name))
                 sections.setdefault(f"From the package {package_of(plugin)}", []).append(told)
-        width = max(map(len, self.list_commands(ctx)))
+        width = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in rows])
