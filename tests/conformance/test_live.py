@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from brim.backends.processes import NodeSeen, Reached
-from brim.coordination.lifecycle import Happening, Phase
-from brim.coordination.reconcile import ByNode
+from brim.backends.processes import Launch
+from brim.coordination.reconcile import ByNode, Start
+from brim.coordination.scheduled_jobs import Decided, Looked
+from brim.coordination.sightings import NodeSeen, Reached
 from brim.domain.cluster import Cluster
+from brim.domain.lifecycle import Happening, Phase
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.placement import on_nodes
-from brim.storage.book import JobRecord
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
 from conformance.worlds import LiveWorld, measured, run
 from submissions import submission
@@ -122,11 +123,11 @@ def test_where_force_does_not_show_all_processes_end(
     world.settle()
     force = world.processes.force
 
-    async def nobody_sees_to_it(record: JobRecord, workers: ByNode) -> None:
+    async def nobody_sees_to_it(launch: Launch, workers: ByNode) -> None:
         if workers:
-            world.processes.of(record.id).asked.append(f"force {sum(workers.values())}")
+            world.processes.of(launch.job).asked.append(f"force {sum(workers.values())}")
         else:
-            await force(record, workers)
+            await force(launch, workers)
 
     monkeypatch.setattr(world.processes, "force", nobody_sees_to_it)
     give(world, job_1=3)
@@ -202,7 +203,7 @@ def test_what_a_job_owed_ends_with_its_processes(
     give(world, job_1=8)
     world.settle()
 
-    async def never(record: JobRecord, workers: ByNode) -> None:
+    async def never(launch: Launch, workers: ByNode) -> None:
         await asyncio.sleep(3600.0)
 
     async def story() -> None:
@@ -239,7 +240,7 @@ def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(
     for _ in range(4):
         processes.alive = False
         run(world.backend.look())
-        waits.append(record.not_before - world.clock.wall())
+        waits.append(record.starts.not_before - world.clock.wall())
         world.clock.advance(waits[-1])
         run(world.backend.look())
     assert waits == [0.0, 1.0, 3.0, 7.0]
@@ -315,7 +316,7 @@ def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> Non
         run(world.backend.look())
         world.processes.end("job-1", "failed", who="environment", problem="no host is left")
         run(world.backend.look())
-        assert world.book.jobs["job-1"].setbacks == 1
+        assert world.book.jobs["job-1"].starts.setbacks == 1
     assert world.processes.of("job-1").starts == 7
 
 
@@ -359,9 +360,9 @@ def test_another_life_finds_what_ended_meanwhile(world: LiveWorld) -> None:
 def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> None:
     """A scheduler that was killed between its note and the processes."""
     give(world)
-    record = world.book.jobs["job-1"]
-    record.told, record.plan, record.home = {"node0": 4}, {"node0": 4}, "node0"
-    world.book.must(record, Happening.START, now=world.clock.wall())
+    world.backend.handle(Decided(Decision(workers={"job-1": 4}, nodes={"job-1": {"node0": 4}})))
+    steps = world.backend.handle(Looked({"node0": NodeSeen(up=True)}, {}))
+    assert Start("job-1", {"node0": 4}) in steps
     world.revive()
     run(world.backend.look())
     assert phases(world)[0] == "running"
@@ -371,13 +372,12 @@ def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> No
 def test_held_and_cancelled_jobs_get_nothing(world: LiveWorld) -> None:
     give(world, job_1=4, job_2=4)
     world.settle()
-    now = world.clock.wall()
-    world.book.happen(world.book.jobs["job-1"], Happening.HOLD, now=now)
-    world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=now)
+    world.wish("job-1", Happening.HOLD)
+    world.wish("job-2", Happening.CANCEL)
     assert run(world.backend.observe()).jobs == ()
     world.settle()
     assert phases(world) == ["suspended", "cancelled"]
-    world.book.happen(world.book.jobs["job-1"], Happening.RELEASE, now=now)
+    world.wish("job-1", Happening.RELEASE)
     give(world, job_1=2)
     assert phases(world) == ["running", "cancelled"]
 
@@ -385,18 +385,34 @@ def test_held_and_cancelled_jobs_get_nothing(world: LiveWorld) -> None:
 def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
     world: LiveWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    give(world, job_1=4)
+    give(world, job_1=8)
     world.settle()
     answer = world.processes.resize
 
-    async def cancel_meanwhile(record: JobRecord, workers: ByNode) -> None:
-        world.book.happen(world.book.jobs["job-2"], Happening.CANCEL, now=world.clock.wall())
-        await answer(record, workers)
+    async def cancel_meanwhile(launch: Launch, workers: ByNode) -> None:
+        world.wish("job-2", Happening.CANCEL)
+        await answer(launch, workers)
 
     monkeypatch.setattr(world.processes, "resize", cancel_meanwhile)
     give(world, job_1=2, job_2=2)
+    world.settle()
     assert phases(world) == ["running", "cancelled"]
     assert world.processes.of("job-2").asked == []
+
+
+def test_a_start_is_carried_out_before_anybody_is_asked(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nobody can change their mind between the note of a start and the start."""
+    give(world, job_1=4)
+    world.settle()
+
+    async def who_runs(launch: Launch, workers: ByNode) -> None:
+        assert world.processes.of("job-2").asked == ["start 2"]
+
+    monkeypatch.setattr(world.processes, "resize", who_runs)
+    give(world, job_1=2, job_2=2)
+    assert phases(world) == ["running", "running"]
 
 
 def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> None:
@@ -415,7 +431,7 @@ def test_a_deadline_is_judged_once_its_job_was_measured(world: LiveWorld) -> Non
     snapshot, decision = world.cycle(decide)
     assert snapshot.arrived == (late.id,)
     assert late.promised
-    assert late.standing is Standing.ADMITTED
+    assert late.judgement.standing is Standing.ADMITTED
     assert [type(verdict) for verdict in decision.verdicts] == [Admitted]
     twin = world.submit("1:8", deadline=world.clock.wall() + 1.0, fingerprint="other")
     snapshot, decision = world.cycle(decide)  # known from its twin, before it has run
@@ -434,7 +450,7 @@ def test_a_promise_counts_the_end_and_has_something_to_spare(
     shortest = BELIEVED.cost(0, 8) + steps / rate * (1.0 + to_spare) + BELIEVED.end + BELIEVED.doubt
     job = world.submit("8", deadline=world.clock.wall() + shortest, fingerprint="known")
     world.cycle(decide)
-    assert (job.judged, job.promised) == (True, promised)
+    assert (job.judgement.judged, job.promised) == (True, promised)
 
 
 def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path: Path) -> None:
@@ -445,7 +461,7 @@ def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path
         job = world.submit("8", deadline=world.clock.wall() + deadline, fingerprint="known")
         world.cycle(decide)
         assert job.promised == promised
-        world.book.happen(job, Happening.CANCEL, now=world.clock.wall())
+        world.wish(job.id, Happening.CANCEL)
 
 
 def test_who_is_refused_while_it_runs_ends_first(world: LiveWorld) -> None:
@@ -485,10 +501,10 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
     world.settle()
     resize = world.processes.resize
 
-    async def only_the_second(record: JobRecord, workers: ByNode) -> None:
-        if record.id == "job-1":
+    async def only_the_second(launch: Launch, workers: ByNode) -> None:
+        if launch.job == "job-1":
             await asyncio.sleep(3600.0)
-        await resize(record, workers)
+        await resize(launch, workers)
 
     async def story() -> None:
         began = asyncio.get_running_loop().time()
@@ -510,7 +526,7 @@ def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
     give(world, job_1=8)
     world.settle()
 
-    async def answers_late(record: JobRecord, workers: ByNode) -> None:
+    async def answers_late(launch: Launch, workers: ByNode) -> None:
         await asyncio.sleep(0.2)
 
     async def story() -> None:
@@ -524,7 +540,7 @@ def test_an_answer_of_processes_that_have_ended_meanwhile_counts_for_nothing(
     monkeypatch.setattr(world.processes, "resize", answers_late)
     run(story())
     assert world.processes.of("job-1").asked == ["start 8", "start 2"]
-    assert (world.book.jobs["job-1"].target, world.book.jobs["job-1"].launches) == (2, 2)
+    assert (world.book.jobs["job-1"].target, world.book.jobs["job-1"].starts.launches) == (2, 2)
 
 
 def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path) -> None:
@@ -535,7 +551,7 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     for size, rate in ((1, 10.0), (2, 18.0), (4, 30.0), (8, 45.0)):
         world.cycle(decide)
         world.settle()
-        assert (new.target, new.judged) == (size, False)
+        assert (new.target, new.judgement.judged) == (size, False)
         taught[size], step = rate, step + 20
         said = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
         world.processes.say(new.id, first_step=world.clock.wall(), **said)
@@ -545,14 +561,14 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     assert new.profile is None
     world.cycle(decide)
     assert new.promised
-    assert new.launches == 1
+    assert new.starts.launches == 1
     told = [change.detail for change in world.book.story(new) if change.event == "measured"]
     assert told == [
         f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()
     ]
     twin = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
     world.cycle(decide)
-    assert twin.judged  # the profile was kept
+    assert twin.judgement.judged  # the profile was kept
 
 
 def test_a_size_that_others_need_is_given_up_and_so_is_the_profile_under_a_policy_of_gangs(
@@ -672,7 +688,7 @@ def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:
     assert world.processes.of("job-2").asked == ["start 4", "suspend"]
     world.settle()
     assert phases(world) == ["suspended", "suspended"]
-    assert [record.setbacks for record in world.book.jobs.values()] == [0, 0]
+    assert [record.starts.setbacks for record in world.book.jobs.values()] == [0, 0]
     assert "forced" not in [change.event for change in world.book.story(world.book.jobs["job-1"])]
 
 
@@ -690,5 +706,5 @@ def test_each_worker_that_memory_ran_out_for_is_told_of_once(world: LiveWorld) -
     told = [change.detail for change in world.book.story(record) if change.event == "out of memory"]
     assert told == ["w2: it had 5 GiB", "w3: it had 6 GiB"]
     assert (
-        record.out_of_memory == 2
+        record.starts.out_of_memory == 2
     )  # a scheduler that takes over reads all of the run's records again

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from brim.backends.processes import NodeSeen
-from brim.coordination.lifecycle import Phase
+from brim.coordination.sightings import NodeSeen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.lifecycle import Phase
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.named import POLICIES
@@ -69,7 +69,7 @@ def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_do
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     job, record = world.processes.of("job-1"), world.book.jobs["job-1"]
-    assert (held(world, "job-1"), job.agents, record.home) == (
+    assert (held(world, "job-1"), job.agents, record.allocation.home) == (
         {"n1": 4, "n2": 4},
         {"n1", "n2"},
         "n1",
@@ -99,7 +99,7 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
     assert world.backend.problem == "node n2: its agent died; it is started again in 2 s"
     assert run(world.backend.observe()).capacity == 4
     settle(world)
-    assert (held(world, "job-1"), world.book.jobs["job-1"].launches) == ({"n1": 4}, 1)
+    assert (held(world, "job-1"), world.book.jobs["job-1"].starts.launches) == ({"n1": 4}, 1)
     assert job.asked == ["start 4 on n1, 4 on n2", "resize 4 on n1"]
     world.clock.advance(60.0)
     world.processes.others.clear()
@@ -113,16 +113,16 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
 def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: LiveWorld) -> None:
     settle(world)
     kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
-    assert (kept.home, victim.home) == ("n1", "n2")
+    assert (kept.allocation.home, victim.allocation.home) == ("n1", "n2")
     world.processes.others["n2"] = GONE
     world.processes.end("job-2", "")
     settle(world)
     assert world.backend.problem == "node n2: its agent died; it is started again in 1 s"
-    assert (victim.life.phase, victim.launches) == (Phase.SUSPENDED, 1)
+    assert (victim.life.phase, victim.starts.launches) == (Phase.SUSPENDED, 1)
     assert held(world, "job-1") == {"n1": 4}
     world.processes.others.clear()
     settle(world)
-    assert (victim.launches, held(world, "job-2"), held(world, "job-1")) == (
+    assert (victim.starts.launches, held(world, "job-2"), held(world, "job-1")) == (
         2,
         {"n2": 4},
         {"n1": 4},
@@ -144,7 +144,10 @@ def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_c
     world.processes.others.clear()
     settle(world)
     assert job.asked[1:] == ["resize 4 on n1, 4 on n2"]
-    assert (held(world, "job-1"), world.book.jobs["job-1"].launches) == ({"n1": 4, "n2": 4}, 1)
+    assert (held(world, "job-1"), world.book.jobs["job-1"].starts.launches) == (
+        {"n1": 4, "n2": 4},
+        1,
+    )
 
 
 def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
@@ -160,15 +163,19 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
 
     give(job_1=3, job_2=4)
     kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
-    if victim.home == "n1":
+    if victim.allocation.home == "n1":
         kept, victim = victim, kept
     world.processes.others["n2"] = LOST
     world.processes.end(victim.id, "")
     run(world.backend.look())
     assert victim.life.phase is Phase.SUSPENDED
     give(job_1=2, job_2=2)
-    assert (victim.home, victim.launches, held(world, victim.id)) == ("n1", 2, {"n1": 2})
-    assert (kept.launches, held(world, kept.id)) == (1, {"n1": 2})
+    assert (victim.allocation.home, victim.starts.launches, held(world, victim.id)) == (
+        "n1",
+        2,
+        {"n1": 2},
+    )
+    assert (kept.starts.launches, held(world, kept.id)) == (1, {"n1": 2})
 
 
 @pytest.mark.parametrize(
@@ -187,11 +194,11 @@ def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
     settle(world)
     record = world.book.jobs["job-1"]
     assert world.processes.of("job-1").asked[1] == asked
-    assert (held(world, "job-1"), record.launches) == ({left.nodes[0].id: 4}, launches)
+    assert (held(world, "job-1"), record.starts.launches) == ({left.nodes[0].id: 4}, launches)
     world.clock.advance(60.0)
     world.backend.reconfigure(ClusterSpec(cluster=CLUSTER, grace=10.0))
     settle(world)
-    assert (held(world, "job-1"), record.launches) == ({"n1": 4, "n2": 4}, launches)
+    assert (held(world, "job-1"), record.starts.launches) == ({"n1": 4, "n2": 4}, launches)
 
 
 def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld) -> None:
@@ -204,13 +211,13 @@ def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld
     place("n1")
     record = world.book.jobs["job-1"]
     world.clock.advance(60.0)
-    assert record.ready < world.clock.wall()
+    assert record.allocation.ready < world.clock.wall()
     place("n2")
-    assert (held(world, "job-1"), record.launches) == ({"n2": 2}, 1)
-    assert record.ready == world.clock.wall() + BELIEVED.cost(2, 4)
+    assert (held(world, "job-1"), record.starts.launches) == ({"n2": 2}, 1)
+    assert record.allocation.ready == world.clock.wall() + BELIEVED.cost(2, 4)
     world.clock.advance(60.0)
     place("n2")
-    assert record.ready < world.clock.wall()
+    assert record.allocation.ready < world.clock.wall()
 
 
 def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
@@ -226,14 +233,14 @@ def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
 
 def test_where_all_nodes_are_lost_no_plan_is_changed(world: LiveWorld) -> None:
     settle(world)
-    before = {record.id: record.plan for record in world.book.unfinished()}
+    before = {record.id: record.allocation.plan for record in world.book.unfinished()}
     world.processes.others = dict.fromkeys(("n1", "n2"), LOST)
     for job in world.processes.jobs.values():
         job.alive = False
     run(world.backend.look())
     assert run(world.backend.observe()).capacity == 8
     settle(world)
-    assert {record.id: record.plan for record in world.book.unfinished()} == before
+    assert {record.id: record.allocation.plan for record in world.book.unfinished()} == before
     assert not any(record.running for record in world.book.unfinished())
 
 
@@ -243,4 +250,4 @@ def test_the_next_scheduler_knows_where_everybody_is(world: LiveWorld) -> None:
     after = settle(world)
     assert after.nodes == before.nodes
     assert not after.moved
-    assert all(record.launches == 1 for record in world.book.unfinished() if record.running)
+    assert all(record.starts.launches == 1 for record in world.book.unfinished() if record.running)

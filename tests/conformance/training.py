@@ -13,17 +13,20 @@ from functools import partial
 from pathlib import Path
 
 from brim.backends.live import _LOOK, LiveBackend
-from brim.backends.processes import Reached
+from brim.backends.processes import Launch
 from brim.clock import VirtualClock
 from brim.coordination.reconcile import ByNode
+from brim.coordination.scheduled_jobs import Foretold, Submitted
+from brim.coordination.sightings import Reached
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
 from brim.loop import run_cluster
 from brim.policies.foresee import foresee
 from brim.scheduler.loop import Scheduler, decide
 from brim.scheduler.replay import Replay, replay
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.database import Database
 from conformance.worlds import FakeProcesses
 from submissions import submission
@@ -88,18 +91,18 @@ class TrainingProcesses(FakeProcesses):
     def _noisy(self, seconds: float) -> float:
         return seconds * math.exp(self._rng.gauss(0.0, self.truth.jitter))
 
-    async def start(self, record: JobRecord, workers: ByNode) -> None:
-        await super().start(record, workers)
-        one, fake = self.trainings[record.id], self.of(record.id)
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        await super().start(launch, workers)
+        one, fake = self.trainings[launch.job], self.of(launch.job)
         fake.workers = one.workers = sum(workers.values())
         one.last, one.grown = None, math.inf
         one.next = self.clock.now() + self._noisy(self.truth.start) + self._step(one)
-        self.say(record.id, steps=one.steps)
+        self.say(launch.job, steps=one.steps)
 
-    async def resize(self, record: JobRecord, workers: ByNode) -> None:
-        await super().resize(record, workers)
-        one, count = self.trainings[record.id], sum(workers.values())
-        self.of(record.id).workers = max(one.workers, count)
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        await super().resize(launch, workers)
+        one, count = self.trainings[launch.job], sum(workers.values())
+        self.of(launch.job).workers = max(one.workers, count)
         warm = count > one.workers
         one.grown = self.clock.now() + (self._noisy(self.truth.resize) if warm else 0.0)
 
@@ -158,7 +161,7 @@ class VirtualBackend(LiveBackend):
             if self._news.is_set() or now >= due:
                 self._news.clear()
                 return True
-            if soon == math.inf and not self.book.unfinished():
+            if soon == math.inf and not self.jobs.jobs:
                 return False
             self.clock.advance(max(0.001, min(_LOOK, due - now, soon - now)))
             self.processes.train()
@@ -235,7 +238,7 @@ class Stream:
         self.scheduler = Scheduler(
             self.book, self.database, self.backend, jobs_folder=folder, clock=self.clock
         )
-        self.jobs: dict[str, JobRecord] = {}
+        self.jobs: dict[str, ScheduledJob] = {}
         self._foretold = foretold
 
     def _submit(self, now: float) -> float:
@@ -249,10 +252,10 @@ class Stream:
                 fingerprint=one.fingerprint or one.model,
                 epochs=one.steps,
             )
-            record = self.book.submit(asked, name=one.name, now=now)
+            record = self.book.new_job(asked, name=one.name, now=now)
+            self.backend.handle(Submitted(record))
             self.processes.add(record.id, steps=one.steps, step_time=MODELS[one.model])
             self.jobs[one.name] = record
-            self.backend.tell()
         return self.origin + self.arrivals[0].at if self.arrivals else math.inf
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
@@ -260,7 +263,7 @@ class Stream:
         if self._foretold:
             policy = self.backend.spec.policy
             ends = foresee(snapshot, decision, partial(decide, policy=policy, left_by=policy))
-            self.scheduler._foretelling._keep(ends, snapshot)
+            self.backend.handle(Foretold(ends, snapshot.now))
 
     def run(self) -> None:
         """Until all jobs have ended."""

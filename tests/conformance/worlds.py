@@ -11,18 +11,22 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from brim.backends.live import LiveBackend
-from brim.backends.processes import NodeSeen, Seen
+from brim.backends.processes import Launch
 from brim.clock import VirtualClock
 from brim.coordination.reconcile import ByNode
+from brim.coordination.scheduled_jobs import Submitted, Wished
+from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
 from brim.domain.resizing import OVERHEADS
 from brim.domain.schedule import Decision, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.interfaces import Backend
 from brim.simulator.engine import Settings, _World
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.database import Database
 from submissions import submission
 from workloads import CONCAVE
@@ -79,45 +83,45 @@ class FakeProcesses:
     def of(self, job: str) -> FakeJob:
         return self.jobs.setdefault(job, FakeJob())
 
-    def look(self, record: JobRecord) -> Seen:
-        job = self.of(record.id)
+    def look(self, launch: Launch) -> Seen:
+        job = self.of(launch.job)
         given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS}
         mine = {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
         return Seen(alive=job.alive, **mine, **given)
 
-    async def start(self, record: JobRecord, workers: ByNode) -> None:
-        job = self.of(record.id)
-        assert not job.alive, f"{record.id} was started twice"
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        job = self.of(launch.job)
+        assert not job.alive, f"{launch.job} was started twice"
         job.alive, job.wanted, job.starts = True, dict(workers), job.starts + 1
         job.agents = set(workers)
-        assert record.home in workers
+        assert launch.home in workers
         job.seen = Seen(
             alive=True, step=job.seen.step, steps=job.seen.steps, measured=job.seen.measured
         )
         job.asked.append(f"start {_text(workers)}")
 
-    async def resize(self, record: JobRecord, workers: ByNode) -> None:
-        job = self.of(record.id)
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        job = self.of(launch.job)
         job.asked.append(f"resize {_text(workers)}")
         if not job.alive or job.deaf:
             raise EnvironmentFault("no answer")
         job.wanted = dict(workers)
         job.agents |= set(workers)
 
-    async def leave(self, record: JobRecord, node: str) -> None:
-        job = self.of(record.id)
+    async def leave(self, launch: Launch, node: str) -> None:
+        job = self.of(launch.job)
         job.asked.append(f"leave {node}")
         job.agents.discard(node)
 
-    async def suspend(self, record: JobRecord) -> None:
-        job = self.of(record.id)
+    async def suspend(self, launch: Launch) -> None:
+        job = self.of(launch.job)
         job.asked.append("suspend")
         if not job.alive or job.deaf:
             raise EnvironmentFault("no answer")
         job.wanted = {}
 
-    async def force(self, record: JobRecord, workers: ByNode) -> None:
-        job = self.of(record.id)
+    async def force(self, launch: Launch, workers: ByNode) -> None:
+        job = self.of(launch.job)
         job.asked.append(f"force {_text(workers)}")
         job.held = {node: min(count, workers.get(node, 0)) for node, count in job.held.items()}
         job.alive = bool(workers)
@@ -182,12 +186,18 @@ class LiveWorld:
         self.book = Book(Database(folder / "scheduler.db"))
         # A model that was profiled; another fingerprint is a new one.
         self.book.learn(submission(), measured({1: 1.0, 2: 1.9, 4: 3.4, 8: 5.6}), None)
+        self.backend: LiveBackend = self.revive()
         for _ in range(jobs):
             self.submit()
-        self.backend: LiveBackend = self.revive()
 
-    def submit(self, workers: str = "1:8", **fields: Any) -> JobRecord:
-        return self.book.submit(submission(workers, **fields), name="job", now=self.clock.wall())
+    def submit(self, workers: str = "1:8", **fields: Any) -> ScheduledJob:
+        asked = submission(workers, **fields)
+        job = self.book.new_job(asked, name="job", now=self.clock.wall())
+        self.backend.handle(Submitted(job))
+        return job
+
+    def wish(self, job: str, wish: Happening) -> None:
+        self.backend.handle(Wished(job, wish))
 
     def revive(self) -> LiveBackend:
         """Another life of the scheduler, which knows only what is on disk."""

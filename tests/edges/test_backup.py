@@ -23,8 +23,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from bookkeeping import submit, wish
 from brim.cli.__main__ import cli
-from brim.coordination.lifecycle import Happening, Phase
+from brim.domain.lifecycle import Happening, Life, Phase
+from brim.domain.scheduled_job import Allocation, JobProgress
 from brim.storage import backup as backup_module
 from brim.storage.backup import finish_restore, is_half_restored
 from brim.storage.book import Book
@@ -48,12 +50,12 @@ def state(tmp_path: Path) -> Path:
     state.mkdir(mode=0o700)
     with opened(state) as book:
         for _ in range(3):
-            book.submit(submission(), name="job", now=1.0, key="")
+            submit(book, submission(), name="job", now=1.0, key="")
         done, running, _ = book.jobs.values()
-        book.happen(done, Happening.CANCEL, now=2.0)
-        for step in (Happening.ADMIT, Happening.START):
-            book.must(running, step, now=2.0)
-        running.plan, running.told, running.step = {"n1": 2}, {"n1": 2}, 70
+        wish(book, done, Happening.CANCEL, now=2.0)
+        running.life = Life(Phase.RUNNING)
+        running.allocation = Allocation(plan={"n1": 2}, told={"n1": 2})
+        running.progress = JobProgress(step=70)
         book.save(running)
     for name, content in SMALL.items():
         (state / name).write_text(content)
@@ -106,9 +108,11 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
             Phase.SUSPENDED,
             Phase.SUBMITTED,
         ]
-        assert (running.told, running.plan, running.step) == ({}, {}, 0), (
-            "it is started, and not looked for"
-        )
+        assert (running.allocation.told, running.allocation.plan, running.progress.step) == (
+            {},
+            {},
+            0,
+        ), "it is started, and not looked for"
         assert [(each.event, each.detail) for each in book.story(running)][-2:] == [
             ("restored", "its run directory is not here: begins anew"),
             ("suspended", "restored from a backup"),
@@ -124,7 +128,7 @@ def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Pa
     """
     with opened(state) as book:
         for k in range(2_000):
-            book.note(1.0, book.jobs["job-2"], "measured", detail="x" * 5_000 + str(k))
+            book.note(1.0, "job-2", "measured", detail="x" * 5_000 + str(k))
     stop = threading.Event()
 
     def write() -> None:
@@ -226,7 +230,7 @@ def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
 def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
-        book.submit(submission(), name="later", now=9.0)
+        submit(book, submission(), name="later", now=9.0)
     (state / "clock.json").write_text("{}")  # not in the backup
     for name in ("job-2", "later-4", "strange"):
         (state / "jobs" / name).mkdir(parents=True)
@@ -243,30 +247,30 @@ def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> 
     with opened(aside) as book:
         assert "later-4" in book.jobs
     with opened(state) as book:
-        assert (book.jobs["job-2"].step, book.jobs["job-3"].step) == (70, 0)
+        assert (book.jobs["job-2"].progress.step, book.jobs["job-3"].progress.step) == (70, 0)
         # Else it would find the checkpoints of a job that it has nothing to do with.
-        assert book.submit(submission(), name="later", now=9.0).id == "later-5"
+        assert submit(book, submission(), name="later", now=9.0).id == "later-5"
 
 
 def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
-        book.submit(submission(), name="job", now=9.0)
+        submit(book, submission(), name="job", now=9.0)
     brim("restore", file, state, "--force")
     with opened(state) as book:
-        assert book.submit(submission(), name="job", now=9.0).id == "job-5"
+        assert submit(book, submission(), name="job", now=9.0).id == "job-5"
 
 
 def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         for _ in range(7):
-            record = book.submit(submission(), name="job", now=9.0)
-            assert book.happen(record, Happening.CANCEL, now=9.0)
+            record = submit(book, submission(), name="job", now=9.0)
+            wish(book, record, Happening.CANCEL, now=9.0)
             book.forget(record)
     brim("restore", file, state, "--force")
     with opened(state) as book:
-        assert book.submit(submission(), name="job", now=9.0).id == "job-11"
+        assert submit(book, submission(), name="job", now=9.0).id == "job-11"
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
@@ -278,7 +282,7 @@ def test_nor_are_those_of_a_database_of_an_earlier_format(
     database_of(format, old)
     brim("restore", file, old, "--force")
     with opened(old) as book:
-        assert book.submit(submission(), name="job", now=9.0).id == "job-5"
+        assert submit(book, submission(), name="job", now=9.0).id == "job-5"
 
 
 @pytest.mark.parametrize("name", [".agent.lock", ".agent.lock.n2", ".journal.lock"])
@@ -329,7 +333,7 @@ def test_a_restore_that_is_killed_changes_nothing_or_is_brought_to_its_end(
     """At every rename and removal of it, one after the other."""
     file = backed_up(state)
     with opened(state) as book:
-        book.submit(submission(), name="later", now=9.0)
+        submit(book, submission(), name="later", now=9.0)
     code = """
 import os, signal, sys
 from pathlib import Path

@@ -18,11 +18,12 @@ import click
 import msgspec
 import pytest
 
-from brim.backends.processes import NodeSeen
+from bookkeeping import submit
 from brim.cli import cluster
 from brim.cli.__main__ import cli
 from brim.client import Client
 from brim.clock import SystemClock
+from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault, StorageFault
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
@@ -188,10 +189,10 @@ def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -
 def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_as_it_takes(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from brim.backends import live
+    from brim.coordination import scheduled_jobs
 
-    monkeypatch.setattr(live, "_BACKOFF", 0.01)
-    monkeypatch.setattr(live, "_LONGEST_BACKOFF", 0.02)
+    monkeypatch.setattr(scheduled_jobs, "_BACKOFF", 0.01)
+    monkeypatch.setattr(scheduled_jobs, "_LONGEST_BACKOFF", 0.02)
     client, tried, start = served.client, list[str](), served.processes.start
 
     async def full(*_: object) -> None:
@@ -327,8 +328,8 @@ def test_a_scheduler_goes_on_without_what_changes_have_cost(served: Served) -> N
 def test_a_record_in_the_row_of_another_is_damaged(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
-    first = book.submit(submission(), name="job", now=1.0)
-    book.submit(submission(), name="job", now=1.0)
+    first = submit(book, submission(), name="job", now=1.0)
+    submit(book, submission(), name="job", now=1.0)
     content = msgspec.msgpack.encode(first)
     why = "it is that of job-1, number 1"
     database.put_job(2, "job-2", content)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from brim.coordination.lifecycle import Happening, Phase
-from brim.domain.estimates import Estimate
+from bookkeeping import hear, submit, wish
+from brim.coordination.scheduled_jobs import Foretold
+from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
-from brim.errors import EnvironmentFault, InternalError
+from brim.domain.scheduled_job import JobProgress
+from brim.errors import EnvironmentFault
 from brim.storage import database as database_module
 from brim.storage.book import Book
 from brim.storage.database import Database
@@ -19,27 +21,18 @@ from submissions import submission
 
 def test_everything_is_on_disk_at_once(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
-    record = book.submit(submission("1:4", deadline=500.0, tenant="ads"), name="flights", now=100.0)
-    book.must(record, Happening.ADMIT, now=101.0, detail="fits")
-    book.must(record, Happening.START, now=102.0)
+    record = submit(
+        book, submission("1:4", deadline=500.0, tenant="ads"), name="flights", now=100.0
+    )
+    wish(book, record, Happening.HOLD, now=101.0)
     again = Book(Database(tmp_path / "db"))  # the first was not closed: as after kill -9
     assert list(again.jobs) == ["flights-1"]
     assert again.jobs["flights-1"] == record
     assert [(c.at, c.event, c.detail) for c in again.story(record)] == [
         (100.0, "submitted", ""),
-        (101.0, "admitted", "fits"),
-        (102.0, "running", ""),
+        (101.0, "hold", ""),
     ]
-    assert again.submit(submission(), name="flights", now=103.0).id == "flights-2"
-
-
-def test_what_cannot_happen_leaves_the_book_as_it_is(tmp_path: Path) -> None:
-    book = Book(Database(tmp_path / "db"))
-    record = book.submit(submission(), name="job", now=0.0)
-    assert not book.happen(record, Happening.FINISH, now=1.0)
-    with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
-        book.must(record, Happening.FINISH, now=1.0)
-    assert Book(Database(tmp_path / "db")).jobs["job-1"].life.phase is Phase.SUBMITTED
+    assert submit(again, submission(), name="flights", now=103.0).id == "flights-2"
 
 
 def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
@@ -82,21 +75,26 @@ def test_large_cycles_are_forgotten_sooner(tmp_path: Path, monkeypatch: pytest.M
 def test_what_is_expected_of_a_job_takes_no_more_room_with_time(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
-    record = book.submit(submission(), name="job", now=0.0)
-    record.steps = 100
+    record = submit(book, submission(), name="job", now=0.0)
+    book.learn(submission(), Measured({1: (10.0, 10.0)}), None)
     for k in range(101):
-        book.expect(record, Estimate(at=10.0 * k, finish=1000.0 + k, step=k))
+        record.progress = JobProgress(step=k, steps=100)
+        hear(book, Foretold({record.id: 1000.0 + k}, 10.0 * k), 10.0 * k)
     assert [row[2] for row in database.history(record.id)] == ["submitted"]
     (kept,) = Book(Database(tmp_path / "db")).jobs.values()
-    found = [each.step for each in (kept.first, kept.half, kept.expected) if each]
+    found = [
+        each.step
+        for each in (kept.estimates.first, kept.estimates.half, kept.estimates.last)
+        if each
+    ]
     assert found == [0, 50, 100]
 
 
 def test_a_story_reads_no_estimates_of_earlier_versions(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
-    record = book.submit(submission(), name="job", now=0.0)
-    book.note(15.0, record, "estimate", detail="99.000")
+    record = submit(book, submission(), name="job", now=0.0)
+    book.note(15.0, record.id, "estimate", detail="99.000")
     assert [row[2] for row in database.history(record.id)] == ["submitted"]
     assert [change.event for change in book.story(record)] == ["submitted"]
 
@@ -146,11 +144,11 @@ def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: P
 def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     records = [
-        book.submit(submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)
+        submit(book, submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)
     ]
     for record in records[1:3]:
         record.summary = {"exit": "done", "steps": 7}
-        assert book.happen(record, Happening.CANCEL, now=9.0)
+        wish(book, record, Happening.CANCEL, now=9.0)
     for each in (book, Book(Database(tmp_path / "db"))):
         assert list(each.jobs) == ["job-1", "job-2", "job-3", "job-4"]
         assert [record.id for record in each.unfinished()] == ["job-1", "job-4"]

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookkeeping import submit
 from brim.storage.book import Book
 from brim.storage.database import Database
 from edges.test_fuzz import damaged
@@ -24,7 +25,7 @@ def test_a_record_that_is_none_spoils_no_other(
     path: Path = tmp_path_factory.mktemp("book") / "db"
     database = Database(path)
     book = Book(database)
-    good = book.submit(submission(), name="job", now=1.0)
+    good = submit(book, submission(), name="job", now=1.0)
     tree = {**msgspec.to_builtins(good), "number": 2, "id": "job-2"}
     other = data.draw(damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack))
     database.put_job(2, "job-2", other)

@@ -15,17 +15,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bookkeeping import submit, wish
 from brim.cli.__main__ import cli
 from brim.client import Client, _AnswerLost
 from brim.clock import VirtualClock
-from brim.coordination.lifecycle import Happening
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.lifecycle import Happening
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.scheduler import forgetting as forgetting_module
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.story import cluster_history
 from brim.storage import removing
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.cluster_file import cluster_spec
 from brim.storage.database import Database
 from brim.storage.removing import remove_run
@@ -54,9 +56,9 @@ def write_run(run_dir: Path) -> None:
     (run_dir / "events.jsonl").write_text("{}\n")
 
 
-def cancelled(book: Book, *, now: float = 5.0, **fields: str) -> JobRecord:
-    record = book.submit(submission(), name="job", now=0.0, **fields)
-    assert book.happen(record, Happening.CANCEL, now=now)
+def cancelled(book: Book, *, now: float = 5.0, **fields: str) -> ScheduledJob:
+    record = submit(book, submission(), name="job", now=0.0, **fields)
+    wish(book, record, Happening.CANCEL, now=now)
     return record
 
 
@@ -96,7 +98,7 @@ def test_numbers_are_given_once_across_lives(tmp_path: Path) -> None:
         book.forget(cancelled(book))
     book = Book(Database(tmp_path / "db"))
     assert len(book.jobs) == 0
-    assert book.submit(submission(), name="job", now=0.0).id == "job-4"
+    assert submit(book, submission(), name="job", now=0.0).id == "job-4"
 
 
 def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
@@ -110,7 +112,7 @@ def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
     assert served.client.job(done).state == "done", "nothing was deleted"
     book = Book(Database(served.folder / "other.db"))
     with pytest.raises(InternalError):
-        book.forget(book.submit(submission(), name="job", now=0.0))
+        book.forget(submit(book, submission(), name="job", now=0.0))
 
 
 def test_a_tenant_forgets_its_own_jobs_alone_and_it_is_on_record(house: House) -> None:
@@ -280,7 +282,7 @@ def test_the_file_becomes_smaller(tmp_path: Path) -> None:
     records = [cancelled(book) for _ in range(20)]
     for record in records:
         for _ in range(20):
-            book.note(1.0, record, "measured", detail="x" * 1_000)
+            book.note(1.0, record.id, "measured", detail="x" * 1_000)
     before = pages(tmp_path / "db")
     for record in records:
         book.forget(record)

@@ -13,13 +13,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bookkeeping import job_of
 from brim import client as client_module
-from brim.coordination.lifecycle import Life, Phase
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.lifecycle import Life, Phase
 from brim.errors import SpecError
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.scheduler.waiting import Waiting
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.database import Database
 from e2e.running import until
 from edges.test_scheduler import Served, ask, brim, served
@@ -133,22 +134,22 @@ def many_jobs(folder: Path) -> None:
                 start + 10.0 * k,
                 submission(tenant=f"t{k % 5}", deadline=start + 10.0 * k + 250.0 + k),
             )
-            record = JobRecord(
+            record = job_of(
                 number=k + 1, id=f"job-{k + 1}", submission=job, submitted=at, promised=True,
                 life=Life(Phase.DONE), ended=at + 300.0,
             )  # fmt: skip
             book.save(record)
-            book.note(at, record, "submitted")
+            book.note(at, record.id, "submitted")
             for part in range(6):
                 sizes = {"before": part, "after": 1 + part % 3}
                 book.note(
                     at + 1 + 40.0 * part,
-                    record,
+                    record.id,
                     "workers",
                     **sizes,
                     reason="surplus",
                     detail="grew",
                 )
-                book.note(at + 1 + 40.0 * part, record, "running")
-            book.note(at + 300.0, record, "done")
+                book.note(at + 1 + 40.0 * part, record.id, "running")
+            book.note(at + 300.0, record.id, "done")
     database.close()

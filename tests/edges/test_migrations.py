@@ -23,15 +23,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.coordination.lifecycle import Phase
 from brim.domain.cluster import ClusterSpec
+from brim.domain.lifecycle import Phase
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, StorageFault
 from brim.policies.brim import Remembered
 from brim.policies.cycle import Memory
 from brim.scheduler.replay import replay
 from brim.scheduler.story import cluster_history
 from brim.storage import migrations
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.cycles import decode_memory
 from brim.storage.database import Database
 from brim.storage.migrations import FORMAT, kept_copy, migrate
@@ -79,10 +80,14 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
             Phase.ADMITTED,
         ]
         assert done.summary["exit"] == "done"
-        assert (done.step, done.steps, done.submission.spec.epochs) == (24, 24, 2)
+        assert (done.progress.step, done.progress.steps, done.submission.spec.epochs) == (24, 24, 2)
         assert promised.promised
         assert (promised.submission.tenant, waiting.submission.tenant) == ("ads", "web")
-        assert (promised.plan, promised.told, promised.home) == ({"n1": 2}, {}, "n1")
+        assert (promised.allocation.plan, promised.allocation.told, promised.allocation.home) == (
+            {"n1": 2},
+            {},
+            "n1",
+        )
         assert "running" in [change.event for change in book.story(done)]
         assert database.next_number() == 5
         assert book.measured(done.submission.fingerprint).rates
@@ -124,7 +129,7 @@ def test_no_part_of_a_record_is_lost(format: int, tmp_path: Path) -> None:
     with opened(path) as database:
         for _, id, content in database.jobs():
             written = dict(parts(msgspec.msgpack.decode(content)))
-            again = msgspec.msgpack.encode(msgspec.msgpack.decode(content, type=JobRecord))
+            again = msgspec.msgpack.encode(msgspec.msgpack.decode(content, type=ScheduledJob))
             read = dict(parts(msgspec.msgpack.decode(again)))
             assert {name: read.get(name, "nothing") for name in written} == written, id
 
@@ -181,7 +186,7 @@ def test_the_copy_is_nobody_elses_whatever_lies_beside_it(tmp_path: Path) -> Non
 def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
     old = database_of(2, tmp_path)
     with pytest.raises(
-        EnvironmentFault, match=r"has format 2, .* reads 4\n  hint: brim up migrates it"
+        EnvironmentFault, match=r"has format 2, .* reads 5\n  hint: brim up migrates it"
     ):
         Database(old)
     assert format_of(old) == 2, "only who has the lock migrates"

@@ -18,8 +18,8 @@ import pytest
 
 import brim
 from brim.backends.nodes import Nodes
-from brim.backends.processes import NodeSeen
 from brim.clock import SystemClock
+from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
 from brim.wire.nodes import Begin, Kill
 from e2e.running import has_ended, until

@@ -13,14 +13,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from bookkeeping import job_of
 from brim.clock import SystemClock
-from brim.coordination.lifecycle import Life, Phase, Wish
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.estimates import Estimate
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.lifecycle import Life, Phase, Wish
+from brim.domain.schedule import Standing
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import SpecError
 from brim.scheduler.loop import CLUSTER
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.storage.own_clock import own_clock
 from brim.wire.cluster import Submit
@@ -50,15 +53,15 @@ NAMES = (
 FAR = (99999999 * 3600.0, 1e30, 1e300)
 
 
-def odd_records(now: float) -> list[JobRecord]:
+def odd_records(now: float) -> list[ScheduledJob]:
     """What an earlier version may have accepted, or a tool written."""
-    records: list[JobRecord] = []
+    records: list[ScheduledJob] = []
 
     def add(name: str, **fields: Any) -> None:
         number = len(records) + 1
         job = fields.pop("submission", submission(tenant="ads"))
         records.append(
-            JobRecord(
+            job_of(
                 number=number, id=f"{name}-{number}", submission=job, submitted=now - 60.0, **fields
             )
         )
@@ -72,9 +75,9 @@ def odd_records(now: float) -> list[JobRecord]:
             "far",
             submission=job,
             promised=True,
-            judged=True,
+            standing=Standing.ADMITTED,
             earliest=now + far,
-            estimate=now + far,
+            finish=now + far,
         )
         add("far", submission=job, life=Life(Phase.CANCELLED, Wish.CANCEL), ended=now)
         add(
@@ -84,7 +87,7 @@ def odd_records(now: float) -> list[JobRecord]:
             ended=now,
         )
     endless = Estimate(at=now, finish=math.inf, step=0)
-    add("endless", expected=endless, first=endless, half=endless, estimate=math.inf)
+    add("endless", last=endless, first=endless, half=endless, finish=math.inf)
     add(
         "failed",
         life=Life(Phase.FAILED),
@@ -112,11 +115,13 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("1x8"))))
         for record in records:
             book.save(record)
-            book.note(now - 60.0, record, "submitted", detail=r"$\frac{$ \x1b")
+            book.note(now - 60.0, record.id, "submitted", detail=r"$\frac{$ \x1b")
             if record.ended is not None:
-                book.note(now - 50.0, record, "workers", after=2, reason="fits", detail=record.id)
-                book.note(now - 50.0, record, "running")
-                book.note(record.ended, record, record.life.phase.value, detail=record.problem)
+                book.note(
+                    now - 50.0, record.id, "workers", after=2, reason="fits", detail=record.id
+                )
+                book.note(now - 50.0, record.id, "running")
+                book.note(record.ended, record.id, record.life.phase.value, detail=record.problem)
     database.close()
     return [record.id for record in records]
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 import pytest
 
 from brim.backends.nodes import Nodes
+from brim.backends.processes import Launch
 from brim.backends.runs import RunProcesses
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
-from brim.storage.book import JobRecord
 from brim.telemetry.records import RoundFormed, WorkerChanged
 from brim.wire.nodes import Begin, NodeRequest
 from submissions import submission
@@ -57,10 +57,8 @@ def nodes() -> Iterator[FakeNodes]:
 
 
 @pytest.fixture
-def record() -> JobRecord:
-    return JobRecord(
-        number=1, id="job-1", submission=submission("1:4"), submitted=0.0, home="n1", launches=1
-    )
+def launch() -> Launch:
+    return Launch(job="job-1", spec=submission("1:4").spec, home="n1", number=1)
 
 
 def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
@@ -68,11 +66,11 @@ def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
 
 
 def test_a_directory_that_cannot_be_written_is_that_jobs_problem_alone(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord
+    tmp_path: Path, nodes: FakeNodes, launch: Launch
 ) -> None:
     (tmp_path / "job-1").write_text("no directory")
     with pytest.raises(EnvironmentFault, match=r"cannot start job-1: .*File exists"):
-        asyncio.run(processes(tmp_path, nodes).start(record, {"n1": 1}))
+        asyncio.run(processes(tmp_path, nodes).start(launch, {"n1": 1}))
     assert not nodes.held
 
 
@@ -81,10 +79,10 @@ def option(begin: Begin, name: str) -> str:
 
 
 def test_the_home_keeps_the_master_and_the_others_join_it(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord
+    tmp_path: Path, nodes: FakeNodes, launch: Launch
 ) -> None:
     runs = processes(tmp_path, nodes)
-    asyncio.run(runs.start(record, {"n1": 2, "n2": 1}))
+    asyncio.run(runs.start(launch, {"n1": 2, "n2": 1}))
     home, other = nodes.begun["n1"], nodes.begun["n2"]
     assert json.loads(option(home, "--places")) == {"n1": 2, "n2": 1}
     assert (option(home, "--name"), option(other, "--name")) == ("n1", "n2")
@@ -93,36 +91,36 @@ def test_the_home_keeps_the_master_and_the_others_join_it(
     assert home.environment["BRIM_TOKEN"] == other.environment["BRIM_TOKEN"]
     told = json.loads((tmp_path / "job-1" / "job.json").read_text())
     assert told["workers"] == {"minimum": 3, "maximum": 3}
-    assert runs.look(record).agents == {"n1", "n2"}
-    assert processes(tmp_path, nodes).look(record).agents == {"n1", "n2"}  # the next scheduler
+    assert runs.look(launch).agents == {"n1", "n2"}
+    assert processes(tmp_path, nodes).look(launch).agents == {"n1", "n2"}  # the next scheduler
 
 
 def test_who_is_left_without_the_home_is_ended(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 0.0)
-    asyncio.run(processes(tmp_path, nodes).start(record, {"n1": 2, "n2": 1}))
+    asyncio.run(processes(tmp_path, nodes).start(launch, {"n1": 2, "n2": 1}))
     runs = processes(tmp_path, nodes)
     nodes.end("n1")
-    assert runs.look(record).alive
+    assert runs.look(launch).alive
     assert nodes.killed == ["n2"]
     nodes.end("n2")
-    assert not runs.look(record).alive
+    assert not runs.look(launch).alive
     assert nodes.killed == ["n2"]
-    asyncio.run(runs.start(record, {"n1": 1}))
-    assert runs.look(record).agents == {"n1"}
+    asyncio.run(runs.start(launch, {"n1": 1}))
+    assert runs.look(launch).agents == {"n1"}
 
 
 def test_an_agent_that_died_young_is_missed_after_a_while(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = processes(tmp_path, nodes)
     nodes.down.add("n2")
-    asyncio.run(runs.start(record, {"n1": 2, "n2": 1}))  # those who can begin, begin
-    assert runs.look(record).agents == {"n1", "n2"}
+    asyncio.run(runs.start(launch, {"n1": 2, "n2": 1}))  # those who can begin, begin
+    assert runs.look(launch).agents == {"n1", "n2"}
     monkeypatch.setattr("brim.backends.runs._TO_BEGIN", 0.0)
-    assert runs.look(record).agents == {"n1"}
-    asyncio.run(runs.leave(record, "n2"))
+    assert runs.look(launch).agents == {"n1"}
+    asyncio.run(runs.leave(launch, "n2"))
     assert nodes.killed == ["n2"]
 
 

@@ -27,11 +27,12 @@ from click.testing import CliRunner, Result
 
 from brim import client as client_module
 from brim.backends.live import LiveBackend
-from brim.backends.processes import NodeSeen, Seen
+from brim.backends.processes import Launch
 from brim.cli.__main__ import cli
 from brim.cli.jobs import end_of, status_of
 from brim.client import Client
 from brim.clock import SystemClock
+from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
@@ -44,7 +45,7 @@ from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.contact import (
     SchedulerContact,
     read_scheduler_contact,
@@ -555,10 +556,10 @@ def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_
         client.submit(ask("1:4"))
     until(lambda: [client.job(f"job-{k}").workers for k in (1, 2)] == [4, 4], "4 workers each")
 
-    def too_many_files(record: JobRecord) -> Seen:
-        if record.id == "job-1":
+    def too_many_files(launch: Launch) -> Seen:
+        if launch.job == "job-1":
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return look(record)
+        return look(launch)
 
     monkeypatch.setattr(served.processes, "look", too_many_files)
     served.processes.say("job-2", step=5)

@@ -14,14 +14,15 @@ import msgspec
 import pytest
 
 from brim.backends.live import LiveBackend
+from brim.backends.processes import Launch
 from brim.clock import VirtualClock
-from brim.coordination.lifecycle import Happening
 from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.lifecycle import Happening
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault
 from brim.scheduler.loop import CLUSTER, Scheduler
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.wire.cluster import Submit
 from brim_lab.chaos.cluster_promises import journal_replays
@@ -80,21 +81,21 @@ class MortalProcesses(FakeProcesses):
         super().__init__()
         self._point = point
 
-    async def start(self, record: JobRecord, workers: ByNode) -> None:
+    async def start(self, launch: Launch, workers: ByNode) -> None:
         self._point()
-        await super().start(record, workers)
+        await super().start(launch, workers)
 
-    async def resize(self, record: JobRecord, workers: ByNode) -> None:
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
         self._point()
-        await super().resize(record, workers)
+        await super().resize(launch, workers)
 
-    async def leave(self, record: JobRecord, node: str) -> None:
+    async def leave(self, launch: Launch, node: str) -> None:
         self._point()
-        await super().leave(record, node)
+        await super().leave(launch, node)
 
-    async def suspend(self, record: JobRecord) -> None:
+    async def suspend(self, launch: Launch) -> None:
         self._point()
-        await super().suspend(record)
+        await super().suspend(launch)
 
     def train(self, seconds: float) -> None:
         """Some time passes; whoever has done all steps ends."""

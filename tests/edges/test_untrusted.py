@@ -14,10 +14,10 @@ import pytest
 
 from brim.backends import watching
 from brim.backends.local import agent_log
+from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
 from brim.storage import backup, journal
-from brim.storage.book import JobRecord
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.journal import set_aside_if_damaged
@@ -25,9 +25,9 @@ from brim.telemetry.events import EVENTS, STEPS, follow_events, follow_steps
 from brim.telemetry.logs import Tail, last_line
 from brim.telemetry.records import CheckpointWritten, Event, Failed
 from brim.untrusted import NotRegularError, open_regular, read_regular
-from edges.test_runs_on_nodes import FakeNodes, nodes, processes, record
+from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 
-__all__ = ["nodes", "record"]
+__all__ = ["launch", "nodes"]
 pytestmark = pytest.mark.timeout(20)  # who opens a pipe waits for ever
 
 ODD: dict[str, Callable[[Path], object]] = {
@@ -116,9 +116,9 @@ def little_memory() -> object:
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("name", [EVENTS, STEPS])
 def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord, name: str
+    tmp_path: Path, nodes: FakeNodes, launch: Launch, name: str
 ) -> None:
-    run_dir = tmp_path / record.id
+    run_dir = tmp_path / launch.job
     run_dir.mkdir()
     line = msgspec.json.encode(_EVENT) + b"\n" if name == EVENTS else b"{}\n"
     (run_dir / name).write_bytes(line)
@@ -126,13 +126,13 @@ def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
     held = lock(run_dir / ".agent.lock")
     assert held is not None
     runs = processes(tmp_path, nodes)
-    assert runs.look(record).alive, "the job itself goes on"
+    assert runs.look(launch).alive, "the job itself goes on"
     os.close(held)
-    seen = runs.look(record)
+    seen = runs.look(launch)
     assert (seen.alive, seen.outcome, seen.who) == (False, "failed", "user")
     assert f"{name} is damaged at byte" in seen.problem
     os.truncate(run_dir / name, len(line))  # as a master does that begins anew
-    assert runs.look(record).problem == ""
+    assert runs.look(launch).problem == ""
 
 
 _EVENT: Event = CheckpointWritten(at=1.0, step=1, path="step-1")
@@ -148,20 +148,20 @@ def test_a_huge_journal_or_contact_is_not_read(tmp_path: Path) -> None:
 
 
 def test_many_events_are_taken_in_over_some_looks(
-    tmp_path: Path, nodes: FakeNodes, record: JobRecord, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job whose last words are not read yet has not ended."""
     monkeypatch.setattr(watching, "_AT_ONCE", 1000)
-    run_dir = tmp_path / record.id
+    run_dir = tmp_path / launch.job
     run_dir.mkdir()
     line = msgspec.json.encode(_EVENT) + b"\n"
     count = 2 * watching._MOST * 1000 // len(line)
     failed = msgspec.json.encode(Failed(at=2.0, who="user", message="no", trace="")) + b"\n"
     (run_dir / EVENTS).write_bytes(line * count + failed)
     runs = processes(tmp_path, nodes)
-    looks = [runs.look(record)]
+    looks = [runs.look(launch)]
     while looks[-1].alive and len(looks) < 10:
-        looks.append(runs.look(record))
+        looks.append(runs.look(launch))
     assert 2 <= len(looks) <= 4
     assert (looks[-1].alive, looks[-1].problem) == (False, "no")
 

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from brim.coordination.lifecycle import Life, Phase
-from brim.storage.book import Change, JobRecord
+from bookkeeping import job_of
+from brim.domain.lifecycle import Life, Phase
+from brim.domain.scheduled_job import ScheduledJob
+from brim.storage.book import Change
 from brim.storage.database import Database
 from brim_lab.chaos.census import Census, Recount, take_census
 from brim_lab.chaos.cluster_promises import database_is_sound, state_is_whole
@@ -30,7 +32,7 @@ from submissions import submission
 SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel job 1 at 1s")
 
 
-def record(phase: Phase = Phase.DONE, **fields: object) -> JobRecord:
+def record(phase: Phase = Phase.DONE, **fields: object) -> ScheduledJob:
     given = {
         "number": 1,
         "id": "job-1",
@@ -38,7 +40,7 @@ def record(phase: Phase = Phase.DONE, **fields: object) -> JobRecord:
         "submitted": 0.0,
         **fields,
     }
-    return JobRecord(life=Life(phase), **given)  # type: ignore[arg-type]
+    return job_of(life=Life(phase), **given)  # type: ignore[arg-type]
 
 
 def story(*events: str) -> dict[str, list[Change]]:

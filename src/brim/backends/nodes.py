@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brim.backends.processes import NodeSeen
 from brim.control_groups import groups_of
+from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.process import with_equal_hashes

@@ -3,74 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from brim.coordination.reconcile import ByNode
-from brim.domain.measuring import Measured
-from brim.storage.book import JobRecord
-
-
-class Reached(NamedTuple):
-    """The first step on a number of workers, and when it was made."""
-
-    workers: int
-    at: float
-    step: int
+from brim.coordination.sightings import NodeSeen, Seen
+from brim.domain.job import JobSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What is so of one job's processes.
+class Launch:
+    """A job, and the start of its processes that is meant.
 
     Args:
-        alive: it has some.
-        workers: worker processes among them, by node.
-        agents: the nodes on which it has agents, or is about to have.
-        step, steps: committed, and planned in all (None: it has not said so yet).
-        saved: when its last checkpoint was written.
-        last_step: when it was made.
-        out_of_memory: the first workers that were lost for it, in words, since the job began.
-        reached: the first step on the workers that it has.
-        outcome: `done`, `failed`, something else that says that it can go on, or empty.
-        who: must act, where it failed.
+        job: its id, after which its run directory is named.
+        user: the account that its processes are of, and its directory; empty: the scheduler's.
+        home: the node of the agent that keeps its master.
+        number: of this start, from 1.
+        step: that it had committed when it was last seen.
     """
 
-    alive: bool
-    workers: Mapping[str, int] = field(default_factory=dict)
-    agents: frozenset[str] = frozenset()
+    job: str
+    spec: JobSpec
+    user: str = ""
+    home: str = ""
+    number: int = 0
     step: int = 0
-    steps: int | None = None
-    saved: float = 0.0
-    first_step: float | None = None
-    last_step: float | None = None
-    out_of_memory: tuple[str, ...] = ()
-    reached: Reached | None = None
-    outcome: str = ""
-    who: str = ""
-    problem: str = ""
-    summary: dict[str, Any] = field(default_factory=dict)
-    measured: Measured = field(default_factory=Measured)
-
-
-class NodeSeen(NamedTuple):
-    """What is so of one node.
-
-    Attributes:
-        up: jobs can be started on it.
-        gone: it was up, or was started in vain, and is not up now: what ran on it has ended.
-        lost: it is gone, and nobody should count on it for now.
-        pid: of its agent; 0 where it is not up.
-        again: seconds until its agent is started again.
-        problem: why it is not up.
-    """
-
-    up: bool
-    gone: bool = False
-    lost: bool = False
-    pid: int = 0
-    again: float = 0.0
-    problem: str = ""
 
 
 class Processes(Protocol):
@@ -83,30 +41,30 @@ class Processes(Protocol):
         """Keep these nodes up, and no others; returns at once."""
         ...
 
-    def look(self, record: JobRecord) -> Seen: ...
+    def look(self, launch: Launch) -> Seen: ...
 
-    async def start(self, record: JobRecord, workers: ByNode) -> None:
-        """With the master at the record's home.
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        """With the master at the job's home.
 
         Raises EnvironmentFault where it cannot; returns before they are up.
         """
         ...
 
-    async def resize(self, record: JobRecord, workers: ByNode) -> None:
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
         """Ask for so many, and for an agent where there is none.
 
         Raises EnvironmentFault where they do not say yes.
         """
         ...
 
-    async def leave(self, record: JobRecord, node: str) -> None:
+    async def leave(self, launch: Launch, node: str) -> None:
         """End the agent of a job on a node that is not its home."""
         ...
 
-    async def suspend(self, record: JobRecord) -> None:
+    async def suspend(self, launch: Launch) -> None:
         """Raises EnvironmentFault where they do not say yes."""
         ...
 
-    async def force(self, record: JobRecord, workers: ByNode) -> None:
+    async def force(self, launch: Launch, workers: ByNode) -> None:
         """End what is beyond so many workers, at once; with none, all processes."""
         ...

@@ -22,13 +22,13 @@ from brim import client
 from brim.account import acting_as, environment_of, give, owns
 from brim.backends.local import agent_log, fresh_token, prepare
 from brim.backends.nodes import Nodes
-from brim.backends.processes import NodeSeen, Seen
+from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
 from brim.coordination.reconcile import ByNode
+from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault
-from brim.storage.book import JobRecord
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.journal import set_aside_if_damaged
@@ -72,34 +72,34 @@ class RunProcesses:
     def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
         return self._nodes.keep(names)
 
-    def run_dir(self, record: JobRecord) -> Path:
-        return self.folder / record.id
+    def run_dir(self, launch: Launch) -> Path:
+        return self.folder / launch.job
 
-    def look(self, record: JobRecord) -> Seen:
+    def look(self, launch: Launch) -> Seen:
         """What is so.
 
         Its directory is its account's, and is looked at with no more rights than that has.
         """
-        with acting_as(record.user):
-            return self._look(record)
+        with acting_as(launch.user):
+            return self._look(launch)
 
-    def _look(self, record: JobRecord) -> Seen:
+    def _look(self, launch: Launch) -> Seen:
         """In this order: who is not alive any more has written its last words."""
-        job, run_dir = self._job(record), self.run_dir(record)
-        if record.step and not run_dir.exists():
-            return self._bereft(record)
+        job, run_dir = self._job(launch), self.run_dir(launch)
+        if launch.step and not run_dir.exists():
+            return self._bereft(launch)
         agents = self._agents(job, run_dir)
-        alive = self._is_alive(record, job, agents)
+        alive = self._is_alive(launch, job, agents)
         watch = job.watch
         watch.poll()
         alive = alive or watch.behind  # its last words are still to be read
         damage = "" if alive or watch.summary or watch.failed else watch.damage
         if not alive:
-            del self._jobs[record.id]  # another start reads what it needs
+            del self._jobs[launch.job]  # another start reads what it needs
         return Seen(
             alive=alive,
             workers=watch.by_agent if alive else {},
-            agents=agents | {record.home} if alive else frozenset(),
+            agents=agents | {launch.home} if alive else frozenset(),
             step=watch.step,
             steps=watch.steps,
             saved=watch.saved,
@@ -114,22 +114,22 @@ class RunProcesses:
             measured=watch.measured,
         )
 
-    def _bereft(self, record: JobRecord) -> Seen:
+    def _bereft(self, launch: Launch) -> Seen:
         """Its locks are gone with its directory, and nobody can tell any more whether it has
         processes.
         """
-        self._nodes.kill_job(record.id)
+        self._nodes.kill_job(launch.job)
         problem = (
-            f"{self.run_dir(record)} was removed while it ran, with its records and checkpoints"
+            f"{self.run_dir(launch)} was removed while it ran, with its records and checkpoints"
         )
-        return Seen(alive=False, step=record.step, outcome="failed", who="user", problem=problem)
+        return Seen(alive=False, step=launch.step, outcome="failed", who="user", problem=problem)
 
-    def _job(self, record: JobRecord) -> _Job:
-        if record.id not in self._jobs:
-            run_dir = self.run_dir(record)
+    def _job(self, launch: Launch) -> _Job:
+        if launch.job not in self._jobs:
+            run_dir = self.run_dir(launch)
             elsewhere = {path.name.removeprefix(_LOCK_OF) for path in run_dir.glob(f"{_LOCK_OF}*")}
-            self._jobs[record.id] = _Job(RunWatch(run_dir), elsewhere)
-        return self._jobs[record.id]
+            self._jobs[launch.job] = _Job(RunWatch(run_dir), elsewhere)
+        return self._jobs[launch.job]
 
     def _agents(self, job: _Job, run_dir: Path) -> frozenset[str]:
         """The nodes with agents beside the home; one that has just been started may have died
@@ -142,86 +142,84 @@ class RunProcesses:
             if is_locked(run_dir / f"{_LOCK_OF}{node}") or job.begun.get(node, recently) > recently
         )
 
-    def _is_alive(self, record: JobRecord, job: _Job, agents: frozenset[str]) -> bool:
+    def _is_alive(self, launch: Launch, job: _Job, agents: frozenset[str]) -> bool:
         """Whether there is an agent, or a master that still writes down how it ended;
         not for ever.
         """
-        run_dir = self.run_dir(record)
+        run_dir = self.run_dir(launch)
         if is_locked(run_dir / _AGENT_LOCK):
             job.alone_since = None
             return True
         # Nobody starts another master for those that are left.
         left = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")}
-        self._nodes.kill_job(record.id, left)
+        self._nodes.kill_job(launch.job, left)
         if not is_locked(run_dir / _JOURNAL_LOCK):
             return bool(left)
         now = SystemClock().now()
         job.alone_since = job.alone_since or now
         if now - job.alone_since > _TO_FOLLOW:
-            _kill(_master_of(run_dir), record.user)
+            _kill(_master_of(run_dir), launch.user)
         return True
 
-    async def start(self, record: JobRecord, workers: ByNode) -> None:
+    async def start(self, launch: Launch, workers: ByNode) -> None:
         """Raises EnvironmentFault where it cannot."""
         try:
-            self._make_directory(record)
-            with acting_as(record.user):
-                self._start(record, workers)
+            self._make_directory(launch)
+            with acting_as(launch.user):
+                self._start(launch, workers)
         except OSError as error:
-            raise EnvironmentFault(f"cannot start {record.id}: {error}") from error
+            raise EnvironmentFault(f"cannot start {launch.job}: {error}") from error
 
-    def _make_directory(self, record: JobRecord) -> None:
+    def _make_directory(self, launch: Launch) -> None:
         """The job's, in which its account alone may be; nobody else looks around in the folders
         above.
         """
-        run_dir = self.run_dir(record)
-        if not record.user:
+        run_dir = self.run_dir(launch)
+        if not launch.user:
             run_dir.mkdir(exist_ok=True)
             return
         if not run_dir.exists():
             run_dir.mkdir(mode=0o700)
-            give(run_dir, record.user)
+            give(run_dir, launch.user)
         # Also where the directory is older than the folder, as `brim restore` may leave them.
         _let_through(self.folder.resolve())
 
-    def _start(self, record: JobRecord, workers: ByNode) -> None:
-        run_dir = self.run_dir(record)
-        self._jobs.pop(record.id, None)
-        job = self._job(record)
+    def _start(self, launch: Launch, workers: ByNode) -> None:
+        run_dir = self.run_dir(launch)
+        self._jobs.pop(launch.job, None)
+        job = self._job(launch)
         job.watch.begin(SystemClock().wall())
         set_aside_if_damaged(run_dir / "journal")
-        spec = _spec(record.submission.spec, sum(workers.values()), first=record.launches <= 1)
+        spec = _spec(launch.spec, sum(workers.values()), first=launch.number <= 1)
         arguments = prepare(spec, run_dir.resolve())
         local = arguments[arguments.index("--local") + 1]
         arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]
         token = fresh_token()
-        self._begin(record, record.home, _AGENT_LOCK, arguments, token)
-        self._join(record, workers, local, token)
+        self._begin(launch, launch.home, _AGENT_LOCK, arguments, token)
+        self._join(launch, workers, local, token)
 
-    def _join(
-        self, record: JobRecord, workers: ByNode, local: str, token: Mapping[str, str]
-    ) -> None:
+    def _join(self, launch: Launch, workers: ByNode, local: str, token: Mapping[str, str]) -> None:
         """Start an agent on each node that is to have one; what comes to nothing is missed at a
         later look.
         """
-        job, run_dir = self._job(record), self.run_dir(record)
-        there = self._agents(job, run_dir) | {record.home}
+        job, run_dir = self._job(launch), self.run_dir(launch)
+        there = self._agents(job, run_dir) | {launch.home}
         for node in sorted(workers.keys() - there):
             job.elsewhere.add(node)
             job.begun[node] = SystemClock().now()
             arguments = ["--join", "--run-dir", str(run_dir.resolve()), "--local", local]
             with contextlib.suppress(EnvironmentFault, OSError):
-                self._begin(record, node, f"{_LOCK_OF}{node}", arguments, token)
+                self._begin(launch, node, f"{_LOCK_OF}{node}", arguments, token)
 
     def _begin(
         self,
-        record: JobRecord,
+        launch: Launch,
         node: str,
         held_by: str,
         arguments: list[str],
         token: Mapping[str, str],
     ) -> None:
-        run_dir, spec = self.run_dir(record), record.submission.spec
+        run_dir, spec = self.run_dir(launch), launch.spec
         held = lock(run_dir / held_by)
         if held is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
@@ -232,12 +230,12 @@ class RunProcesses:
             ours, theirs = os.pipe()
             kept += [ours, theirs]
             begin = Begin(
-                job=record.id,
+                job=launch.job,
                 arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
-                environment={**_surroundings(record.user), **spec.env, **token},
+                environment={**_surroundings(launch.user), **spec.env, **token},
                 directory=spec.directory or os.getcwd(),
-                user=record.user,
+                user=launch.user,
             )
             with agent_log(run_dir) as log:
                 self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])
@@ -245,33 +243,35 @@ class RunProcesses:
             for descriptor in kept:
                 os.close(descriptor)
 
-    async def resize(self, record: JobRecord, workers: ByNode) -> None:
-        run_dir, launch = self.run_dir(record), record.launches
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        run_dir = self.run_dir(launch)
+        job = self._job(launch)
         count = sum(workers.values())
 
         # As ourselves: gRPC starts threads. It is told nothing but what its account wrote, and
         # sends no secret.
         await asyncio.to_thread(client.resize, run_dir, count, places=workers)
-        with acting_as(record.user):
+        with acting_as(launch.user):
             contact = read_contact(run_dir)
-            if contact is not None and record.launches == launch:
-                self._join(record, workers, contact.address, {"BRIM_TOKEN": contact.token})
+            # Others may have been started meanwhile, which need no agents of these.
+            if contact is not None and self._jobs.get(launch.job) is job:
+                self._join(launch, workers, contact.address, {"BRIM_TOKEN": contact.token})
 
-    async def leave(self, record: JobRecord, node: str) -> None:
-        self._nodes.kill_job(record.id, [node])
+    async def leave(self, launch: Launch, node: str) -> None:
+        self._nodes.kill_job(launch.job, [node])
 
-    async def suspend(self, record: JobRecord) -> None:
-        await asyncio.to_thread(client.suspend, self.run_dir(record))
+    async def suspend(self, launch: Launch) -> None:
+        await asyncio.to_thread(client.suspend, self.run_dir(launch))
 
-    async def force(self, record: JobRecord, workers: ByNode) -> None:
+    async def force(self, launch: Launch, workers: ByNode) -> None:
         """End what is beyond so many workers; where nothing is to be left, all processes."""
         if workers:
-            for pid in self._job(record).watch.beyond(workers):
-                _kill(pid, record.user)
+            for pid in self._job(launch).watch.beyond(workers):
+                _kill(pid, launch.user)
             return
-        self._nodes.kill_job(record.id)
-        with acting_as(record.user):
-            _kill(_master_of(self.run_dir(record)), record.user)
+        self._nodes.kill_job(launch.job)
+        with acting_as(launch.user):
+            _kill(_master_of(self.run_dir(launch)), launch.user)
 
 
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:

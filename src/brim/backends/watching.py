@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from brim.backends.processes import Reached
+from brim.coordination.sightings import Reached
 from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
 from brim.telemetry.events import follow_events, follow_steps, in_order

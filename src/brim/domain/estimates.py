@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_SAVED_EVERY = 15.0  # seconds between two estimates of a job that are put on disk
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -26,6 +28,37 @@ class Estimate:
         0.1
         """
         return (ended - self.finish) / (ended - self.at) if ended > self.at else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """What was expected of one job's end.
+
+    Args:
+        last: the newest.
+        first, half: the first, and that once half of its steps were done.
+        saved: when the newest was last put on disk.
+    """
+
+    last: Estimate | None = None
+    first: Estimate | None = None
+    half: Estimate | None = None
+    saved: float = 0.0
+
+    def then(self, estimate: Estimate, steps: int | None) -> Estimates:
+        """These, and a newer one; `saved` is that one's time where it is to be put on disk now.
+
+        Args:
+            steps: that the job has in all, where that is known.
+        """
+        half = self.half is None and steps is not None and 2 * estimate.step >= steps
+        due = self.first is None or half or estimate.at - self.saved >= _SAVED_EVERY
+        return Estimates(
+            last=estimate,
+            first=self.first or estimate,
+            half=estimate if half else self.half,
+            saved=estimate.at if due else self.saved,
+        )
 
 
 def errors_of(first: Estimate | None, half: Estimate | None, ended: float) -> str:

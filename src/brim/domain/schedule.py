@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -85,6 +85,60 @@ class Rejected:
 
 
 Verdict = Admitted | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A job's verdict as it stands: what was decided about it last, and what follows from that.
+
+    Args:
+        promised: its deadline is.
+        reason, detail: the policy's reason, and its sentence with the numbers.
+        finish: when its plan was done, where it was admitted by one.
+        earliest: the earliest deadline that could have been promised, where the policy said so.
+    """
+
+    standing: Standing = Standing.WAITING
+    promised: bool = False
+    reason: str = ""
+    detail: str = ""
+    finish: float | None = None
+    earliest: float | None = None
+
+    @property
+    def judged(self) -> bool:
+        """True once a policy has said yes or no."""
+        return self.standing is not Standing.WAITING
+
+    def withdrawn(self) -> Judgement:
+        """The same words, of a job that is to be judged again."""
+        return replace(self, standing=Standing.WAITING, promised=False)
+
+
+UNJUDGED = Judgement()
+
+
+def judge(verdict: Verdict, deadline: float | None) -> Judgement:
+    """Say what a verdict makes of a job: live, simulated or foretold.
+
+    Args:
+        deadline: of the job; without one there is nothing to promise.
+    """
+    if isinstance(verdict, Rejected):
+        return Judgement(
+            standing=Standing.BEST_EFFORT if verdict.runs else Standing.REFUSED,
+            reason=str(verdict.reason),
+            detail=verdict.detail,
+            earliest=verdict.earliest,
+        )
+    due = deadline is not None
+    return Judgement(
+        standing=Standing.ADMITTED if due else Standing.BEST_EFFORT,
+        promised=due and verdict.promises,
+        reason=str(verdict.reason),
+        detail=verdict.detail,
+        finish=verdict.finish,
+    )
 
 
 class JobState(NamedTuple):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from brim.domain.job import JobSpec
+from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.workload import Priority
 from brim.errors import SpecError, did_you_mean
 
@@ -31,6 +31,10 @@ class Submission:
     deadline: float | None = None
     tenant: str = NO_TENANT
     priority: Priority = Priority.PREEMPTIBLE
+
+    def within(self, workers: WorkerRange) -> Submission:
+        """The same job with another range of workers."""
+        return replace(self, spec=replace(self.spec, workers=workers))
 
 
 def fingerprint(spec: JobSpec, source: bytes) -> str:

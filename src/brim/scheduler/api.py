@@ -22,10 +22,10 @@ from starlette.routing import Route
 
 import brim
 from brim.account import acting_as
-from brim.coordination.lifecycle import Happening
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Happening
 from brim.domain.rights import RIGHTS, Caller, Holder, Right
 from brim.domain.submission import NO_TENANT
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault

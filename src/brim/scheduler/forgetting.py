@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brim.domain.quantities import counted
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import BrimError, EnvironmentFault, StorageFault
 from brim.interfaces import Clock
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.removing import remove_run
 
 _LOOK = 5.0  # seconds between two looks for jobs that are old enough
@@ -71,7 +72,7 @@ class Forgetting:
                 self._book.forget(self._book.jobs[id])
             self._book.note_cluster(now, "jobs forgotten", f"{counted(len(old), 'job')}, by age")
 
-    async def forget(self, record: JobRecord) -> int:
+    async def forget(self, record: ScheduledJob) -> int:
         """Forget one job now; the bytes of the disk that came back.
 
         Raises:

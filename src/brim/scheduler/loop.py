@@ -15,12 +15,20 @@ from typing import Protocol
 import msgspec
 
 from brim.account import check_account
-from brim.coordination.lifecycle import Happening, Phase
+from brim.coordination.scheduled_jobs import (
+    Event,
+    RangeChanged,
+    ScheduledJobs,
+    Submitted,
+    Wished,
+)
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Happening, Phase
 from brim.domain.names import check_name
 from brim.domain.quantities import counted
-from brim.domain.schedule import Decision, JobState, Snapshot, Standing
+from brim.domain.schedule import Decision, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import FARTHEST_DEADLINE, Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
@@ -32,7 +40,7 @@ from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
-from brim.storage.book import Book, Change, JobRecord
+from brim.storage.book import Book, Change
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
@@ -51,29 +59,26 @@ _MOST_BYTES = (
 class LiveCluster(Backend, Protocol):
     """What a scheduler needs of its backend beyond the loop: see `brim.backends.live`."""
 
-    spec: ClusterSpec
+    jobs: ScheduledJobs
     memory: object
     cycles: deque[float]
     looks: deque[float]
 
     @property
+    def spec(self) -> ClusterSpec: ...
+
+    @property
     def problem(self) -> str: ...
 
-    def tell(self) -> None: ...
+    def handle(self, event: Event) -> object:
+        """Hear of an event; what follows is on disk when it returns."""
+        ...
 
     def close(self) -> None: ...
 
     def reconfigure(self, spec: ClusterSpec) -> None: ...
 
     def drain(self, *, kill: bool) -> None: ...
-
-    def is_known(self, record: JobRecord) -> bool: ...
-
-    def is_measured(self, record: JobRecord) -> bool: ...
-
-    def state(self, record: JobRecord, now: float) -> JobState: ...
-
-    def snapshot(self, records: list[JobRecord], now: float) -> Snapshot: ...
 
 
 def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False) -> Decision:
@@ -110,11 +115,6 @@ def no_such_job(id: str, known: Collection[str]) -> SpecError:
     return SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
 
 
-def _on(workers: WorkerRange, submission: Submission) -> Submission:
-    """The same job with other numbers of workers."""
-    return replace(submission, spec=replace(submission.spec, workers=workers))
-
-
 def _check_deadline(submission: Submission, now: float) -> None:
     """Raises SpecError where a new job could only be late; one that is there may well be."""
     if submission.deadline is not None and submission.deadline <= now:
@@ -144,11 +144,11 @@ def _check_size(request: Submit) -> None:
         raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
-def _check_same(known: JobRecord, request: Submit) -> None:
+def _check_same(known: ScheduledJob, request: Submit) -> None:
     """Raises SpecError where a key is that of another job;
     its workers may have been changed since.
     """
-    as_submitted = _on(request.submission.spec.workers, known.submission)
+    as_submitted = known.submission.within(request.submission.spec.workers)
     # Its deadline too may say "in 2 h" and mean another moment by now.
     if replace(as_submitted, deadline=request.submission.deadline) != request.submission:
         raise SpecError(
@@ -188,7 +188,7 @@ class Scheduler:
         self._book, self._database, self._backend = book, database, backend
         self._folder, self._clock = jobs_folder, clock
         self._ended_by = ""
-        self._foretelling = Foretelling(book, clock=clock, is_measured=backend.is_measured)
+        self._foretelling = Foretelling(backend.handle, clock=clock)
         self._forgetting = Forgetting(
             book, jobs_folder=jobs_folder, clock=clock, keep=lambda: backend.spec.keep_ended
         )
@@ -300,11 +300,9 @@ class Scheduler:
         self._check(submission)
         _check_deadline(submission, now)
         user = self._user_of(submission.tenant)
-        record = self._book.submit(
-            submission, name=request.name, now=now, key=request.key, by=by, user=user
-        )
-        self._backend.tell()
-        return self._view(record)
+        job = self._book.new_job(submission, name=request.name, now=now, key=request.key, user=user)
+        self._backend.handle(Submitted(job, _by(by)))
+        return self._view(job)
 
     async def forecast(self, request: Submit) -> Forecast:
         """What would happen to a job, which is not taken in; worked out in a thread, for it is many
@@ -318,12 +316,12 @@ class Scheduler:
         _check_deadline(submission, self._clock.wall())
         async with self._forecasting:
             now = self._clock.wall()
-            newcomer = JobRecord(
+            newcomer = ScheduledJob(
                 number=0, id=f"{request.name}-?", submission=submission, submitted=now
             )
-            known = self._backend.is_known(newcomer) and bool(self._book.steps_of(submission))
-            others = [record for record in self._book.unfinished() if record.life.may_run]
-            snapshot = self._backend.snapshot([*others, newcomer], now)
+            jobs = self._backend.jobs
+            known = jobs.is_known(newcomer) and bool(self._book.steps_of(submission))
+            snapshot = jobs.snapshot(now, memory=self._backend.memory, newcomer=newcomer)
             policy = self._backend.spec.policy
             ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
             outlook = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
@@ -411,15 +409,15 @@ class Scheduler:
         record = self._book.jobs.get(id)
         return record.submission.tenant if record else None
 
-    def _find(self, id: str) -> JobRecord:
+    def _find(self, id: str) -> ScheduledJob:
         record = self._book.jobs.get(id)
         if record is None:
             raise no_such_job(id, self._book.jobs)
         return record
 
-    def _view(self, record: JobRecord) -> JobView:
+    def _view(self, record: ScheduledJob) -> JobView:
         now = self._clock.wall()
-        state = self._backend.state(record, now) if record.running else None
+        state = self._backend.jobs.state(record, now) if record.running else None
         view = view_of(record, state, run_dir=self._folder / record.id, now=now)
         return by_the_hosts_clock(view, self._clock.set_by())
 
@@ -434,14 +432,7 @@ class Scheduler:
         asked_again = happening is Happening.CANCEL and record.life.phase is Phase.CANCELLED
         if record.life.ended and not asked_again:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        with self._book.together():
-            changed = self._book.happen(record, happening, now=self._clock.wall(), detail=_by(by))
-            # What is held has no plan; it is judged again when it is released. Who asks twice takes
-            # no promise away.
-            if changed and happening is not Happening.CANCEL:
-                record.judged, record.promised, record.standing = False, False, Standing.WAITING
-                self._book.save(record)
-        self._backend.tell()
+        self._backend.handle(Wished(id, happening, _by(by)))
         return self._view(record)
 
     def resize(self, id: str, workers: WorkerRange, *, by: str = "") -> JobView:
@@ -454,19 +445,11 @@ class Scheduler:
         record = self._find(id)
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")
-        submission = _on(workers, record.submission)
+        submission = record.submission.within(workers)
         if submission != record.submission:
             self._check(submission)
-            with self._book.together():
-                record.submission = submission
-                self._book.save(record)
-                self._book.note(
-                    self._clock.wall(),
-                    record,
-                    "resized",
-                    detail=_by(by, f"may have {workers} workers"),
-                )
-        self._backend.tell()
+        detail = _by(by, f"may have {workers} workers")
+        self._backend.handle(RangeChanged(id, workers, detail))
         return self._view(record)
 
     async def forget(self, id: str) -> int:
@@ -509,7 +492,7 @@ class Scheduler:
     def tenants(self) -> list[TenantView]:
         """Every tenant that was declared, or has a job."""
         spec = self._backend.spec
-        mine: dict[str, list[JobRecord]] = {tenant.id: [] for tenant in spec.tenants}
+        mine: dict[str, list[ScheduledJob]] = {tenant.id: [] for tenant in spec.tenants}
         for record in self._book.unfinished():
             mine.setdefault(record.submission.tenant, []).append(record)
         owners = {tenant.id: tenant for tenant in spec.tenants}

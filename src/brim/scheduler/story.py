@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from brim.coordination.lifecycle import Phase
 from brim.domain.cluster import ClusterSpec
+from brim.domain.lifecycle import Phase
 from brim.domain.quantities import counted
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
 from brim.scheduler.loop import CLUSTER
-from brim.storage.book import Book, Change, JobRecord
+from brim.storage.book import Book, Change
 from brim.storage.cycles import decode_cycle
 from brim.storage.database import Database
 from brim.telemetry.cluster_history import (
@@ -98,13 +99,13 @@ def spans_of(story: Sequence[Change], end: float) -> list[Span]:
     return [*spans, Span(since, end, given if runs else 0, why)]
 
 
-def _job(record: JobRecord, story: Sequence[Change], end: float) -> JobHistory:
+def _job(record: ScheduledJob, story: Sequence[Change], end: float) -> JobHistory:
     return JobHistory(
         job=record.id,
         tenant=record.submission.tenant,
         state=record.life.phase.value,
-        step=record.step,
-        steps=record.steps,
+        step=record.progress.step,
+        steps=record.progress.steps,
         maximum=record.submission.spec.workers.maximum,
         submitted=record.submitted,
         ended=record.ended,

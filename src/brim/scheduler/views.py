@@ -8,15 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from brim.coordination.lifecycle import Phase
 from brim.domain.estimates import Estimate
+from brim.domain.lifecycle import Phase
 from brim.domain.schedule import JobState
+from brim.domain.scheduled_job import ScheduledJob
 from brim.policies.what_if import Outlook
-from brim.storage.book import JobRecord
 from brim.wire.cluster import EstimateView, Forecast, JobView, Times
 
 
-def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
+def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
     """One job.
 
     Args:
@@ -35,23 +35,23 @@ def view_of(record: JobRecord, state: JobState | None, *, run_dir: Path, now: fl
         nodes=record.held if record.running else {},
         workers=record.target if record.running else 0,
         planned=record.workers,
-        step=record.step,
-        steps=record.steps,
+        step=record.progress.step,
+        steps=record.progress.steps,
         submitted=record.submitted,
-        started=record.started,
+        started=record.progress.started,
         ended=record.ended,
         deadline=submission.deadline,
         promised=record.promised,
-        judged=record.judged,
-        reason=record.verdict,
-        detail=record.detail,
-        earliest=record.earliest,
-        estimate=record.estimate,
+        judged=record.judgement.judged,
+        reason=record.judgement.reason,
+        detail=record.judgement.detail,
+        earliest=record.judgement.earliest,
+        estimate=record.judgement.finish,
         finish=_finish(record, state, now),
-        first_estimate=_estimate(record.first, record),
-        half_estimate=_estimate(record.half, record),
-        attained_seconds=record.attained,
-        launches=record.launches,
+        first_estimate=_estimate(record.estimates.first, record),
+        half_estimate=_estimate(record.estimates.half, record),
+        attained_seconds=record.progress.attained,
+        launches=record.starts.launches,
         problem=record.problem,
         summary=record.summary,
     )
@@ -82,17 +82,17 @@ def by_the_hosts_clock(view: JobView, set_by: float) -> JobView:
     )
 
 
-def _finish(record: JobRecord, state: JobState | None, now: float) -> float | None:
+def _finish(record: ScheduledJob, state: JobState | None, now: float) -> float | None:
     """When it is expected to end; where nobody has looked ahead yet, on the workers that it has."""
-    if record.expected is not None and not record.life.ended:
-        return max(now, record.expected.finish)
-    if record.steps is None or state is None or not state.workers:
+    if record.estimates.last is not None and not record.life.ended:
+        return max(now, record.estimates.last.finish)
+    if record.progress.steps is None or state is None or not state.workers:
         return None
     rate = state.job.curve.rate(state.workers)
     return max(now, state.ready) + state.remaining / rate if rate else None
 
 
-def _estimate(estimate: Estimate | None, record: JobRecord) -> EstimateView | None:
+def _estimate(estimate: Estimate | None, record: ScheduledJob) -> EstimateView | None:
     if estimate is None or not math.isfinite(estimate.finish):
         return None
     ended = record.ended if record.life.phase is Phase.DONE else None

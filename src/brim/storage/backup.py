@@ -20,15 +20,17 @@ import sqlite3
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 import brim
-from brim.coordination.lifecycle import Happening
 from brim.decoding import UNDECODABLE
+from brim.domain.lifecycle import Happening, after
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, SpecError, StorageFault
-from brim.storage.book import Book, JobRecord
+from brim.storage.book import Book
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import LAST_NUMBER, Database
 from brim.storage.files import drafts_beside, is_locked, sync_directory, write_through
@@ -364,21 +366,23 @@ def _last_number(database: Path) -> int:
     return 0
 
 
-def _suspend(book: Book, record: JobRecord, *, is_there: bool, now: float) -> None:
+def _suspend(book: Book, record: ScheduledJob, *, is_there: bool, now: float) -> None:
     detail = (
         "continues from its last checkpoint"
         if is_there
         else "its run directory is not here: begins anew"
     )
-    record.plan, record.told, record.coming = {}, {}, {}
-    record.not_before = 0.0
+    record.allocation = replace(record.allocation, plan={}, told={}, coming={})
+    record.starts = replace(record.starts, not_before=0.0)
     if not is_there:
-        record.step = 0
-    book.note(now, record, "restored", detail=detail)
-    if record.running:
-        book.must(record, Happening.STOP, now=now, detail="restored from a backup")
-    else:
-        book.save(record)
+        record.progress = replace(record.progress, step=0)
+    book.note(now, record.id, "restored", detail=detail)
+    stopped = after(record.life, Happening.STOP) if record.running else None
+    if stopped is not None:
+        record.life = stopped
+        record.ended = now if stopped.ended else None
+        book.note(now, record.id, stopped.phase.value, detail="restored from a backup")
+    book.save(record)
 
 
 def is_half_restored(state: Path) -> bool:

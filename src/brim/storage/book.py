@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from brim.coordination.lifecycle import Happening, Life, Phase, after
 from brim.decoding import UNDECODABLE
-from brim.domain.estimates import Estimate
 from brim.domain.measuring import Measured
-from brim.domain.profiling import Profile
-from brim.domain.schedule import Standing
+from brim.domain.resizing import Overheads, measured_overheads
+from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import BrimError, InternalError
 from brim.storage.database import Database
@@ -23,7 +21,6 @@ from brim.storage.database import Database
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
 _CLUSTER = ""  # in place of a job's id, in the history
-_FORETOLD = 15.0  # seconds between two expectations of a job that are on disk
 
 
 class Change(NamedTuple):
@@ -38,105 +35,10 @@ class Change(NamedTuple):
     detail: str
 
 
-class JobRecord(msgspec.Struct, kw_only=True):
-    """What the scheduler knows of one job; times are seconds since 1970.
-
-    Records are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …),
-    has a default that is right for the jobs of before. A field that goes, or gets another name or
-    type, takes a step in `brim.storage.migrations`.
-
-    Args:
-        plan: the workers that the last plan gives it, by node.
-        told: the workers that its processes were last asked to have, and said yes to, by node.
-        coming: that they were asked to have and have not been seen to have: as many may yet be
-            forked, whatever they were asked for since.
-        home: the node of the agent that keeps its master.
-        promised: its deadline is.
-        judged: the policy has said yes or no.
-        verdict, detail: the policy's reason, and its sentence with the numbers.
-        earliest: the earliest deadline that could have been promised, where the policy said so.
-        estimate: when its plan was done, at its promise.
-        expected, first, half: when it is expected to end; as it was first, and once half of its
-            steps were done.
-        foretold: when that was last put on disk.
-        attained: worker-seconds that it has had.
-        changed: when its target last changed.
-        ready: until when its last change costs it progress.
-        asked: when it was last asked for fewer workers.
-        profile: how far its model was measured, while it is.
-        launches: how often its processes were started.
-        setbacks: ends of its processes in a row that brought no step.
-        vain: starts in a row that the environment did not allow.
-        out_of_memory: its workers that were lost for it and stand in its story.
-        not_before: no processes are started before this.
-        summary: as `brim train --json` prints it, once it has ended.
-        key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
-        user: the account that its processes are of, and its directory; empty: the scheduler's.
-    """
-
-    number: int
-    id: str
-    submission: Submission
-    submitted: float
-    key: str = ""
-    user: str = ""
-    life: Life = Life()
-    standing: Standing = Standing.WAITING
-    plan: dict[str, int] = {}
-    told: dict[str, int] = {}
-    coming: dict[str, int] = {}
-    home: str = ""
-    promised: bool = False
-    judged: bool = False
-    verdict: str = ""
-    detail: str = ""
-    earliest: float | None = None
-    estimate: float | None = None
-    expected: Estimate | None = None
-    first: Estimate | None = None
-    half: Estimate | None = None
-    foretold: float = 0.0
-    started: float | None = None
-    ended: float | None = None
-    attained: float = 0.0
-    changed: float = 0.0
-    ready: float = 0.0
-    asked: float = 0.0
-    profile: Profile | None = None
-    launches: int = 0
-    setbacks: int = 0
-    vain: int = 0
-    out_of_memory: int = 0
-    not_before: float = 0.0
-    step: int = 0
-    steps: int | None = None
-    problem: str = ""
-    summary: dict[str, Any] = {}
-
-    @property
-    def running(self) -> bool:
-        return self.life.phase is Phase.RUNNING
-
-    @property
-    def workers(self) -> int:
-        """What the last plan gives it."""
-        return sum(self.plan.values())
-
-    @property
-    def held(self) -> dict[str, int]:
-        """What its processes were last asked to have, by node, its home first."""
-        return dict(sorted(self.told.items(), key=lambda each: each[0] != self.home))
-
-    @property
-    def target(self) -> int:
-        """What its processes were last asked to have."""
-        return sum(self.told.values())
+_decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
-_decode = msgspec.msgpack.Decoder(JobRecord).decode
-
-
-class Records(Mapping[str, JobRecord]):
+class Records(Mapping[str, ScheduledJob]):
     """Records by id, in the order of submission; those of ended jobs are packed, and unpacked for
     whoever asks.
 
@@ -145,11 +47,11 @@ class Records(Mapping[str, JobRecord]):
     """
 
     def __init__(self) -> None:
-        self.unfinished: dict[str, JobRecord] = {}
+        self.unfinished: dict[str, ScheduledJob] = {}
         self._packed: dict[str, bytes] = {}  # of all; empty where the job has not ended
         self._ended: dict[str, float] = {}  # when
 
-    def keep(self, record: JobRecord, content: bytes) -> None:
+    def keep(self, record: ScheduledJob, content: bytes) -> None:
         """Add a record, or know that it was written down as `content`, which may be empty if the
         job has not ended.
         """
@@ -169,7 +71,7 @@ class Records(Mapping[str, JobRecord]):
         """The jobs that ended before that time."""
         return [id for id, ended in self._ended.items() if ended < at]
 
-    def behind(self, id: str) -> Iterator[JobRecord]:
+    def behind(self, id: str) -> Iterator[ScheduledJob]:
         """The records behind this one; nothing before them is unpacked."""
         ids = iter(self._packed)
         for each in ids:
@@ -177,7 +79,7 @@ class Records(Mapping[str, JobRecord]):
                 break
         return (self[each] for each in ids)
 
-    def __getitem__(self, id: str) -> JobRecord:
+    def __getitem__(self, id: str) -> ScheduledJob:
         return self.unfinished[id] if id in self.unfinished else _decode(self._packed[id])
 
     def __contains__(self, id: object) -> bool:
@@ -225,6 +127,7 @@ class Book:
             else:
                 self.damaged[id] = f"it is that of {record.id}, number {record.number}"
         self._costs = self._read_costs()
+        self._overheads = measured_overheads(self._costs)
         # Nobody else writes these, and every cycle asks for each job.
         self._measured: dict[str, Measured] = {}
         self._amounts: dict[str, int | None] = {}
@@ -241,26 +144,24 @@ class Book:
             )
             return {}
 
-    def submit(
+    def new_job(
         self,
         submission: Submission,
         *,
         name: str,
         now: float,
         key: str = "",
-        by: str = "",
         user: str = "",
-    ) -> JobRecord:
-        """Write a new job down.
+    ) -> ScheduledJob:
+        """Make a job with a number of its own, which counts once it is saved.
 
         Args:
             name: what its id begins with.
             key: by which it is found again, see `keyed`; empty where it has none.
-            by: who wants it, for its story.
             user: the account that its processes are to be of.
         """
         number = self._database.next_number()
-        record = JobRecord(
+        return ScheduledJob(
             number=number,
             id=f"{name}-{number}",
             submission=submission,
@@ -268,18 +169,13 @@ class Book:
             key=key,
             user=user,
         )
-        with self.together():
-            self.save(record)
-            self.note(now, record, "submitted", detail=f"by {by}" if by else "")
-        self._keep(record, b"")
-        return record
 
-    def _keep(self, record: JobRecord, content: bytes) -> None:
+    def _keep(self, record: ScheduledJob, content: bytes) -> None:
         self.jobs.keep(record, content)
         if record.key:
             self._keys[record.key] = record.id
 
-    def forget(self, record: JobRecord) -> None:
+    def forget(self, record: ScheduledJob) -> None:
         """Know nothing any more of a job that has ended; its directory is among `leavings` until it
         is gone.
         """
@@ -303,36 +199,9 @@ class Book:
         """The run directory of a job that was forgotten is gone."""
         self._database.cleared(id)
 
-    def keyed(self, key: str) -> JobRecord | None:
+    def keyed(self, key: str) -> ScheduledJob | None:
         """The job that was submitted with this key."""
         return self.jobs.get(self._keys.get(key, ""))
-
-    def happen(
-        self, record: JobRecord, happening: Happening, *, now: float, detail: str = ""
-    ) -> bool:
-        """Take a step of the job's life; False where that cannot happen to it."""
-        life = after(record.life, happening)
-        if life is None:
-            return False
-        before, record.life = record.life, life
-        if life.ended:
-            record.ended, record.plan = now, {}
-        with self.together():
-            self.save(record)
-            if life.phase is not before.phase:
-                self.note(now, record, life.phase.value, detail=detail)
-            elif life.wish is not before.wish:
-                self.note(now, record, happening.value, detail=detail)
-        return True
-
-    def must(
-        self, record: JobRecord, happening: Happening, *, now: float, detail: str = ""
-    ) -> None:
-        """As `happen`, where nothing else would make sense."""
-        if not self.happen(record, happening, now=now, detail=detail):
-            raise InternalError(
-                f"{record.id} is {record.life.phase.value}: {happening.value} cannot happen to it"
-            )
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """What is written within is kept as a whole or not at all; nobody may wait for anything
@@ -340,17 +209,16 @@ class Book:
         """
         return self._database.together()
 
-    def save(self, record: JobRecord) -> None:
+    def save(self, record: ScheduledJob) -> None:
         content = msgspec.msgpack.encode(record)
         self._database.put_job(record.number, record.id, content)
-        if record.id in self.jobs:
-            self.jobs.keep(record, content)
+        self._keep(record, content)
         self.tell(record.id)
 
     def note(
         self,
         at: float,
-        record: JobRecord,
+        job: str,
         event: str,
         *,
         before: int = 0,
@@ -358,34 +226,18 @@ class Book:
         reason: str = "",
         detail: str = "",
     ) -> None:
-        """Add a line to the job's story."""
-        self._database.add_history((at, record.id, event, before, after, reason, detail))
+        """Add a line to the story of a job, or of the cluster itself where `job` is empty."""
+        self._database.add_history((at, job, event, before, after, reason, detail))
 
     def note_cluster(self, at: float, event: str, detail: str = "") -> None:
         """Add a line to the story of the cluster itself."""
-        self._database.add_history((at, _CLUSTER, event, 0, 0, "", detail))
+        self.note(at, _CLUSTER, event, detail=detail)
 
     def cluster_story(self) -> list[Change]:
         """When schedulers came and went, and when the cluster was described anew."""
         return [Change(*row) for row in self._database.history(_CLUSTER)]
 
-    def expect(self, record: JobRecord, estimate: Estimate) -> None:
-        """A job is expected to end then; on disk from time to time, in place of what was expected
-        before.
-        """
-        record.expected = estimate
-        first = record.first is None
-        half = (
-            record.half is None and record.steps is not None and 2 * estimate.step >= record.steps
-        )
-        if not (first or half or estimate.at - record.foretold >= _FORETOLD):
-            return
-        record.first = record.first or estimate
-        record.half = estimate if half else record.half
-        record.foretold = estimate.at
-        self.save(record)
-
-    def story(self, record: JobRecord) -> list[Change]:
+    def story(self, record: ScheduledJob) -> list[Change]:
         """Everything that happened to a job, with the reasons."""
         return [Change(*row) for row in self._database.history(record.id)]
 
@@ -397,7 +249,7 @@ class Book:
                 told[row[1]].append(Change(*row))
         return told
 
-    def unfinished(self) -> list[JobRecord]:
+    def unfinished(self) -> list[ScheduledJob]:
         """Jobs that have not ended, by order of submission."""
         return list(self.jobs.unfinished.values())
 
@@ -406,9 +258,15 @@ class Book:
         """What starts, resizes and ends were seen to cost, in seconds."""
         return self._costs
 
+    @property
+    def overheads(self) -> Overheads:
+        """What changes cost here, as far as that was seen."""
+        return self._overheads
+
     def learn_cost(self, kind: str, seconds: float) -> None:
         """Keep what a change cost."""
         self._costs[kind] = [*self._costs.get(kind, []), seconds][-_COSTS_KEPT:]
+        self._overheads = measured_overheads(self._costs)
         self._database.put(_COSTS, msgspec.json.encode(self._costs))
 
     # What jobs taught -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
-FORMAT = 4
+FORMAT = 5
 _PATIENCE = (
     0.2  # seconds that another process may keep the file locked, where there is nothing to do
 )
@@ -223,6 +223,40 @@ def _memory_with_plans(content: bytes) -> bytes:
     return _packed(memory)
 
 
+def _records_have_parts(sql: sqlite3.Connection) -> None:
+    """4 to 5: what is known of a job is a few values with names in place of 38 fields."""
+    _rewrite(sql, "jobs", "record", _record_with_parts)
+
+
+_PARTS = {
+    "allocation": ("plan", "told", "coming", "home", "changed", "ready", "asked"),
+    "progress": ("step", "steps", "started", "attained"),
+    "starts": ("launches", "setbacks", "vain", "not_before", "out_of_memory"),
+}
+_JUDGEMENT = {
+    "promised": "promised",
+    "reason": "verdict",
+    "detail": "detail",
+    "finish": "estimate",
+    "earliest": "earliest",
+}
+_ESTIMATES = {"last": "expected", "first": "first", "half": "half", "saved": "foretold"}
+
+
+def _record_with_parts(content: bytes) -> bytes:
+    record = msgspec.msgpack.decode(content)
+    if not record.pop("judged", False):  # it is judged where it has a standing
+        record["standing"] = 0
+    renamed = {"judgement": _JUDGEMENT, "estimates": _ESTIMATES}
+    for part, names in renamed.items():
+        record[part] = {now: record.pop(old) for now, old in names.items() if old in record}
+    if "standing" in record:
+        record["judgement"]["standing"] = record.pop("standing")
+    for part, kept in _PARTS.items():
+        record[part] = {name: record.pop(name) for name in kept if name in record}
+    return _packed(record)
+
+
 def _rewrite(
     sql: sqlite3.Connection,
     table: str,
@@ -246,4 +280,5 @@ _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _every_cycle_has_its_memory,
     2: _workers_have_nodes,
     3: _plans_are_part_of_what_is_remembered,
+    4: _records_have_parts,
 }

@@ -45,7 +45,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job; times are seconds since 1970, and None where there is none yet.
 
     Args:
-        state: a phase of `brim.coordination.lifecycle`.
+        state: a phase of `brim.domain.lifecycle`.
         wish: what its owner wants: run, hold or cancel.
         run: its run directory.
         nodes: the workers that it holds now, by node, the one that keeps its master first.

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from brim.coordination.lifecycle import Phase
+from brim.domain.lifecycle import Phase
+from brim.domain.scheduled_job import ScheduledJob
 from brim.scheduler.replay import replay
-from brim.storage.book import JobRecord
 from brim.storage.database import Database
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
@@ -35,7 +35,7 @@ _KEPT = {
 }
 
 
-def job_is_whole(run_dir: Path, record: JobRecord, calm: Mapping[int, Calm]) -> list[str]:
+def job_is_whole(run_dir: Path, record: ScheduledJob, calm: Mapping[int, Calm]) -> list[str]:
     """A job that is done has the weights of a calm one, an exact ledger, and a whole directory.
 
     Args:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from brim.coordination.lifecycle import Phase
-from brim.storage.book import Change, JobRecord
+from brim.domain.lifecycle import Phase
+from brim.domain.scheduled_job import ScheduledJob
+from brim.storage.book import Change
 from brim_lab.chaos.deeds import SUBMITS, Deed, DeedKind
 
 # A promise follows from measured steps, which take a little longer or shorter: seconds, and a part
@@ -38,7 +39,7 @@ class Acknowledged:
 
 
 def nobody_is_forgotten(
-    acknowledged: Iterable[Acknowledged], jobs: Mapping[str, JobRecord]
+    acknowledged: Iterable[Acknowledged], jobs: Mapping[str, ScheduledJob]
 ) -> list[str]:
     """Every job that was taken in is known, once, and is done,
     but for those that were cancelled.
@@ -58,7 +59,7 @@ def nobody_is_forgotten(
 
 
 def stories_make_sense(
-    stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, JobRecord]
+    stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, ScheduledJob]
 ) -> list[str]:
     """Nobody starts who runs or is held; each job is submitted once; a promise that was given is
     remembered.
@@ -96,7 +97,7 @@ def promised_at(story: Sequence[Change]) -> float | None:
 
 def deadlines_are_kept(
     stories: Mapping[str, Sequence[Change]],
-    jobs: Mapping[str, JobRecord],
+    jobs: Mapping[str, ScheduledJob],
     spans: Sequence[Span],
     applied: Sequence[float],
 ) -> list[str]:

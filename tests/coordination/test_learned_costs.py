@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from brim.backends.picture import Picture
-from brim.backends.processes import Reached, Seen
+from brim.coordination.reconcile import Resize, Start
+from brim.coordination.scheduled_jobs import Answered, Decided, Looked
+from brim.coordination.sightings import NodeSeen, Reached, Seen
 from brim.domain.measuring import Measured
-from brim.storage.book import Book, JobRecord
-from brim.storage.database import Database
-from submissions import submission
+from brim.domain.schedule import Decision
+from coordination.scheduled import Heard
 
 NIGHT = 28_800.0
 
@@ -24,11 +23,11 @@ class Course:
         apart: seconds by which the clock of its processes is ahead of the scheduler's.
     """
 
-    def __init__(self, folder: Path, apart: float = 0.0) -> None:
-        self.book = Book(Database(folder / "db"))
-        self.record: JobRecord = self.book.submit(submission("1:8"), name="job", now=0.0)
-        self.picture, self.apart, self.now = Picture(self.book), apart, 1e9
-        self.seen = Seen(alive=True, measured=Measured({2: (20.0, 2.0), 4: (20.0, 1.0)}))
+    def __init__(self, apart: float = 0.0) -> None:
+        self.heard, self.apart, self.now = Heard(), apart, 1e9
+        self.job = self.heard.submit(at=self.now)
+        measured = Measured({2: (20.0, 2.0), 4: (20.0, 1.0)})
+        self.seen = Seen(alive=True, agents=frozenset({"node0"}), measured=measured)
 
     def pass_(self, seconds: float) -> None:
         """With the looks that there are meanwhile."""
@@ -37,35 +36,41 @@ class Course:
             self.look()
 
     def look(self) -> None:
-        self.picture.look(self.now)
-        self.picture.see(self.record, self.seen, self.now)
-        self.record.step = self.seen.step
-        self.picture.reckon(self.record)
+        seen = {job.id: self.seen for job in self.heard.jobs.to_look_at()}
+        self.heard.hear(Looked({"node0": NodeSeen(up=True)}, seen), self.now)
+
+    def plan(self, workers: int) -> None:
+        nodes = {self.job.id: {"node0": workers}}
+        decision = Decision(workers={self.job.id: workers}, nodes=nodes)
+        self.heard.hear(Decided(decision), self.now)
 
     def ask(self, workers: int) -> None:
-        if not self.record.told:
-            self.picture.begin(self.record, self.now)
-        self.picture.change(self.record, {"node0": workers}, self.now)
-        self.record.told = {"node0": workers}
+        self.plan(workers)
+        self.agree()
+
+    def agree(self) -> None:
+        self.look()
+        for command in self.heard.commands:
+            if isinstance(command, Start | Resize):
+                self.heard.hear(Answered(command), self.now)
 
     def step(self) -> None:
         """On as many workers as it was asked to have."""
         made, step = self.now + self.apart, self.seen.step + 1
-        reached, workers = self.seen.reached, self.record.target
+        reached, workers = self.seen.reached, self.job.target
         if reached is None or reached.workers != workers:
             reached = Reached(workers, made, step)
         self.seen = replace(self.seen, last_step=made, step=step, reached=reached)
         self.pass_(0.2)
 
     def end(self) -> None:
-        self.seen = replace(self.seen, outcome="done")
+        self.seen = replace(self.seen, outcome="done", alive=False)
         self.look()
-        self.picture.end(self.record, self.now)
 
 
 @pytest.mark.parametrize("apart", [0.0, NIGHT, -NIGHT, 5.0, -5.0])
-def test_a_cost_is_learned_only_from_clocks_that_agree(tmp_path: Path, apart: float) -> None:
-    course = Course(tmp_path, apart)
+def test_a_cost_is_learned_only_from_clocks_that_agree(apart: float) -> None:
+    course = Course(apart)
     course.ask(2)
     course.pass_(3.0)
     course.step()
@@ -75,19 +80,18 @@ def test_a_cost_is_learned_only_from_clocks_that_agree(tmp_path: Path, apart: fl
     course.pass_(0.6)
     course.end()
     learned = {
-        kind: [round(each, 2) for each in seconds] for kind, seconds in course.book.costs.items()
+        kind: [round(each, 2) for each in seconds]
+        for kind, seconds in course.heard.lessons.costs.items()
     }
     # Of a start and of a resize, its first step is a part that was to be made anyway.
     assert learned == ({} if apart else {"start": [2.9], "resize": [0.95], "end": [0.8]})
 
 
-def test_a_nights_sleep_is_no_cost(tmp_path: Path) -> None:
-    course = Course(tmp_path)
-    course.record.plan = {"node0": 2}
+def test_a_nights_sleep_is_no_cost() -> None:
+    course = Course()
     course.look()
-    course.picture.want(course.record, course.now)
+    course.plan(2)
     course.now += NIGHT  # while others give way
-    course.look()
     course.ask(2)
     course.now += NIGHT  # while it starts
     course.look()
@@ -98,15 +102,16 @@ def test_a_nights_sleep_is_no_cost(tmp_path: Path) -> None:
     course.step()
     course.now += NIGHT  # while it ends
     course.end()
-    assert course.book.costs == {}
+    assert course.job.life.ended
+    assert course.heard.lessons.costs == {}
 
 
-def test_clocks_that_agree_again_teach_again(tmp_path: Path) -> None:
-    course = Course(tmp_path, apart=NIGHT)
+def test_clocks_that_agree_again_teach_again() -> None:
+    course = Course(apart=NIGHT)
     course.ask(2)
     course.pass_(1.0)
     course.step()
     course.apart = 0.0
     course.step()
     course.end()
-    assert list(course.book.costs) == ["end"]
+    assert list(course.heard.lessons.costs) == ["end"]

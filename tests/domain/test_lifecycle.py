@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from brim.coordination.lifecycle import ENDED, Happening, Life, Phase, Wish, after
+from brim.domain.lifecycle import ENDED, Happening, Life, Phase, Wish, after
 
 H, P, W = Happening, Phase, Wish
 

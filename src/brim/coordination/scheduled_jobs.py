@@ -1,0 +1,746 @@
+"""The lives of a cluster's jobs as one automaton: events in, commands out. Pure.
+
+```
+ Submitted, Wished, RangeChanged, Described, Drained     people          ─┐            ┌─▶ Save, Note
+ Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
+ Looked                                                  nodes, processes │            ├─▶ Decide
+ Answered, Unanswered                                    masters of jobs ─┘            └─▶ Start, Resize, Leave,
+                                                                                           Suspend, Force
+```
+
+Whoever drives it reads the clock, looks at processes, writes down what it is told to before it
+carries out anything, and asks. A job is changed here and nowhere else. A plan is a desired state:
+`Decided` only notes it, and each `Looked` returns the steps towards it that are possible now (see
+`brim.coordination.reconcile`).
+
+`Resize` and `Suspend` are questions to a job's master: each is followed by `Answered` or
+`Unanswered`, sooner or later, and a job owes one answer at a time. The other steps are carried out
+at once; of `Start` it is told as well how it went.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from brim.coordination.reconcile import (
+    Action,
+    ByNode,
+    Force,
+    Holding,
+    Leave,
+    Resize,
+    Start,
+    Suspend,
+    most,
+    reconcile,
+    still_coming,
+    within,
+)
+from brim.coordination.sightings import NodeSeen, NodesSeen, Seen
+from brim.coordination.tracking import Lessons, Tracking
+from brim.domain.cluster import ClusterSpec
+from brim.domain.estimates import Estimate, errors_of
+from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Happening, after
+from brim.domain.measuring import Measured
+from brim.domain.quantities import counted
+from brim.domain.schedule import Decision, JobState, Rejected, Snapshot, Standing, Verdict, judge
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission
+from brim.errors import InternalError
+
+REPLAN = 15.0  # seconds after which plans are made anew from measured progress
+_RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
+_MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
+_BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
+_LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
+_CLUSTER = ""  # in place of a job's id: the story of the cluster itself
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job has been taken in.
+
+    Args:
+        detail: by whom, for its story; so in all of these.
+    """
+
+    job: ScheduledJob
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """The owner of a job holds, releases or cancels it."""
+
+    job: str
+    wish: Happening
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeChanged:
+    """A job may have other numbers of workers."""
+
+    job: str
+    workers: WorkerRange
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The cluster has another policy, other rights, more or fewer devices."""
+
+    spec: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Every job is to be suspended; with `kill`, at once instead of at a step boundary."""
+
+    kill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A policy has decided who should have what."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """Jobs are expected to end then, by what was known at a time."""
+
+    ends: Mapping[str, float]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The nodes and the processes of jobs were looked at.
+
+    Args:
+        seen: by job, of those that `ScheduledJobs.to_look_at` names; who could not be looked at is
+            left out.
+    """
+
+    nodes: Mapping[str, NodeSeen]
+    seen: Mapping[str, Seen]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The processes of a job said yes to what they were asked, or have been started."""
+
+    action: Start | Resize | Suspend
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """They said nothing, or no; or they could not be started."""
+
+    action: Start | Resize | Suspend
+    why: str = ""
+
+
+Event = (
+    Submitted
+    | Wished
+    | RangeChanged
+    | Described
+    | Drained
+    | Decided
+    | Foretold
+    | Looked
+    | Answered
+    | Unanswered
+)
+
+
+# Commands -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a job down as it is now."""
+
+    job: ScheduledJob
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Add a line to the story of a job, or of the cluster where `job` is empty."""
+
+    job: str
+    event: str
+    before: int = 0
+    after: int = 0
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnSpeed:
+    """Keep what a job has taught, for the next one like it."""
+
+    submission: Submission
+    measured: Measured
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnCost:
+    """Keep what a change has cost."""
+
+    kind: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """There is something to decide."""
+
+
+Command = Save | Note | LearnSpeed | LearnCost | Decide | Action
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What the processes of one start of a job were asked, and have not answered."""
+
+    action: Resize | Suspend
+    launch: int
+
+
+class ScheduledJobs:
+    """The jobs that have not ended, on one cluster.
+
+    Args:
+        jobs: as they were written down; they are changed in place.
+        spec: of the cluster.
+        lessons: what jobs have taught.
+
+    Attributes:
+        jobs: by id, in the order of submission.
+        nodes: as they were seen last.
+        draining: every job is to be suspended, and nothing more is decided.
+    """
+
+    def __init__(self, jobs: Iterable[ScheduledJob], spec: ClusterSpec, lessons: Lessons) -> None:
+        self.jobs = {job.id: job for job in jobs}
+        self.spec = spec
+        self.nodes = NodesSeen({})
+        self.draining = False
+        self._killing = False
+        self._tracking = Tracking(lessons, self._learn_cost)
+        self._questions: dict[str, _Question] = {}
+        self._asked: dict[str, float] = {}  # since when each owes an answer
+        self._commands: list[Command] = []
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event in.
+
+        Returns:
+            What is to be done about it, in this order: what is to be written down, as a whole or
+            not at all, comes before every step.
+        """
+        self._commands = []
+        match event:
+            case Submitted():
+                self._submitted(event)
+            case Wished():
+                self._wished(event, now)
+            case RangeChanged():
+                self._range_changed(event)
+            case Described(spec=spec):
+                self.spec = spec
+                self._decide()
+            case Drained(kill=kill):
+                self.draining = True
+                self._killing = self._killing or kill
+                self._decide()
+            case Decided(decision=decision):
+                self._decided(decision, now)
+            case Foretold():
+                self._foretold(event)
+            case Looked():
+                self._looked(event, now)
+            case Answered(action=action):
+                self._answered(action, now)
+            case Unanswered(action=action, why=why):
+                self._unanswered(action, why, now)
+            case _:
+                assert_never(event)
+        return self._commands
+
+    # What others may ask --------------------------------------------------------------------------
+
+    def to_look_at(self) -> list[ScheduledJob]:
+        """The jobs that have processes, as far as anybody knows."""
+        return [job for job in self.jobs.values() if job.running]
+
+    def snapshot(
+        self, now: float, *, memory: object, newcomer: ScheduledJob | None = None
+    ) -> Snapshot:
+        """The jobs that may run as a policy sees them.
+
+        Args:
+            memory: what the last cycle left.
+            newcomer: is shown as well, with jobs that only wait for their next start: to ask what
+                would happen to it.
+        """
+        jobs = [job for job in self.jobs.values() if job.life.may_run]
+        if newcomer is None:
+            jobs = [job for job in jobs if job.running or job.starts.not_before <= now]
+        else:
+            jobs.append(newcomer)
+        lost = self.nodes.lost
+        try:
+            return self._tracking.snapshot(jobs, self.spec, lost=lost, memory=memory, now=now)
+        finally:
+            if newcomer is not None:
+                self._tracking.forget(newcomer)
+
+    def state(self, job: ScheduledJob, now: float) -> JobState:
+        """One job as a policy sees it."""
+        return self._tracking.state(job, self.spec, now)
+
+    def is_known(self, job: ScheduledJob) -> bool:
+        """True if its deadline can be judged."""
+        return self._tracking.is_known(job)
+
+    def wake_at(self, decided: float) -> float:
+        """When to decide again even if nothing happens.
+
+        Args:
+            decided: when it was decided last.
+        """
+        due = math.inf
+        for job in self.jobs.values():
+            if job.running:
+                waits = job.profile is not None and job.target < job.profile.size
+                due = min(due, decided + (_RETRY if waits else REPLAN))
+            elif job.starts.not_before > decided:  # the last cycle left it out
+                due = min(due, job.starts.not_before)
+        return due
+
+    # What is to be written down -------------------------------------------------------------------
+
+    def _save(self, job: ScheduledJob) -> None:
+        self._commands.append(Save(job))
+
+    def _note(
+        self,
+        job: ScheduledJob,
+        event: str,
+        *,
+        before: int = 0,
+        after: int = 0,
+        reason: str = "",
+        detail: str = "",
+    ) -> None:
+        self._commands.append(Note(job.id, event, before, after, reason, detail))
+
+    def _learn_cost(self, kind: str, seconds: float) -> None:
+        self._commands.append(LearnCost(kind, max(0.0, seconds)))
+
+    def _decide(self) -> None:
+        self._commands.append(Decide())
+
+    def _happen(
+        self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
+    ) -> bool:
+        """Take a step of the job's life; False where that cannot happen to it."""
+        life = after(job.life, happening)
+        if life is None:
+            return False
+        before = job.life
+        job.life = life
+        if life.ended:
+            job.ended = now
+            job.allocation = replace(job.allocation, plan={})
+            del self.jobs[job.id]
+            self._tracking.forget(job)
+        self._save(job)
+        if life.phase is not before.phase:
+            self._note(job, life.phase.value, detail=detail)
+        elif life.wish is not before.wish:
+            self._note(job, happening.value, detail=detail)
+        return True
+
+    def _must(
+        self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
+    ) -> None:
+        """As `_happen`, where nothing else would make sense."""
+        if not self._happen(job, happening, now=now, detail=detail):
+            raise InternalError(
+                f"{job.id} is {job.life.phase.value}: {happening.value} cannot happen to it"
+            )
+
+    # What people want -----------------------------------------------------------------------------
+
+    def _submitted(self, event: Submitted) -> None:
+        job = event.job
+        self.jobs[job.id] = job
+        self._save(job)
+        self._note(job, "submitted", detail=event.detail)
+        self._decide()
+
+    def _wished(self, event: Wished, now: float) -> None:
+        job = self.jobs.get(event.job)
+        if job is None:
+            return
+        changed = self._happen(job, event.wish, now=now, detail=event.detail)
+        # What is held has no plan; it is judged again when it is released. Who asks twice takes no
+        # promise away.
+        if changed and event.wish is not Happening.CANCEL:
+            job.judgement = job.judgement.withdrawn()
+            self._save(job)
+        self._decide()
+
+    def _range_changed(self, event: RangeChanged) -> None:
+        job = self.jobs.get(event.job)
+        if job is None:
+            return
+        submission = job.submission.within(event.workers)
+        if submission != job.submission:
+            job.submission = submission
+            self._save(job)
+            self._note(job, "resized", detail=event.detail)
+        self._decide()
+
+    # What the policy says -------------------------------------------------------------------------
+
+    def _decided(self, decision: Decision, now: float) -> None:
+        for verdict in decision.verdicts:
+            job = self.jobs.get(verdict.job)
+            # It may have been cancelled while this was decided.
+            if job is not None and job.life.may_run:
+                self._judged(job, verdict, now)
+        for job in self.jobs.values():
+            plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
+            if plan != job.allocation.plan:
+                self._planned(job, plan, decision, now)
+
+    def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
+        job.judgement = judge(verdict, job.submission.deadline)
+        said = "refused" if isinstance(verdict, Rejected) else "accepted"
+        self._note(
+            job,
+            "promised" if job.promised else said,
+            reason=job.judgement.reason,
+            detail=verdict.detail,
+        )
+        if job.judgement.standing is not Standing.REFUSED:
+            self._must(job, Happening.ADMIT, now=now)
+        elif not self._happen(job, Happening.REFUSE, now=now, detail=verdict.detail):
+            self._save(job)  # its processes end first
+
+    def _planned(self, job: ScheduledJob, plan: ByNode, decision: Decision, now: float) -> None:
+        before = job.workers
+        job.allocation = replace(job.allocation, plan=plan)
+        self._tracking.want(job, now)
+        self._save(job)
+        if job.workers != before:
+            reason, detail = decision.reasons.get(job.id, ("", ""))
+            after_it = job.workers
+            self._note(
+                job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
+            )
+        if len(self.spec.cluster.nodes) > 1 and plan:
+            where = ", ".join(f"{count} on {node}" for node, count in plan.items())
+            self._note(job, "placed", detail=where)
+
+    def _foretold(self, event: Foretold) -> None:
+        for id, end in event.ends.items():
+            job = self.jobs.get(id)  # it may have ended meanwhile
+            if job is not None and self._tracking.is_measured(job):
+                estimate = Estimate(at=event.at, finish=end, step=job.progress.step)
+                before = job.estimates
+                job.estimates = before.then(estimate, job.progress.steps)
+                if job.estimates.saved != before.saved:
+                    self._save(job)
+
+    # What is seen ---------------------------------------------------------------------------------
+
+    def _looked(self, event: Looked, now: float) -> None:
+        self._tracking.look(now)
+        nodes = NodesSeen(event.nodes)
+        if nodes.lost != self.nodes.lost:
+            self._decide()
+        for what, detail in nodes.news(self.nodes):
+            self._commands.append(Note(_CLUSTER, what, detail=detail))
+        self.nodes = nodes
+        for id, seen in event.seen.items():
+            job = self.jobs.get(id)
+            if job is not None and job.running:
+                self._see(job, seen, now)
+        self._take_steps(now)
+
+    def _see(self, job: ScheduledJob, seen: Seen, now: float) -> None:
+        tracking = self._tracking
+        looked = tracking.track(job).looked
+        before = job.progress
+        attained = before.attained
+        if looked is not None:
+            attained += job.target * max(0.0, now - looked)
+        news = tracking.has_news(job, seen)
+        half = seen.steps is not None and before.step < seen.steps / 2 <= seen.step
+        if news or tracking.is_due_to_teach(job, now, every=REPLAN):
+            tracking.has_taught(job, seen, now)
+            self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
+        tracking.see(job, seen, now)
+        job.allocation = replace(
+            job.allocation,
+            coming=still_coming(
+                job.allocation.coming,
+                seen.workers,
+                gone=self.nodes.gone,
+                waited=now - job.allocation.changed,
+                grace=self.spec.grace,
+            ),
+        )
+        job.progress = replace(
+            before,
+            attained=attained,
+            step=seen.step,
+            steps=seen.steps or before.steps,
+            started=before.started or seen.first_step,
+        )
+        tracking.reckon(job)
+        if self._profiled(job, now) or news or half:
+            self._decide()  # this job can be judged now, or others like it that wait
+        self._note_memory(job, seen)
+        if not seen.alive:
+            self._settle(job, seen, now)
+
+    def _note_memory(self, job: ScheduledJob, seen: Seen) -> None:
+        known = job.starts.out_of_memory
+        news = seen.out_of_memory[known:]
+        if news:
+            job.starts = replace(job.starts, out_of_memory=known + len(news))
+            self._save(job)
+        for who in news:
+            self._note(job, "out of memory", detail=who)
+
+    def _profiled(self, job: ScheduledJob, now: float) -> bool:
+        """Go on with the profile of a new model; True if it has got any further."""
+        before = job.profile
+        said = self._tracking.advance(job, self.spec, now)
+        if job.profile != before:
+            self._save(job)
+        if said:
+            self._note(job, "measured", detail=said)
+        return job.profile != before
+
+    def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
+        """Its processes have ended: for good, or until it has workers again."""
+        self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
+        asked = not job.allocation.told
+        job.allocation = replace(job.allocation, told={}, coming={})
+        job.summary = seen.summary
+        job.problem = seen.problem
+        begun = self._tracking.end(job, now).begun
+        self._questions.pop(job.id, None)  # what it owed ends with its processes
+        if seen.outcome == "done":
+            error = errors_of(job.estimates.first, job.estimates.half, now)
+            self._must(job, Happening.FINISH, now=now, detail=error)
+        elif seen.outcome == "failed" and seen.who != "environment":
+            self._must(job, Happening.FAIL, now=now, detail=seen.problem)
+        elif asked:
+            job.starts = replace(job.starts, setbacks=0)
+            self._must(job, Happening.STOP, now=now)
+        else:
+            self._set_back(job, now, stepped=seen.step > begun)
+        if not job.life.ended and job.judgement.standing is Standing.REFUSED:
+            self._must(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
+        self._decide()
+
+    def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
+        """Nobody asked for this end: it starts again, later each time, but not for ever."""
+        setbacks = 1 if stepped else job.starts.setbacks + 1
+        wait = _BACKOFF * (2 ** (setbacks - 1) - 1)
+        job.starts = replace(job.starts, setbacks=setbacks, not_before=now + wait)
+        detail = job.problem or self.nodes.problem or "its processes died"
+        if setbacks < _MOST_SETBACKS:
+            self._must(job, Happening.STOP, now=now, detail=detail)
+            return
+        job.problem = f"{setbacks} starts in a row came to nothing, the last: {detail}"
+        self._must(job, Happening.FAIL, now=now, detail=job.problem)
+
+    # What is done ---------------------------------------------------------------------------------
+
+    def _take_steps(self, now: float) -> None:
+        steps = [*self._to_confirm(), *self._towards_the_plan(now)]
+        self._remember(steps, now)
+        for action in steps:
+            job = self.jobs[action.job]
+            match action:
+                case Start(workers=workers):
+                    self._start(job, workers, now)
+                case Force(workers=workers):
+                    self._force(job, workers, now)
+                case _ if job.id in self._questions:
+                    pass  # one at a time
+                case Leave():
+                    self._commands.append(action)
+                case Suspend() if not self._tracking.has_stepped(job):
+                    # It warms up, and has nothing that a checkpoint could keep.
+                    self._agreed(job, {}, now)
+                    self._commands.append(Force(job.id, {}))
+                case Resize() | Suspend():
+                    self._questions[job.id] = _Question(action, job.starts.launches)
+                    self._commands.append(action)
+                case _:
+                    assert_never(action)
+
+    def _to_confirm(self) -> list[Action]:
+        """Processes of an earlier life are asked again: nobody knows whether they heard the last
+        question.
+        """
+        return [
+            Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
+            for job in self.jobs.values()
+            if job.running and not self._tracking.track(job).confirmed
+        ]
+
+    def _towards_the_plan(self, now: float) -> list[Action]:
+        holdings: list[Holding] = []
+        desired: dict[str, ByNode] = {}
+        for job in self.jobs.values():
+            seen = self._tracking.track(job).seen
+            at = job.allocation
+            target = at.told
+            question = self._questions.get(job.id)
+            if question is not None and isinstance(question.action, Resize):
+                # It may have heard: the devices are nobody else's.
+                target = most(target, question.action.workers)
+            holdings.append(
+                Holding(
+                    job.id,
+                    job.running,
+                    most(seen.workers, at.coming),
+                    target,
+                    at.asked if self._gives(job) else None,
+                    at.home,
+                    seen.agents,
+                    self._asked.get(job.id),
+                )
+            )
+            may_start = job.life.may_run and job.starts.not_before <= now
+            desired[job.id] = at.plan if may_start and not self.draining else {}
+        if self._killing:
+            return [Force(one.job, {}) for one in holdings if one.alive]
+        nodes = self.nodes.devices(self.spec.cluster)
+        capacity = self.spec.capacity
+        grace = self.spec.grace
+        return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
+
+    def _gives(self, job: ScheduledJob) -> bool:
+        """True if it has more than it was asked to have."""
+        told = job.allocation.told
+        return not told or not within(self._tracking.track(job).seen.workers, told)
+
+    def _remember(self, steps: Sequence[Action], now: float) -> None:
+        """Note since when who is asked has not answered; who starts anew, or is to do nothing more,
+        owes no answer.
+        """
+        asked = [step.job for step in steps if isinstance(step, Resize | Suspend)]
+        forced = {step.job for step in steps if isinstance(step, Force)}
+        begun = {step.job for step in steps if isinstance(step, Start)}
+        still = [job for job in self._asked if job in forced or job in self._questions]
+        owing = [*asked, *(job for job in still if job not in begun)]
+        self._asked = {job: self._asked.get(job, now) for job in owing}
+
+    def _start(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        """Written down first: a scheduler that dies in between finds no processes, and starts them
+        then.
+        """
+        job.profile = job.profile or self._tracking.profile(job, self.spec)
+        job.starts = replace(job.starts, launches=job.starts.launches + 1)
+        self._tracking.begin(job, now)
+        home = max(workers, key=lambda node: workers[node])
+        job.allocation = replace(job.allocation, home=home)
+        self._retarget(job, workers, now)
+        self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
+        self._commands.append(Start(job.id, workers))
+
+    def _force(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        track = self._tracking.track(job)
+        if self._killing:
+            self._retarget(job, {}, now)  # nobody calls it a setback
+        elif track.forced != workers:
+            track.forced = workers
+            left = sum(workers.values())
+            grace = self.spec.grace
+            asked = self._asked.get(job.id)
+            why = f"it had {grace:g} s to go to {counted(left, 'worker')}"
+            if asked is not None:
+                why = f"its master did not answer for {now - asked:.1f} s, of {grace:g}"
+            self._note(job, "forced", after=left, detail=why)
+        self._commands.append(Force(job.id, workers))
+
+    def _retarget(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        cost = self._tracking.change(job, workers, now)
+        told = job.allocation.told
+        grown = {node: count for node, count in workers.items() if count > told.get(node, 0)}
+        job.allocation = replace(
+            job.allocation,
+            told=dict(workers),
+            coming=most(job.allocation.coming, grown),
+            changed=now,
+            ready=now + cost,
+        )
+
+    # What processes say ---------------------------------------------------------------------------
+
+    def _answered(self, action: Start | Resize | Suspend, now: float) -> None:
+        job = self.jobs.get(action.job)
+        if isinstance(action, Start):
+            if job is not None:
+                job.starts = replace(job.starts, vain=0)
+            return
+        question = self._questions.pop(action.job, None)
+        if job is not None and question is not None:
+            workers = action.workers if isinstance(action, Resize) else {}
+            if job.running and job.starts.launches == question.launch:
+                self._agreed(job, workers, now)
+
+    def _agreed(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        """Its processes said yes."""
+        track = self._tracking.track(job)
+        since = self._asked.pop(job.id, None)
+        # Else its time runs already.
+        if not within(job.allocation.told, workers) and not self._gives(job):
+            job.allocation = replace(job.allocation, asked=since or now)
+            track.forced = None
+        track.confirmed = True
+        if workers != job.allocation.told:
+            self._retarget(job, workers, now)
+            self._save(job)
+
+    def _unanswered(self, action: Start | Resize | Suspend, why: str, now: float) -> None:
+        """What comes to nothing is tried again at a later look; a start that the environment does
+        not allow is no fault of the job's, and is tried for as long as that takes.
+        """
+        if not isinstance(action, Start):
+            self._questions.pop(action.job, None)
+            return
+        job = self.jobs.get(action.job)
+        if job is None or not job.running:
+            return
+        vain = job.starts.vain
+        wait = min(_LONGEST_BACKOFF, _BACKOFF * 2**vain)
+        job.allocation = replace(job.allocation, told={}, coming={})
+        job.problem = why
+        self._tracking.end(job, now)
+        job.starts = replace(job.starts, vain=vain + 1, not_before=now + wait)
+        self._must(job, Happening.STOP, now=now, detail=why)
+        self._decide()

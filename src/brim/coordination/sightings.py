@@ -1,0 +1,124 @@
+"""What is seen of nodes and of the processes of jobs. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brim.domain.cluster import Cluster
+from brim.domain.measuring import Measured
+
+
+class Reached(NamedTuple):
+    """The first step on a number of workers, and when it was made."""
+
+    workers: int
+    at: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is so of one job's processes.
+
+    Args:
+        alive: it has some.
+        workers: worker processes among them, by node.
+        agents: the nodes on which it has agents, or is about to have.
+        step, steps: committed, and planned in all (None: it has not said so yet).
+        saved: when its last checkpoint was written.
+        last_step: when it was made.
+        out_of_memory: the first workers that were lost for it, in words, since the job began.
+        reached: the first step on the workers that it has.
+        outcome: `done`, `failed`, something else that says that it can go on, or empty.
+        who: must act, where it failed.
+    """
+
+    alive: bool
+    workers: Mapping[str, int] = field(default_factory=dict)
+    agents: frozenset[str] = frozenset()
+    step: int = 0
+    steps: int | None = None
+    saved: float = 0.0
+    first_step: float | None = None
+    last_step: float | None = None
+    out_of_memory: tuple[str, ...] = ()
+    reached: Reached | None = None
+    outcome: str = ""
+    who: str = ""
+    problem: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
+
+
+class NodeSeen(NamedTuple):
+    """What is so of one node.
+
+    Attributes:
+        up: jobs can be started on it.
+        gone: it was up, or was started in vain, and is not up now: what ran on it has ended.
+        lost: it is gone, and nobody should count on it for now.
+        pid: of its agent; 0 where it is not up.
+        again: seconds until its agent is started again.
+        problem: why it is not up.
+    """
+
+    up: bool
+    gone: bool = False
+    lost: bool = False
+    pid: int = 0
+    again: float = 0.0
+    problem: str = ""
+
+
+class NodesSeen:
+    """The nodes as they were seen last: the devices of a node that is lost are nobody's until it is
+    back.
+
+    Args:
+        seen: by name; empty before the first look.
+    """
+
+    __slots__ = ("_away", "seen")
+
+    def __init__(self, seen: Mapping[str, NodeSeen]) -> None:
+        self.seen = seen
+        self._away = frozenset(name for name, node in seen.items() if node.lost)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Those that have no devices for plans.
+
+        Where all are lost nothing can be done anyway, and no promise is to be given up for it: then
+        they count as if they were there.
+        """
+        return self._away if len(self._away) < len(self.seen) else frozenset()
+
+    def news(self, before: NodesSeen) -> list[tuple[str, str]]:
+        """An event and a sentence for each node that was lost or came back since."""
+        lost = sorted(self._away - before._away)
+        back = sorted((before._away - self._away) & self.seen.keys())
+        return [
+            *(("node lost", f"{name}: {self.seen[name].problem}") for name in lost),
+            *(("node back", name) for name in back),
+        ]
+
+    def devices(self, cluster: Cluster) -> dict[str, int]:
+        """The devices on which something can be started now, by node."""
+        up = {name for name, node in self.seen.items() if node.up}
+        return {node.id: node.devices if node.id in up else 0 for node in cluster.nodes}
+
+    @property
+    def gone(self) -> frozenset[str]:
+        """Those of which all processes have ended."""
+        return frozenset(name for name, node in self.seen.items() if node.gone)
+
+    @property
+    def problem(self) -> str:
+        """Which nodes are gone, and when they may be back; empty where none is."""
+        return "; ".join(
+            f"node {name}: {node.problem}; it is started again in {node.again:.0f} s"
+            for name, node in self.seen.items()
+            if node.gone
+        )

@@ -1,0 +1,137 @@
+"""A scheduled job as it is remembered: a few values, each of one thing. Pure.
+
+Only `brim.coordination.scheduled_jobs` changes them while a scheduler runs, and
+`brim.storage.book` keeps them on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.domain.estimates import Estimates
+from brim.domain.lifecycle import Life, Phase
+from brim.domain.profiling import Profile
+from brim.domain.schedule import UNJUDGED, Judgement
+from brim.domain.submission import Submission
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The workers of a job by node: what it should have, and what its processes were asked to have.
+
+    Args:
+        plan: the workers that the last plan gives it.
+        told: the workers that its processes were last asked to have, and said yes to.
+        coming: that they were asked to have and have not been seen to have: as many may yet be
+            forked, whatever they were asked for since.
+        home: the node of the agent that keeps its master.
+        changed: when `told` last changed.
+        ready: until when that change costs it progress.
+        asked: when it was last asked for fewer workers.
+    """
+
+    plan: Mapping[str, int] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
+    coming: Mapping[str, int] = field(default_factory=dict)
+    home: str = ""
+    changed: float = 0.0
+    ready: float = 0.0
+    asked: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgress:
+    """How far a job is.
+
+    Args:
+        step: that it has committed.
+        steps: that it will have; None until it has said so.
+        started: when its first step was made.
+        attained: worker-seconds that it has had.
+    """
+
+    step: int = 0
+    steps: int | None = None
+    started: float | None = None
+    attained: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """How often the processes of a job were started, and what that came to.
+
+    Args:
+        launches: starts in all.
+        setbacks: ends of its processes in a row that nobody asked for and that brought no step.
+        vain: starts in a row that the environment did not allow.
+        not_before: no processes are started before this.
+        out_of_memory: its workers that were lost for memory and stand in its story.
+    """
+
+    launches: int = 0
+    setbacks: int = 0
+    vain: int = 0
+    not_before: float = 0.0
+    out_of_memory: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ScheduledJob:
+    """What the scheduler knows of one job; times are seconds since 1970.
+
+    Jobs are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …), has
+    a default that is right for the jobs of before. A field that goes, or gets another name or type,
+    takes a step in `brim.storage.migrations`.
+
+    Args:
+        key: what its owner submitted it with, see `brim.wire.cluster.Submit`.
+        user: the account that its processes are of, and its directory; empty: the scheduler's.
+        profile: how far its model was measured, while it is.
+        problem: why its processes ended last, where that was one.
+        summary: as `brim train --json` prints it, once it has ended.
+    """
+
+    number: int
+    id: str
+    submission: Submission
+    submitted: float
+    key: str = ""
+    user: str = ""
+    life: Life = field(default_factory=Life)
+    ended: float | None = None
+    judgement: Judgement = UNJUDGED
+    allocation: Allocation = field(default_factory=Allocation)
+    progress: JobProgress = field(default_factory=JobProgress)
+    starts: Starts = field(default_factory=Starts)
+    estimates: Estimates = field(default_factory=Estimates)
+    profile: Profile | None = None
+    problem: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def running(self) -> bool:
+        """True while it has processes."""
+        return self.life.phase is Phase.RUNNING
+
+    @property
+    def promised(self) -> bool:
+        """True while its deadline is promised."""
+        return self.judgement.promised
+
+    @property
+    def workers(self) -> int:
+        """The workers that the last plan gives it."""
+        return sum(self.allocation.plan.values())
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The workers that its processes were last asked to have, by node, its home first."""
+        at = self.allocation
+        return dict(sorted(at.told.items(), key=lambda each: each[0] != at.home))
+
+    @property
+    def target(self) -> int:
+        """How many those are."""
+        return sum(self.allocation.told.values())
