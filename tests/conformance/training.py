@@ -23,9 +23,9 @@ from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.loop import run_cluster
-from brim.policies.foresee import foresee
 from brim.scheduler.loop import Scheduler, decide
 from brim.scheduler.replay import Replay, replay
+from brim.simulator.engine import foresee
 from brim.storage.book import Book
 from brim.storage.database import Database
 from conformance.worlds import FakeProcesses

@@ -9,11 +9,10 @@ import pytest
 
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import BELIEVED, OVERHEADS, Overheads
-from brim.domain.schedule import JobState, Snapshot, Standing
+from brim.domain.schedule import Decision, JobState, Reason, Rejected, Snapshot, Standing
 from brim.policies.cycle import cycle
-from brim.policies.foresee import foresee
 from brim.policies.named import POLICIES
-from brim.simulator.engine import Settings, simulate
+from brim.simulator.engine import Settings, foresee, simulate
 from workloads import CONCAVE, random_jobs
 
 CLUSTER = Cluster.parse("1x8")
@@ -53,3 +52,30 @@ def test_who_will_not_run_has_no_end() -> None:
     )
     decide = partial(cycle, policy=POLICIES["brim"], placed=False)
     assert list(foresee(snapshot, decide(snapshot), decide)) == [one.job.id]
+
+
+def all_at_once(snapshot: Snapshot) -> Decision:
+    return Decision(workers={state.job.id: 2 for state in snapshot.jobs})
+
+
+def two_of(overheads: Overheads) -> Snapshot:
+    one = JobState(replace(random_jobs(0, 1)[0], curve=CONCAVE), 100.0, workers=2)
+    other = one._replace(job=replace(one.job, id="other"))
+    return Snapshot(now=0.0, cluster=CLUSTER, capacity=8, jobs=(one, other), overheads=overheads)
+
+
+def test_who_is_refused_has_no_end() -> None:
+    snapshot = two_of(OVERHEADS["none"])
+    no = Rejected(job="other", reason=Reason.TOO_LATE, detail="alone 9 s late")
+    kept = snapshot.jobs[0].job.id
+    decision = Decision(workers={kept: 2}, verdicts=(no,), wake=1.0)
+    assert list(foresee(snapshot, decision, all_at_once)) == [kept]
+    runs = replace(decision, verdicts=(replace(no, runs=True),))
+    assert list(foresee(snapshot, runs, all_at_once)) == [kept, "other"]
+
+
+def test_who_goes_to_other_devices_pays_for_it() -> None:
+    snapshot = two_of(OVERHEADS["published"])
+    decision = replace(all_at_once(snapshot), moved=frozenset({"other"}))
+    stays, moves = foresee(snapshot, decision, all_at_once).values()
+    assert moves - stays == OVERHEADS["published"].cost(2, 2, moved=True)

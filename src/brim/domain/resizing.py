@@ -60,8 +60,20 @@ class Overheads:
         >>> BELIEVED.paid_ahead.cost(0, 4), BELIEVED.paid_ahead.cost(4, 2)
         (3.5, 0.8)
         """
-        start = None if self.start is None else self.start + self.end
-        return replace(self, fixed=self.fixed + self.end, start=start) if self.end else self
+        return self._with_fixed(self.end)
+
+    @property
+    def paid_behind(self) -> Overheads:
+        """As they are, of what policies see: the inverse of `paid_ahead`.
+
+        >>> BELIEVED.paid_ahead.paid_behind.cost(0, 4)
+        3.0
+        """
+        return self._with_fixed(-self.end)
+
+    def _with_fixed(self, more: float) -> Overheads:
+        start = None if self.start is None else self.start + more
+        return replace(self, fixed=self.fixed + more, start=start) if more else self
 
 
 # `published`: the model of ElasticFlow's simulator without its cache of earlier placements (section

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from brim.coordination.scheduled_jobs import Foretold
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.interfaces import Clock
-from brim.policies.foresee import foresee
+from brim.simulator.engine import foresee
 
 _PAUSE = 1.0  # seconds between two estimates, at least,
 _SHARE = 0.05  # and of a processor's time, at most

@@ -1,30 +1,34 @@
 """The simulated cluster: time jumps from event to event, jobs progress by their curves, a policy
 decides.
 
-The clock is virtual: nothing here waits or reads the time of day.
+A simulation runs it from the first job to the last, a forecast from what a live cluster is to a
+horizon. The clock is virtual: nothing here waits or reads the time of day.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.schedule import (
-    Admitted,
+    UNJUDGED,
     Decision,
     JobState,
+    Judgement,
     Policy,
     Rejected,
     Snapshot,
     Standing,
     Verdict,
+    judge,
 )
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
@@ -36,6 +40,8 @@ from brim.simulator.run import Change, Outcome, Run
 # A job that would end within a microsecond has ended: floating-point time is no finer than that at
 # 10^7 s.
 _EPSILON = 1e-6
+_FAR = 60  # cycles that are run ahead; who runs then is believed to go on as it is
+_NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +77,23 @@ class Settings:
 
 
 @dataclass(slots=True)
-class _Live:
-    """One unfinished job, as the cluster knows it."""
+class _SimulatedJob:
+    """One unfinished job, as the cluster knows it.
+
+    Args:
+        factor: its true speed over that of its curve.
+        caution: what plans count on, over what was measured.
+        unsaved: seconds since its last checkpoint, where nothing says how far apart these are.
+    """
 
     job: Job
     factor: float
     remaining: float
+    caution: float = 1.0
+    unsaved: float = 0.0
+    unmeasured: bool = False
     workers: int = 0
-    standing: Standing = Standing.WAITING
+    judgement: Judgement = UNJUDGED
     attained: float = 0.0
     since: float = 0.0
     ready: float = 0.0
@@ -89,7 +104,6 @@ class _Live:
     started: float | None = None
     finish: float = math.inf
     breaks: float = math.inf
-    promised: bool = False
     changes: int = 0
     verdict: Verdict | None = None
 
@@ -120,6 +134,32 @@ def simulate(
     return world.run()
 
 
+def foresee(snapshot: Snapshot, decision: Decision, decide: Policy) -> dict[str, float]:
+    """Return when every job would end if nothing new happened, on the snapshot's clock, by id.
+
+    Args:
+        decision: what was decided on `snapshot`.
+        decide: decides from then on, each time that a job ends or a decision is due again.
+
+    Returns:
+        Jobs that would not run within the cycles that are looked ahead are not in it.
+    """
+    world = _World.ahead_of(snapshot)
+    _at_once(_run_ahead(world, decision, decide))
+    ends = {one.job.id: one.finished for one in world.outcomes if one.finished is not None}
+    return ends | {id: one.finish for id, one in world.jobs.items() if one.finish < math.inf}
+
+
+async def _run_ahead(world: _World, decision: Decision, decide: Policy) -> None:
+    await world.apply(decision)
+    for _ in range(_FAR):
+        due = decision.wake is not None and decision.wake > world.now
+        if not await world.wait(decision.wake if due else None):
+            return
+        decision = decide(await world.observe())
+        await world.apply(decision)
+
+
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
     """Run what awaits nothing but this module: its clock jumps, so it never has to be resumed."""
     try:
@@ -143,7 +183,7 @@ class _World:
         self.cluster, self.settings = cluster, settings
         self.progress = progress
         self.rng = random.Random(settings.seed)  # nosec: a simulation, not a secret
-        self.live: dict[str, _Live] = {}
+        self.jobs: dict[str, _SimulatedJob] = {}
         self.outcomes: list[Outcome] = []
         self.changes: list[Change] = []
         self.verdicts: list[tuple[float, Verdict]] = []
@@ -152,13 +192,52 @@ class _World:
         self.arrived: tuple[str, ...] = ()
         self.next = 0
         self.capacity = cluster.devices
+        self.overheads = settings.overheads.paid_ahead  # as policies see them
+        self.is_ahead = False  # of a live cluster, of which not all is known
         self.steps = list(settings.capacity)
         self.cycles = 0
         self.last = -math.inf
         self.now = self.queue[0].submitted if self.queue else 0.0
 
+    @classmethod
+    def ahead_of(cls, snapshot: Snapshot) -> _World:
+        """What a snapshot shows, with nobody to come."""
+        settings = Settings(
+            overheads=snapshot.overheads.paid_behind,
+            tenants=snapshot.tenants,
+            promise=snapshot.promise,
+        )
+        world = cls((), snapshot.cluster, settings)
+        world.is_ahead = True
+        world.now = snapshot.now
+        world.overheads = snapshot.overheads
+        world.capacity = snapshot.capacity
+        for state in snapshot.jobs:
+            world.jobs[state.job.id] = world.going_on(state)
+        return world
+
+    def going_on(self, state: JobState) -> _SimulatedJob:
+        """A job as a policy sees it, whose end is put before its progress there."""
+        one = _SimulatedJob(
+            job=state.job,
+            factor=1.0,
+            remaining=state.remaining,
+            caution=state.pace,
+            unsaved=state.unsaved,
+            unmeasured=state.unmeasured,
+            workers=state.workers,
+            judgement=Judgement(standing=state.standing),
+            attained=state.attained,
+            since=self.now,
+            ready=state.ready - self.settings.overheads.end if state.workers else state.ready,
+            changed=state.changed,
+            pace=state.pace,
+        )
+        self._schedule(one)
+        return one
+
     def busy(self) -> bool:
-        return bool(self.live) or self.next < len(self.queue)
+        return bool(self.jobs) or self.next < len(self.queue)
 
     async def wait(self, until: float | None) -> bool:
         """Go to the next event, and let what is due happen,
@@ -167,10 +246,12 @@ class _World:
         wake = math.inf if until is None else until
         while self.busy():
             self.now = self._next_event(wake)
+            if self.now == math.inf and self.is_ahead:
+                return False
             if self.now == math.inf:
-                idle = ", ".join(list(self.live)[:3])
+                idle = ", ".join(list(self.jobs)[:3])
                 raise InternalError(
-                    f"the policy left {len(self.live)} jobs waiting for ever, such as {idle}"
+                    f"the policy left {len(self.jobs)} jobs waiting for ever, such as {idle}"
                 )
             while self.steps and self.steps[0][0] <= self.now + _EPSILON:
                 self.capacity = self.steps.pop(0)[1]
@@ -178,7 +259,7 @@ class _World:
             self.arrived = self._arrivals()
             if self.progress is not None:
                 self.progress(len(self.outcomes))
-            if self.live:
+            if self.jobs:
                 return True
             self.last = self.now
             self.usage.append((self.now, 0, 0))
@@ -186,9 +267,9 @@ class _World:
         return False
 
     def _next_event(self, wake: float) -> float:
-        soon = min((live.finish for live in self.live.values()), default=math.inf)
+        soon = min((one.finish for one in self.jobs.values()), default=math.inf)
         if self.settings.failures:
-            soon = min(soon, min((live.breaks for live in self.live.values()), default=math.inf))
+            soon = min(soon, min((one.breaks for one in self.jobs.values()), default=math.inf))
         if self.next < len(self.queue):
             soon = min(soon, self.queue[self.next].submitted)
         soon = max(soon, self.last + self.settings.slot)
@@ -198,38 +279,36 @@ class _World:
 
     def _advance(self) -> None:
         now, done = self.now, []
-        for live in self.live.values():
-            if live.workers:
-                start = live.since if live.since > live.ready else live.ready
-                until = min(now, live.finish)
-                live.attained += live.workers * (until - live.since)
-                until = min(until, live.finish - self.settings.overheads.end)
+        for one in self.jobs.values():
+            if one.workers:
+                start = one.since if one.since > one.ready else one.ready
+                until = min(now, one.finish)
+                one.attained += one.workers * (until - one.since)
+                until = min(until, one.finish - self.settings.overheads.end)
                 if until > start:
-                    live.remaining = max(live.remaining - live.rate * (until - start), _EPSILON)
-                    live.pace = live.factor * live.slowed
-                if live.finish <= now + _EPSILON:
-                    done.append(live)
-                elif live.breaks <= now:
-                    self._fail(live)
-            live.since = now
-        for live in done:
-            del self.live[live.job.id]
-            self.outcomes.append(_outcome(live, live.finish))
+                    one.remaining = max(one.remaining - one.rate * (until - start), _EPSILON)
+                    one.pace = one.caution * one.factor * one.slowed
+                if one.finish <= now + _EPSILON:
+                    done.append(one)
+                elif one.breaks <= now:
+                    self._fail(one)
+            one.since = now
+        for one in done:
+            del self.jobs[one.job.id]
+            self.outcomes.append(_outcome(one, one.finish))
             if self.settings.record:
-                self.changes.append(
-                    Change(live.finish, live.job.id, live.workers, 0, "finished", "")
-                )
+                self.changes.append(Change(one.finish, one.job.id, one.workers, 0, "finished", ""))
 
-    def _fail(self, live: _Live) -> None:
-        undone = min(live.job.work - live.remaining, live.rate * self.settings.overheads.lost)
-        live.remaining += undone
-        live.ready = self.now + self.settings.overheads.recovery
-        live.since = self.now
-        self._schedule(live)
+    def _fail(self, one: _SimulatedJob) -> None:
+        undone = min(one.job.work - one.remaining, one.rate * self.settings.overheads.lost)
+        one.remaining += undone
+        one.ready = self.now + self.settings.overheads.recovery
+        one.since = self.now
+        self._schedule(one)
         if self.settings.record:
             text = f"a worker died: {undone:.0f} steps to redo"
             self.changes.append(
-                Change(self.now, live.job.id, live.workers, live.workers, "failed", text)
+                Change(self.now, one.job.id, one.workers, one.workers, "failed", text)
             )
 
     def _arrivals(self) -> tuple[str, ...]:
@@ -241,7 +320,9 @@ class _World:
             self.next += 1
             error = self.settings.profile_error
             factor = 1.0 + self.rng.uniform(-error, error) if error else 1.0
-            self.live[job.id] = _Live(job=job, factor=factor, remaining=job.work, since=self.now)
+            self.jobs[job.id] = _SimulatedJob(
+                job=job, factor=factor, remaining=job.work, since=self.now
+            )
             arrived.append(job.id)
         return tuple(arrived)
 
@@ -251,10 +332,10 @@ class _World:
         states = tuple(
             [
                 JobState(
-                    live.job, live.remaining, live.workers, live.standing, live.attained, self._ready(live),
-                    live.changed, live.pace, self._unsaved(live) if rights else 0.0,
+                    one.job, one.remaining, one.workers, one.judgement.standing, one.attained, self._ready(one),
+                    one.changed, one.pace, self._unsaved(one) if rights else 0.0, _NOWHERE, one.unmeasured,
                 )
-                for live in self.live.values()
+                for one in self.jobs.values()
             ]
         )  # fmt: skip
         return Snapshot(
@@ -263,27 +344,27 @@ class _World:
             capacity=self.capacity,
             jobs=states,
             arrived=self.arrived,
-            overheads=self.settings.overheads.paid_ahead,
+            overheads=self.overheads,
             tenants=self.settings.tenants,
             promise=self.settings.promise,
             memory=self.memory,
         )
 
-    def _ready(self, live: _Live) -> float:
+    def _ready(self, one: _SimulatedJob) -> float:
         """From when on it makes progress, its end put before it; one that only has to end makes
         none before that.
         """
-        if live.workers and self.settings.overheads.end:
-            return max(live.ready, live.finish - live.remaining / live.rate)
-        return live.ready
+        if one.workers and self.settings.overheads.end:
+            return max(one.ready, one.finish - one.remaining / one.rate)
+        return one.ready
 
-    def _unsaved(self, live: _Live) -> float:
+    def _unsaved(self, one: _SimulatedJob) -> float:
         """Seconds since the last checkpoint: they are written at each change and as far apart as
         `lost` says.
         """
         interval = 2.0 * self.settings.overheads.lost
-        worked = max(self.now - max(live.changed, live.ready), 0.0)
-        return worked % interval if interval and live.workers else 0.0
+        worked = max(self.now - max(one.changed, one.ready), 0.0)
+        return worked % interval if interval and one.workers else one.unsaved
 
     async def apply(self, decision: Decision) -> None:
         """Give the jobs the workers that were decided, at what that costs them."""
@@ -294,69 +375,59 @@ class _World:
             self._judge(verdict)
         used = active = 0
         moved = decision.moved
-        for name, live in self.live.items():
+        for name, one in self.jobs.items():
             workers = decision.workers.get(name, 0)
             used += workers
             active += workers > 0
-            if workers != live.workers or name in moved:
-                self._resize(live, workers, moved=name in moved, decision=decision)
-        if used > self.capacity:
+            if workers != one.workers or name in moved:
+                self._resize(one, workers, moved=name in moved, decision=decision)
+        if used > self.capacity and not self.is_ahead:
             raise InternalError(
                 f"the policy used {used} of {self.capacity} devices at {self.now:.0f}"
             )
-        if not self.usage or self.usage[-1][1:] != (used, len(self.live) - active):
-            self.usage.append((self.now, used, len(self.live) - active))
-        if decision.wake is not None and decision.wake <= self.now:
+        if not self.usage or self.usage[-1][1:] != (used, len(self.jobs) - active):
+            self.usage.append((self.now, used, len(self.jobs) - active))
+        if decision.wake is not None and decision.wake <= self.now and not self.is_ahead:
             raise InternalError(
                 f"the policy asked to be woken at {decision.wake}, which is not after {self.now}"
             )
 
     def _judge(self, verdict: Verdict) -> None:
-        live = self.live[verdict.job]
-        live.verdict = verdict
+        one = self.jobs[verdict.job]
+        one.verdict = verdict
+        one.judgement = judge(verdict, one.job.deadline)
         self.verdicts.append((self.now, verdict))
-        if isinstance(verdict, Admitted):
-            live.standing = (
-                Standing.ADMITTED if live.job.deadline is not None else Standing.BEST_EFFORT
-            )
-            live.promised = live.job.deadline is not None and verdict.promises
-        elif verdict.runs:
-            live.standing = Standing.BEST_EFFORT
-        else:
-            del self.live[verdict.job]
-            self.outcomes.append(_outcome(live, None))
+        if one.judgement.standing is Standing.REFUSED:
+            del self.jobs[verdict.job]
+            self.outcomes.append(_outcome(one, None))
 
-    def _resize(self, live: _Live, workers: int, *, moved: bool, decision: Decision) -> None:
+    def _resize(self, one: _SimulatedJob, workers: int, *, moved: bool, decision: Decision) -> None:
         settings, now = self.settings, self.now
         if settings.record:
-            reason, detail = decision.reasons.get(live.job.id, ("", ""))
-            self.changes.append(
-                Change(now, live.job.id, live.workers, workers, str(reason), detail)
-            )
+            reason, detail = decision.reasons.get(one.job.id, ("", ""))
+            self.changes.append(Change(now, one.job.id, one.workers, workers, str(reason), detail))
         if workers:
-            live.ready = now + settings.overheads.cost(live.workers, workers, moved=moved)
-            if live.started is None:
-                live.started = now
+            one.ready = now + settings.overheads.cost(one.workers, workers, moved=moved)
+            if one.started is None:
+                one.started = now
             if settings.stragglers:
-                live.slowed = settings.slow if self.rng.random() < settings.stragglers else 1.0
-        if workers != live.workers:
-            live.changed = now
-        live.changes += 1
-        live.workers = workers
-        self._schedule(live)
+                one.slowed = settings.slow if self.rng.random() < settings.stragglers else 1.0
+        if workers != one.workers:
+            one.changed = now
+        one.changes += 1
+        one.workers = workers
+        self._schedule(one)
 
-    def _schedule(self, live: _Live) -> None:
+    def _schedule(self, one: _SimulatedJob) -> None:
         """When it will finish, and when it will next break, if nothing changes."""
-        live.rate = (
-            live.job.curve.rate(live.workers) * live.factor * live.slowed if live.workers else 0.0
-        )
-        start = max(self.now, live.ready)
+        one.rate = one.job.curve.rate(one.workers) * one.factor * one.slowed if one.workers else 0.0
+        start = max(self.now, one.ready)
         end = self.settings.overheads.end
-        live.finish = start + live.remaining / live.rate + end if live.rate > 0 else math.inf
-        if self.settings.failures and live.workers:
-            live.breaks = start + self.rng.expovariate(live.workers / self.settings.failures)
+        one.finish = start + one.remaining / one.rate + end if one.rate > 0 else math.inf
+        if self.settings.failures and one.workers:
+            one.breaks = start + self.rng.expovariate(one.workers / self.settings.failures)
         else:
-            live.breaks = math.inf
+            one.breaks = math.inf
 
     def run(self) -> Run:
         return Run(
@@ -369,13 +440,13 @@ class _World:
         )
 
 
-def _outcome(live: _Live, finish: float | None) -> Outcome:
+def _outcome(one: _SimulatedJob, finish: float | None) -> Outcome:
     return Outcome(
-        job=live.job,
-        started=live.started,
+        job=one.job,
+        started=one.started,
         finished=finish,
-        admitted=live.promised,
-        refused=isinstance(live.verdict, Rejected),
-        attained=live.attained,
-        changes=live.changes,
+        admitted=one.judgement.promised,
+        refused=isinstance(one.verdict, Rejected),
+        attained=one.attained,
+        changes=one.changes,
     )
