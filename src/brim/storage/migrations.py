@@ -229,31 +229,33 @@ def _records_have_parts(sql: sqlite3.Connection) -> None:
 
 
 _PARTS = {
-    "allocation": ("plan", "told", "coming", "home", "changed", "ready", "asked"),
-    "progress": ("step", "steps", "started", "attained"),
-    "starts": ("launches", "setbacks", "vain", "not_before", "out_of_memory"),
+    "judgement": {
+        "standing": "standing",
+        "promised": "promised",
+        "reason": "verdict",
+        "detail": "detail",
+        "finish": "estimate",
+        "earliest": "earliest",
+    },
+    "allocation": {
+        name: name for name in ("plan", "told", "coming", "home", "changed", "ready", "asked")
+    },
+    "progress": {name: name for name in ("step", "steps", "started", "attained")},
+    "starts": {
+        name: name for name in ("launches", "setbacks", "vain", "not_before", "out_of_memory")
+    },
+    "estimates": {"last": "expected", "first": "first", "half": "half", "saved": "foretold"},
 }
-_JUDGEMENT = {
-    "promised": "promised",
-    "reason": "verdict",
-    "detail": "detail",
-    "finish": "estimate",
-    "earliest": "earliest",
-}
-_ESTIMATES = {"last": "expected", "first": "first", "half": "half", "saved": "foretold"}
 
 
 def _record_with_parts(content: bytes) -> bytes:
     record = msgspec.msgpack.decode(content)
     if not record.pop("judged", False):  # it is judged where it has a standing
         record["standing"] = 0
-    renamed = {"judgement": _JUDGEMENT, "estimates": _ESTIMATES}
-    for part, names in renamed.items():
-        record[part] = {now: record.pop(old) for now, old in names.items() if old in record}
-    if "standing" in record:
-        record["judgement"]["standing"] = record.pop("standing")
-    for part, kept in _PARTS.items():
-        record[part] = {name: record.pop(name) for name in kept if name in record}
+    for part, names in _PARTS.items():
+        found = {now: record.pop(old) for now, old in names.items() if old in record}
+        if found:
+            record[part] = found
     return _packed(record)
 
 
