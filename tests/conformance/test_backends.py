@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from brim.domain.cluster import Cluster
-from brim.domain.schedule import Admitted, Decision, Policy, Reason, Snapshot
+from brim.domain.resizing import BELIEVED
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    Policy,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.named import POLICIES
@@ -97,3 +108,113 @@ def test_a_cycle_of_nothing_new_is_calm(world: World) -> None:
     run(world.backend.apply(decided(observed(world))))
     world.settle()
     assert decided(observed(world)).workers == holds(world)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A decision some time after the one before, and what policies are shown of each job then.
+
+    Args:
+        then: workers, standing, whether its deadline is promised, seconds until its change is over
+            and since its workers changed, and worker-seconds.
+    """
+
+    after: int
+    workers: dict[str, int]
+    then: dict[str, tuple[int, Standing, bool, float, float, float]]
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def yes(job: str, *, promises: bool = True) -> Admitted:
+    return Admitted(job=job, reason=Reason.FITS, promises=promises)
+
+
+def no(job: str, *, runs: bool) -> Rejected:
+    return Rejected(job=job, reason=Reason.TOO_LATE, detail="late", runs=runs)
+
+
+WAITING, ADMITTED, BEST_EFFORT = Standing.WAITING, Standing.ADMITTED, Standing.BEST_EFFORT
+START, CHANGE, END = BELIEVED.cost(0, 1), BELIEVED.cost(1, 2), BELIEVED.end
+DEADLINE = 1e5
+
+TABLE: dict[str, list[Row]] = {
+    "what a verdict makes of a job": [
+        Row(
+            0,
+            {"job-1": 2},
+            {
+                "job-1": (2, ADMITTED, True, START + END, 0.0, 0.0),
+                "job-2": (0, BEST_EFFORT, False, 0.0, 0.0, 0.0),
+                "job-3": (0, BEST_EFFORT, False, 0.0, 0.0, 0.0),
+            },
+            (yes("job-1"), no("job-2", runs=True), yes("job-3")),
+        ),
+    ],
+    "who is refused is gone": [
+        Row(
+            0,
+            {"job-1": 4},
+            {
+                "job-1": (4, ADMITTED, False, START + END, 0.0, 0.0),
+                "job-3": (0, BEST_EFFORT, False, 0.0, 0.0, 0.0),
+            },
+            (yes("job-1", promises=False), no("job-2", runs=False), yes("job-3")),
+        ),
+    ],
+    "a start, a resize, a stop and a start again, and what each costs": [
+        Row(0, {"job-1": 2}, {"job-1": (2, WAITING, False, START + END, 0.0, 0.0)}),
+        Row(10, {"job-1": 2}, {"job-1": (2, WAITING, False, END, 10.0, 20.0)}),
+        Row(5, {"job-1": 5}, {"job-1": (5, WAITING, False, CHANGE + END, 0.0, 30.0)}),
+        Row(4, {"job-1": 1}, {"job-1": (1, WAITING, False, CHANGE + END, 0.0, 50.0)}),
+        Row(3, {}, {"job-1": (0, WAITING, False, 0.0, 0.0, 53.0)}),
+        Row(7, {"job-1": 8}, {"job-1": (8, WAITING, False, START + END, 0.0, 53.0)}),
+        Row(2, {"job-1": 8}, {"job-1": (8, WAITING, False, START + END - 2.0, 2.0, 69.0)}),
+    ],
+    "devices change hands": [
+        Row(
+            0,
+            {"job-1": 5, "job-2": 3},
+            {
+                "job-1": (5, WAITING, False, START + END, 0.0, 0.0),
+                "job-2": (3, WAITING, False, START + END, 0.0, 0.0),
+            },
+        ),
+        Row(
+            6,
+            {"job-1": 2, "job-2": 3, "job-3": 3},
+            {
+                "job-1": (2, WAITING, False, CHANGE + END, 0.0, 30.0),
+                "job-2": (3, WAITING, False, END, 6.0, 18.0),
+                "job-3": (3, WAITING, False, START + END, 0.0, 0.0),
+            },
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("rows", TABLE.values(), ids=TABLE.keys())
+@pytest.mark.parametrize("kind", ["simulated", "live"])
+def test_one_table_holds_for_every_cluster(tmp_path: Path, kind: str, rows: list[Row]) -> None:
+    deadlines = (DEADLINE, DEADLINE)
+    world: World = (
+        SimulatedWorld(CLUSTER, 3, deadlines)
+        if kind == "simulated"
+        else LiveWorld(CLUSTER, 3, tmp_path, deadlines)
+    )
+    run(world.backend.wait(None))
+    for row in rows:
+        if row.after:
+            world.go_on(row.after)
+        decision = Decision(workers=row.workers, verdicts=row.verdicts)
+        run(world.backend.apply(on_nodes(observed(world), decision)))
+        world.settle()
+        snapshot = observed(world)
+        states = {state.job.id: state for state in snapshot.jobs}
+        assert states.keys() == (row.then.keys() if row.verdicts else {"job-1", "job-2", "job-3"})
+        for job, expected in row.then.items():
+            state = states[job]
+            ready = max(state.ready - snapshot.now, 0.0)
+            since = snapshot.now - max(state.changed, world.origin) if state.attained else 0.0
+            promised = world.judgement(job).promised
+            shown = (state.workers, state.standing, promised, ready, since, state.attained)
+            assert shown == pytest.approx(expected, abs=1e-5)

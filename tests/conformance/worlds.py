@@ -5,7 +5,7 @@ processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,8 +19,8 @@ from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
-from brim.domain.resizing import OVERHEADS
-from brim.domain.schedule import Decision, Snapshot
+from brim.domain.resizing import BELIEVED
+from brim.domain.schedule import Decision, Judgement, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
@@ -32,6 +32,7 @@ from submissions import submission
 from workloads import CONCAVE
 
 T = TypeVar("T")
+WORK = 1e6  # steps of a job: it does not end here
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -41,9 +42,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 class World(Protocol):
     backend: Backend
 
+    origin: float
+
     def settle(self) -> None:
         """Let everything happen that was asked."""
         ...
+
+    def go_on(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+    def judgement(self, job: str) -> Judgement: ...
 
 
 @dataclass
@@ -165,21 +174,47 @@ def measured(rates: dict[int, float], steps: int = 20) -> Measured:
 
 
 class SimulatedWorld:
-    """Jobs that have all arrived, on a virtual clock."""
+    """Jobs that have all arrived, on a virtual clock.
 
-    def __init__(self, cluster: Cluster, jobs: int) -> None:
-        made = [Job(id=f"job-{k + 1}", submitted=0.0, work=1e6, curve=CONCAVE) for k in range(jobs)]
-        self.backend: Backend = _World(made, cluster, Settings(overheads=OVERHEADS["brim"]))
+    Args:
+        deadlines: of the first ones, in seconds from their arrival; the others have none.
+    """
+
+    origin = 0.0
+
+    def __init__(self, cluster: Cluster, jobs: int, deadlines: Sequence[float] = ()) -> None:
+        due = [*deadlines, *[None] * (jobs - len(deadlines))]
+        made = [
+            Job(id=f"job-{k + 1}", submitted=0.0, work=WORK, curve=CONCAVE, deadline=due[k])
+            for k in range(jobs)
+        ]
+        self.world = _World(made, cluster, Settings(overheads=BELIEVED))
+        self.backend: Backend = self.world
 
     def settle(self) -> None:
         pass  # what is decided is so
+
+    def go_on(self, seconds: float) -> None:
+        assert run(self.backend.wait(self.world.now + seconds))
+
+    def judgement(self, job: str) -> Judgement:
+        return self.world.jobs[job].judgement
 
 
 class LiveWorld:
     """The same jobs as processes, which are fakes."""
 
-    def __init__(self, cluster: Cluster, jobs: int, folder: Path, **spec: Any) -> None:
-        self.clock = VirtualClock(start=1e9)
+    origin = 1e9
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        jobs: int,
+        folder: Path,
+        deadlines: Sequence[float] = (),
+        **spec: Any,
+    ) -> None:
+        self.clock = VirtualClock(start=self.origin)
         self.folder = folder
         self.processes = FakeProcesses()
         self.spec = ClusterSpec(cluster=cluster, **spec)
@@ -187,8 +222,10 @@ class LiveWorld:
         # A model that was profiled; another fingerprint is a new one.
         self.book.learn(submission(), measured({1: 1.0, 2: 1.9, 4: 3.4, 8: 5.6}), None)
         self.backend: LiveBackend = self.revive()
-        for _ in range(jobs):
-            self.submit()
+        if deadlines:  # which can be judged, for how many steps there are is known as well
+            self.book.learn(submission(), Measured(), round(WORK))
+        for k in range(jobs):
+            self.submit(deadline=self.origin + deadlines[k] if k < len(deadlines) else None)
 
     def submit(self, workers: str = "1:8", **fields: Any) -> ScheduledJob:
         asked = submission(workers, **fields)
@@ -210,6 +247,14 @@ class LiveWorld:
         run(self.backend.look())
         self.processes.settle()
         run(self.backend.look())
+
+    def go_on(self, seconds: float) -> None:
+        for _ in range(round(seconds)):
+            self.clock.advance(1.0)
+            run(self.backend.look())
+
+    def judgement(self, job: str) -> Judgement:
+        return self.backend.jobs.jobs[job].judgement
 
     def cycle(self, decide: Any) -> tuple[Snapshot, Decision]:
         snapshot = run(self.backend.observe())

@@ -111,7 +111,9 @@ class LiveBackend:
         """Hear of an event, and write down what follows; the steps to take are returned."""
         now = self._clock.wall()
         commands = self.jobs.handle(event, now)
-        write_down(self._book, commands, now)
+        # A look also proves that something could be written, though there may be nothing to write.
+        if isinstance(event, Looked) or any(not isinstance(each, Decide) for each in commands):
+            write_down(self._book, commands, now)
         if any(isinstance(command, Decide) for command in commands):
             self._news.set()
         return commands
