@@ -64,36 +64,6 @@ def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
     assert world.processes.of("job-2").asked == ["start 5"]
 
 
-def test_workers_that_are_only_about_to_start_have_their_devices(world: LiveWorld) -> None:
-    """Found by chaos: a job that was told to shrink while it started forked all its
-    workers first.
-    """
-    give(world, job_1=6)
-    give(world, job_1=2, job_2=6)
-    job = world.processes.of("job-1")
-    assert job.asked == ["start 6", "resize 2"]
-    for workers in (0, 3, 6, 4):
-        job.workers = workers
-        run(world.backend.look())
-        assert world.processes.of("job-2").asked == []
-    job.workers = 2
-    run(world.backend.look())
-    assert world.processes.of("job-2").asked == ["start 6"]
-
-
-def test_workers_that_were_told_before_they_were_forked_are_not_waited_for_for_ever(
-    world: LiveWorld,
-) -> None:
-    give(world, job_1=6)
-    give(world, job_1=2, job_2=6)
-    world.processes.of("job-1").workers = 2
-    run(world.backend.look())
-    assert world.processes.of("job-2").asked == []
-    world.clock.advance(10.1)
-    run(world.backend.look())
-    assert world.processes.of("job-2").asked == ["start 6"]
-
-
 def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()
@@ -116,45 +86,6 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     assert told.count("forced") == 2
 
 
-def test_where_force_does_not_show_all_processes_end(
-    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give(world, job_1=8)
-    world.settle()
-    force = world.processes.force
-
-    async def nobody_sees_to_it(launch: Launch, workers: ByNode) -> None:
-        if workers:
-            world.processes.of(launch.job).asked.append(f"force {sum(workers.values())}")
-        else:
-            await force(launch, workers)
-
-    monkeypatch.setattr(world.processes, "force", nobody_sees_to_it)
-    give(world, job_1=3)
-    for seconds, asked in ((5.9, "resize 3"), (0.2, "force 3"), (1.8, "force 3"), (0.2, "force 0")):
-        world.clock.advance(seconds)
-        run(world.backend.look())
-        assert world.processes.of("job-1").asked[-1] == asked
-    told = [
-        change for change in world.book.story(world.book.jobs["job-1"]) if change.event == "forced"
-    ]
-    assert [change.after for change in told] == [3, 0]
-    world.settle()
-    assert world.processes.of("job-1").asked[-1] == "start 3"
-
-
-def test_what_is_not_heard_is_said_again(world: LiveWorld) -> None:
-    give(world, job_1=8)
-    world.settle()
-    world.processes.of("job-1").deaf = True
-    give(world, job_1=2)
-    run(world.backend.look())
-    assert world.book.jobs["job-1"].target == 8
-    world.processes.of("job-1").deaf = False
-    world.settle()
-    assert run(world.backend.observe()).jobs[0].workers == 2
-
-
 def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()
@@ -170,85 +101,6 @@ def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld)
     assert world.processes.of("job-2").asked == ["start 6"]  # 8.1 s after the plan that took them
     world.settle()
     assert [record.target for record in world.book.jobs.values()] == [2, 6]
-
-
-def test_the_grace_period_begins_with_the_question_not_with_the_answer(world: LiveWorld) -> None:
-    give(world, job_1=8)
-    world.settle()
-    world.processes.of("job-1").deaf = True
-    give(world, job_1=3)
-    world.clock.advance(5.0)
-    world.processes.of("job-1").deaf = False
-    run(world.backend.look())
-    assert world.book.jobs["job-1"].target == 3
-    world.clock.advance(1.1)
-    run(world.backend.look())
-    assert world.processes.of("job-1").asked[-1] == "force 3"
-
-
-def test_who_is_asked_for_more_meanwhile_has_no_more_time(world: LiveWorld) -> None:
-    give(world, job_1=8)
-    world.settle()
-    give(world, job_1=5)
-    world.clock.advance(5.0)
-    give(world, job_1=3)
-    world.clock.advance(1.1)
-    run(world.backend.look())
-    assert world.processes.of("job-1").asked == ["start 8", "resize 5", "resize 3", "force 3"]
-
-
-def test_what_a_job_owed_ends_with_its_processes(
-    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    give(world, job_1=8)
-    world.settle()
-
-    async def never(launch: Launch, workers: ByNode) -> None:
-        await asyncio.sleep(3600.0)
-
-    async def story() -> None:
-        snapshot = await world.backend.observe()
-        await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 2})))
-        world.clock.advance(8.1)
-        for _ in range(4):
-            await world.backend.look()
-
-    monkeypatch.setattr(world.processes, "resize", never)
-    run(story())
-    assert world.processes.of("job-1").asked == ["start 8", "force 0", "start 2"]
-
-
-def test_a_question_that_is_dropped_is_no_debt(world: LiveWorld) -> None:
-    give(world, job_1=8)
-    world.settle()
-    world.processes.of("job-1").deaf = True
-    give(world, job_1=3)
-    give(world, job_1=8)
-    world.clock.advance(60.0)
-    run(world.backend.look())
-    give(world, job_1=3)
-    assert world.processes.of("job-1").asked[-1] == "resize 3"
-    assert phases(world)[0] == "running"
-
-
-def test_processes_that_die_are_started_again_later_each_time_and_not_for_ever(
-    world: LiveWorld,
-) -> None:
-    give(world, job_1=2)
-    record, processes = world.book.jobs["job-1"], world.processes.of("job-1")
-    waits = []
-    for _ in range(4):
-        processes.alive = False
-        run(world.backend.look())
-        waits.append(record.starts.not_before - world.clock.wall())
-        world.clock.advance(waits[-1])
-        run(world.backend.look())
-    assert waits == [0.0, 1.0, 3.0, 7.0]
-    assert processes.starts == 5
-    processes.alive = False
-    run(world.backend.look())
-    assert record.life.phase is Phase.FAILED
-    assert record.problem == "5 starts in a row came to nothing, the last: its processes died"
 
 
 def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_asked_to_end(
@@ -274,16 +126,6 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     run(world.backend.look())
     assert phases(world) == ["running", "running"]
     assert world.processes.of("job-1").asked[-1] == "start 2"
-
-
-def test_a_job_that_waits_for_its_next_start_is_in_nobodys_plan(world: LiveWorld) -> None:
-    give(world, job_1=2)
-    for _ in range(2):
-        world.processes.of("job-1").alive = False
-        run(world.backend.look())
-    assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-2"]
-    world.clock.advance(1.0)
-    assert [state.job.id for state in run(world.backend.observe()).jobs] == ["job-1", "job-2"]
 
 
 def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_else_happens(
@@ -318,14 +160,6 @@ def test_steps_between_two_deaths_make_each_a_first_one(world: LiveWorld) -> Non
         run(world.backend.look())
         assert world.book.jobs["job-1"].starts.setbacks == 1
     assert world.processes.of("job-1").starts == 7
-
-
-@pytest.mark.parametrize("who", ["user", "spec", "internal"])
-def test_what_a_restart_would_not_mend_has_failed(world: LiveWorld, who: str) -> None:
-    give(world, job_1=2)
-    world.processes.end("job-1", "failed", who=who, problem="ZeroDivisionError")
-    run(world.backend.look())
-    assert (phases(world)[0], world.book.jobs["job-1"].problem) == ("failed", "ZeroDivisionError")
 
 
 def test_another_life_adopts_what_runs_and_starts_nothing_twice(world: LiveWorld) -> None:
@@ -367,19 +201,6 @@ def test_a_start_that_was_only_written_down_is_made_good(world: LiveWorld) -> No
     run(world.backend.look())
     assert phases(world)[0] == "running"
     assert world.processes.of("job-1").asked == ["start 4"]
-
-
-def test_held_and_cancelled_jobs_get_nothing(world: LiveWorld) -> None:
-    give(world, job_1=4, job_2=4)
-    world.settle()
-    world.wish("job-1", Happening.HOLD)
-    world.wish("job-2", Happening.CANCEL)
-    assert run(world.backend.observe()).jobs == ()
-    world.settle()
-    assert phases(world) == ["suspended", "cancelled"]
-    world.wish("job-1", Happening.RELEASE)
-    give(world, job_1=2)
-    assert phases(world) == ["running", "cancelled"]
 
 
 def test_a_job_that_is_cancelled_while_another_is_asked_is_not_started(
@@ -462,16 +283,6 @@ def test_a_promise_is_kept_by_a_start_and_an_end_of_the_believed_length(tmp_path
         world.cycle(decide)
         assert job.promised == promised
         world.wish(job.id, Happening.CANCEL)
-
-
-def test_who_is_refused_while_it_runs_ends_first(world: LiveWorld) -> None:
-    give(world, job_1=4)
-    world.settle()
-    verdict = Rejected(job="job-1", reason=Reason.TOO_LATE, detail="alone 9 s late", runs=False)
-    run(world.backend.apply(Decision(workers={}, verdicts=(verdict,))))
-    world.settle()
-    assert phases(world)[0] == "refused"
-    assert world.book.jobs["job-1"].ended is not None
 
 
 def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
@@ -676,35 +487,3 @@ def test_how_long_devices_take_to_change_hands_is_measured(world: LiveWorld) -> 
     assert overheads.doubt == pytest.approx(0.7)  # the longest but one; nobody waited 0 s for
     world.revive()
     assert run(world.backend.observe()).overheads == overheads
-
-
-def test_who_still_warms_up_is_suspended_at_once(world: LiveWorld) -> None:
-    give(world, job_1=4, job_2=4)
-    world.settle()
-    world.processes.say("job-2", step=1)
-    run(world.backend.look())
-    give(world)
-    assert world.processes.of("job-1").asked == ["start 4", "force 0"]
-    assert world.processes.of("job-2").asked == ["start 4", "suspend"]
-    world.settle()
-    assert phases(world) == ["suspended", "suspended"]
-    assert [record.starts.setbacks for record in world.book.jobs.values()] == [0, 0]
-    assert "forced" not in [change.event for change in world.book.story(world.book.jobs["job-1"])]
-
-
-def test_each_worker_that_memory_ran_out_for_is_told_of_once(world: LiveWorld) -> None:
-    give(world, job_1=2)
-    world.settle()
-    for lost in (
-        ("w2: it had 5 GiB",),
-        ("w2: it had 5 GiB",),
-        ("w2: it had 5 GiB", "w3: it had 6 GiB"),
-    ):
-        world.processes.say("job-1", out_of_memory=lost)
-        run(world.backend.look())
-    record = world.book.jobs["job-1"]
-    told = [change.detail for change in world.book.story(record) if change.event == "out of memory"]
-    assert told == ["w2: it had 5 GiB", "w3: it had 6 GiB"]
-    assert (
-        record.starts.out_of_memory == 2
-    )  # a scheduler that takes over reads all of the run's records again

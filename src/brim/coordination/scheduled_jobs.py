@@ -243,6 +243,7 @@ class ScheduledJobs:
         self._questions: dict[str, _Question] = {}
         self._asked: dict[str, float] = {}  # since when each owes an answer
         self._commands: list[Command] = []
+        self._steps: list[Action] = []
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event in.
@@ -252,6 +253,7 @@ class ScheduledJobs:
             not at all, comes before every step.
         """
         self._commands = []
+        self._steps = []
         match event:
             case Submitted():
                 self._submitted(event)
@@ -278,7 +280,7 @@ class ScheduledJobs:
                 self._unanswered(action, why, now)
             case _:
                 assert_never(event)
-        return self._commands
+        return [*self._commands, *self._steps]
 
     # What others may ask --------------------------------------------------------------------------
 
@@ -590,14 +592,14 @@ class ScheduledJobs:
                 case _ if job.id in self._questions:
                     pass  # one at a time
                 case Leave():
-                    self._commands.append(action)
+                    self._steps.append(action)
                 case Suspend() if not self._tracking.has_stepped(job):
                     # It warms up, and has nothing that a checkpoint could keep.
                     self._agreed(job, {}, now)
-                    self._commands.append(Force(job.id, {}))
+                    self._steps.append(Force(job.id, {}))
                 case Resize() | Suspend():
                     self._questions[job.id] = _Question(action, job.starts.launches)
-                    self._commands.append(action)
+                    self._steps.append(action)
                 case _:
                     assert_never(action)
 
@@ -670,7 +672,7 @@ class ScheduledJobs:
         job.allocation = replace(job.allocation, home=home)
         self._retarget(job, workers, now)
         self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
-        self._commands.append(Start(job.id, workers))
+        self._steps.append(Start(job.id, workers))
 
     def _force(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         track = self._tracking.track(job)
@@ -685,7 +687,7 @@ class ScheduledJobs:
             if asked is not None:
                 why = f"its master did not answer for {now - asked:.1f} s, of {grace:g}"
             self._note(job, "forced", after=left, detail=why)
-        self._commands.append(Force(job.id, workers))
+        self._steps.append(Force(job.id, workers))
 
     def _retarget(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         cost = self._tracking.change(job, workers, now)
@@ -719,7 +721,7 @@ class ScheduledJobs:
         since = self._asked.pop(job.id, None)
         # Else its time runs already.
         if not within(job.allocation.told, workers) and not self._gives(job):
-            job.allocation = replace(job.allocation, asked=since or now)
+            job.allocation = replace(job.allocation, asked=now if since is None else since)
             track.forced = None
         track.confirmed = True
         if workers != job.allocation.told:

@@ -1,0 +1,461 @@
+"""The lives of scheduled jobs as tables: events in, commands out.
+
+Each row has a time, an event, and what is said to it: steps to take, and lines of stories.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brim.coordination.reconcile import Resize, Start, Suspend
+from brim.coordination.scheduled_jobs import (
+    Answered,
+    Decided,
+    Described,
+    Drained,
+    Event,
+    Looked,
+    RangeChanged,
+    ScheduledJobs,
+    Submitted,
+    Unanswered,
+    Wished,
+)
+from brim.coordination.sightings import NodeSeen, Seen
+from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Happening, Life, Phase
+from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing, Verdict
+from brim.errors import InternalError
+from coordination.scheduled import Heard
+
+Row = tuple[float, Event, list[str]]
+NODE = "node0"
+UP = NodeSeen(up=True)
+
+
+def plan(*verdicts: Verdict, **workers: int) -> Decided:
+    """A decision that names jobs as `job_1`."""
+    named = {job.replace("_", "-"): count for job, count in workers.items()}
+    nodes = {job: {NODE: count} for job, count in named.items() if count}
+    return Decided(Decision(workers=named, nodes=nodes, verdicts=verdicts))
+
+
+def look(node: NodeSeen = UP, **jobs: Seen) -> Looked:
+    return Looked({NODE: node}, {job.replace("_", "-"): seen for job, seen in jobs.items()})
+
+
+def on(workers: int, **more: Any) -> Seen:
+    """A job that is alive, with so many workers."""
+    held = {NODE: workers} if workers else {}
+    return Seen(alive=True, workers=held, agents=frozenset({NODE}), **more)
+
+
+def dead(outcome: str = "", **more: Any) -> Seen:
+    return Seen(alive=False, outcome=outcome, **more)
+
+
+def yes(job: str, workers: int | None = None) -> Answered:
+    return Answered(Suspend(job) if workers is None else Resize(job, {NODE: workers}))
+
+
+def silence(job: str, workers: int) -> Unanswered:
+    return Unanswered(Resize(job, {NODE: workers}))
+
+
+# Eight workers of job-1 that have made steps, as the rest of a table finds them.
+EIGHT: list[Row] = [
+    (0.0, plan(job_1=8), ["job-1 workers"]),
+    (0.0, look(), ["job-1 running", "start job-1: 8"]),
+    (0.0, look(job_1=on(8, step=1)), []),
+]
+
+TABLES: dict[str, list[Row]] = {
+    "devices are another's only once they are free": [
+        *EIGHT,
+        (1.0, plan(job_1=3, job_2=5), ["job-1 workers", "job-2 workers"]),
+        (1.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (1.0, yes("job-1", 3), []),
+        (2.0, look(job_1=on(4)), []),
+        (3.0, look(job_1=on(3)), ["job-2 running", "start job-2: 5"]),
+    ],
+    "workers that are only about to start have their devices": [
+        (0.0, plan(job_1=6), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 6"]),
+        (0.0, plan(job_1=2, job_2=6), ["job-1 workers", "job-2 workers"]),
+        (0.0, look(job_1=on(0)), ["resize job-1: 2"]),
+        (0.0, yes("job-1", 2), []),
+        (1.0, look(job_1=on(0)), []),
+        (1.0, look(job_1=on(3)), []),
+        (1.0, look(job_1=on(6)), []),
+        (1.0, look(job_1=on(4)), []),
+        (1.0, look(job_1=on(2)), ["job-2 running", "start job-2: 6"]),
+    ],
+    "workers that were told before they were forked are not waited for for ever": [
+        (0.0, plan(job_1=6), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 6"]),
+        (0.0, plan(job_1=2, job_2=6), ["job-1 workers", "job-2 workers"]),
+        (0.0, look(job_1=on(0)), ["resize job-1: 2"]),
+        (0.0, yes("job-1", 2), []),
+        (1.0, look(job_1=on(2)), []),
+        (10.1, look(job_1=on(2)), ["job-2 running", "start job-2: 6"]),
+    ],
+    "who does not give within the grace period is forced": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.0, yes("job-1", 3), []),
+        (5.9, look(job_1=on(8)), []),
+        (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+        (6.2, look(job_1=on(8)), ["force job-1: 3"]),  # it is told once
+        (6.4, look(job_1=on(3)), []),
+    ],
+    "where force does not show, all processes end": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.0, yes("job-1", 3), []),
+        (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+        (7.9, look(job_1=on(8)), ["force job-1: 3"]),
+        (8.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 0"]),
+        (8.2, look(job_1=dead()), ["job-1 suspended", "job-1 running", "start job-1: 3"]),
+    ],
+    "what is not heard is said again": [
+        *EIGHT,
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 2"]),
+        (0.1, silence("job-1", 2), []),
+        (0.2, look(job_1=on(8)), ["resize job-1: 2"]),
+        (0.3, yes("job-1", 2), []),
+        (0.4, look(job_1=on(2)), []),
+    ],
+    "a master is asked one thing at a time": [
+        *EIGHT,
+        (0.0, plan(job_1=6), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 6"]),
+        (0.2, look(job_1=on(8)), []),
+        (0.2, plan(job_1=2), ["job-1 workers"]),
+        (0.4, look(job_1=on(8)), []),
+        (0.5, yes("job-1", 6), []),
+        (0.6, look(job_1=on(6)), ["resize job-1: 2"]),
+    ],
+    "who does not answer within the grace period is forced": [
+        *EIGHT,
+        (0.0, plan(job_1=2, job_2=6), ["job-1 workers", "job-2 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 2"]),
+        (0.1, silence("job-1", 2), []),
+        (7.9, look(job_1=on(8)), ["resize job-1: 2"]),
+        (8.0, silence("job-1", 2), []),
+        (8.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 0"]),
+        (
+            8.3,
+            look(job_1=dead()),
+            [
+                "job-1 suspended",
+                "job-1 running",
+                "job-2 running",
+                "start job-1: 2",
+                "start job-2: 6",
+            ],
+        ),
+    ],
+    "the grace period begins with the question, not with the answer": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.1, silence("job-1", 3), []),
+        (5.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (5.0, yes("job-1", 3), []),
+        (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+    ],
+    "who is asked for more meanwhile has no more time": [
+        *EIGHT,
+        (0.0, plan(job_1=5), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 5"]),
+        (0.0, yes("job-1", 5), []),
+        (5.0, plan(job_1=3), ["job-1 workers"]),
+        (5.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (5.0, yes("job-1", 3), []),
+        (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+    ],
+    "what a job owed ends with its processes": [
+        *EIGHT,
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 2"]),
+        (8.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 0"]),
+        (8.2, look(job_1=dead()), ["job-1 suspended", "job-1 running", "start job-1: 2"]),
+        (8.3, yes("job-1", 2), []),
+        (30.0, look(job_1=on(2)), []),
+    ],
+    "a question that is dropped is no debt": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.1, silence("job-1", 3), []),
+        (0.2, plan(job_1=8), ["job-1 workers"]),
+        (0.2, look(job_1=on(8)), []),
+        (60.0, look(job_1=on(8)), []),
+        (60.0, plan(job_1=3), ["job-1 workers"]),
+        (60.0, look(job_1=on(8)), ["resize job-1: 3"]),
+    ],
+    "processes that die are started again, later each time and not for ever": [
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 2"]),
+        (0.0, look(job_1=dead()), ["job-1 suspended", "job-1 running", "start job-1: 2"]),
+        (0.0, look(job_1=dead()), ["job-1 suspended"]),
+        (0.9, look(), []),
+        (1.0, look(), ["job-1 running", "start job-1: 2"]),
+        (1.0, look(job_1=dead()), ["job-1 suspended"]),
+        (4.0, look(), ["job-1 running", "start job-1: 2"]),
+        (4.0, look(job_1=dead()), ["job-1 suspended"]),
+        (11.0, look(), ["job-1 running", "start job-1: 2"]),
+        (11.0, look(job_1=dead()), ["job-1 failed"]),
+        (99.0, look(), []),
+    ],
+    "a start that the environment does not allow is tried for as long as it takes": [
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        *(
+            row
+            for at, then in ((0.0, 1.0), (1.0, 3.0), (3.0, 7.0), (7.0, 15.0), (15.0, 31.0))
+            for row in (
+                (at, look(), ["job-1 running", "start job-1: 2"]),
+                (at, Unanswered(Start("job-1", {NODE: 2}), "disk full"), ["job-1 suspended"]),
+                (then - 0.1, look(), []),
+            )
+        ),
+        (31.0, look(), ["job-1 running", "start job-1: 2"]),
+    ],
+    **{
+        f"what a restart would not mend has failed: {who}": [
+            *EIGHT,
+            (1.0, look(job_1=dead("failed", who=who, problem="KeyError")), ["job-1 failed"]),
+        ]
+        for who in ("user", "spec", "internal")
+    },
+    "what the environment did is mended by a restart": [
+        *EIGHT,
+        (
+            1.0,
+            look(job_1=dead("failed", who="environment", step=9)),
+            ["job-1 suspended", "job-1 running", "start job-1: 8"],
+        ),
+    ],
+    "who has done all steps is done": [
+        *EIGHT,
+        (9.0, look(job_1=dead("done", step=90)), ["job-1 done"]),
+        (9.0, plan(), []),
+        (9.2, look(), []),
+    ],
+    "held and cancelled jobs get nothing": [
+        (0.0, plan(job_1=4, job_2=4), ["job-1 workers", "job-2 workers"]),
+        (0.0, look(), ["job-1 running", "job-2 running", "start job-1: 4", "start job-2: 4"]),
+        (1.0, look(job_1=on(4, step=5), job_2=on(4, step=5)), []),
+        (1.0, Wished("job-1", Happening.HOLD), ["job-1 hold"]),
+        (1.0, Wished("job-1", Happening.HOLD), []),
+        (1.0, Wished("job-2", Happening.CANCEL), ["job-2 cancel"]),
+        (1.0, look(job_1=on(4, step=5), job_2=on(4, step=5)), ["suspend job-1", "suspend job-2"]),
+        (1.1, yes("job-1"), []),
+        (1.1, yes("job-2"), []),
+        (
+            2.0,
+            look(job_1=dead("suspended"), job_2=dead("suspended")),
+            ["job-1 suspended", "job-2 cancelled"],
+        ),
+        (3.0, Wished("job-1", Happening.RELEASE), ["job-1 release"]),
+        (3.0, look(), ["job-1 running", "start job-1: 4"]),  # it still has its plan
+        (3.0, Wished("job-2", Happening.RELEASE), []),
+    ],
+    "a job that waits is cancelled at once, and is not started": [
+        *EIGHT,
+        (0.0, plan(job_1=2, job_2=6), ["job-1 workers", "job-2 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 2"]),
+        (0.1, Wished("job-2", Happening.CANCEL), ["job-2 cancelled"]),
+        (0.2, yes("job-1", 2), []),
+        (0.4, look(job_1=on(2)), []),
+    ],
+    "who still warms up is suspended by force, and nobody calls it that": [
+        (0.0, plan(job_1=4), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 4"]),
+        (1.0, look(job_1=on(4)), []),
+        (1.0, plan(), ["job-1 workers"]),
+        (1.0, look(job_1=on(4)), ["force job-1: 0"]),
+        (1.2, look(job_1=dead()), ["job-1 suspended"]),
+    ],
+    "who is refused while it runs ends first": [
+        *EIGHT,
+        (
+            1.0,
+            plan(Rejected(job="job-1", reason=Reason.TOO_LATE, detail="9 s late")),
+            ["job-1 refused", "job-1 workers"],
+        ),
+        (1.0, look(job_1=on(8, step=5)), ["suspend job-1"]),
+        (1.1, yes("job-1"), []),
+        (2.0, look(job_1=dead("suspended")), ["job-1 suspended", "job-1 refused"]),
+    ],
+    "while the node's agent is away nothing is started and nobody is asked to end": [
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 2"]),
+        (1.0, plan(job_1=2, job_2=2), ["job-2 workers"]),
+        (1.0, look(NodeSeen(up=False), job_1=on(2)), []),
+        (
+            2.0,
+            look(NodeSeen(up=False, gone=True, lost=True, problem="died"), job_1=dead()),
+            ["cluster node lost", "job-1 suspended"],
+        ),
+        (
+            3.0,
+            look(),
+            [
+                "cluster node back",
+                "job-1 running",
+                "job-2 running",
+                "start job-1: 2",
+                "start job-2: 2",
+            ],
+        ),
+    ],
+    "the cluster goes down at step boundaries": [
+        *EIGHT,
+        (1.0, Drained(kill=False), []),
+        (1.0, look(job_1=on(8, step=9)), ["suspend job-1"]),
+        (1.1, yes("job-1"), []),
+        (2.0, look(job_1=dead("suspended")), ["job-1 suspended"]),
+        (2.2, look(), []),
+    ],
+    "the cluster goes down at once, and that is no setback": [
+        *EIGHT,
+        (1.0, Drained(kill=True), []),
+        (1.0, look(job_1=on(8, step=9)), ["force job-1: 0"]),
+        (1.2, look(job_1=dead()), ["job-1 suspended"]),
+    ],
+    "a range is changed once": [
+        (0.0, RangeChanged("job-1", WorkerRange(minimum=1, maximum=2)), ["job-1 resized"]),
+        (0.0, RangeChanged("job-1", WorkerRange(minimum=1, maximum=2)), []),
+        (0.0, RangeChanged("job-9", WorkerRange(minimum=1, maximum=2)), []),
+    ],
+    "a node that is taken away is left": [
+        *EIGHT,
+        (1.0, Described(ClusterSpec(cluster=Cluster.parse("1x4"))), []),
+        (1.0, plan(job_1=4), ["job-1 workers"]),
+        (1.0, look(job_1=on(8)), ["resize job-1: 4"]),
+    ],
+    "each worker that memory ran out for is told of once": [
+        *EIGHT,
+        (1.0, look(job_1=on(8, out_of_memory=("w2",))), ["job-1 out of memory"]),
+        (1.2, look(job_1=on(8, out_of_memory=("w2",))), []),
+        (1.4, look(job_1=on(8, out_of_memory=("w2", "w3"))), ["job-1 out of memory"]),
+    ],
+}
+
+
+@pytest.fixture
+def heard() -> Heard:
+    heard = Heard(grace=10.0)
+    heard.submit()
+    heard.submit()
+    return heard
+
+
+@pytest.mark.parametrize("rows", TABLES.values(), ids=TABLES.keys())
+def test_what_is_done(heard: Heard, rows: list[Row]) -> None:
+    for at, event, says in rows:
+        assert (at, heard.hear(event, at)) == (at, says)
+    launches = [job.starts.launches for job in heard.known.values()]
+    assert launches == [heard.story.count(f"{job} running") for job in heard.known]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "the cluster goes down at once, and that is no setback",
+        "who still warms up is suspended by force, and nobody calls it that",
+    ],
+)
+def test_setbacks_are_those_that_nobody_asked_for(heard: Heard, name: str) -> None:
+    for at, event, _ in TABLES[name]:
+        heard.hear(event, at)
+    assert heard.known["job-1"].starts.setbacks == 0
+
+
+def test_a_scheduler_that_takes_over_tells_of_lost_memory_no_second_time(heard: Heard) -> None:
+    for at, event, _ in TABLES["each worker that memory ran out for is told of once"]:
+        heard.hear(event, at)
+    assert heard.known["job-1"].starts.out_of_memory == 2
+    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    again = look(job_1=on(8, out_of_memory=("w2", "w3")))
+    assert heard.hear(again, 2.0) == ["resize job-1: 8"]
+
+
+def test_what_does_not_go_on_says_why(heard: Heard) -> None:
+    name = "processes that die are started again, later each time and not for ever"
+    for at, event, _ in TABLES[name]:
+        heard.hear(event, at)
+    job = heard.known["job-1"]
+    assert job.problem == "5 starts in a row came to nothing, the last: its processes died"
+    assert (job.life.phase, job.ended, job.workers) == (Phase.FAILED, 11.0, 0)
+
+
+def test_the_next_life_confirms_what_runs_and_starts_what_does_not(heard: Heard) -> None:
+    for at, event in ((0.0, plan(job_1=5, job_2=3)), (0.0, look())):
+        heard.hear(event, at)
+    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    assert heard.hear(look(job_1=on(5), job_2=dead()), 1.0) == [
+        "job-2 suspended",
+        "job-2 running",
+        "resize job-1: 5",  # nobody knows whether it heard
+        "start job-2: 3",
+    ]
+    heard.hear(yes("job-1", 5), 1.1)
+    assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
+
+
+def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
+    job = heard.submit(deadline=500.0)
+    good = Admitted(job=job.id, reason=Reason.FITS, finish=300.0, detail="2 workers will do")
+    assert heard.hear(plan(good), 1.0) == ["job-3 promised", "job-3 admitted"]
+    assert (job.promised, job.judgement.standing) == (True, Standing.ADMITTED)
+    assert (job.judgement.finish, job.judgement.detail) == (300.0, "2 workers will do")
+    heard.hear(Wished(job.id, Happening.HOLD), 2.0)
+    assert (job.promised, job.judgement.judged) == (False, False)
+    assert job.judgement.detail == "2 workers will do"
+    bad = Rejected(job=job.id, reason=Reason.TOO_LATE, detail="late", earliest=700.0, runs=True)
+    heard.hear(plan(bad), 3.0)
+    assert not job.judgement.judged, "who is held is not judged"
+    heard.hear(Wished(job.id, Happening.RELEASE), 4.0)
+    assert heard.hear(plan(bad), 5.0) == ["job-3 refused"]
+    assert (job.judgement.standing, job.judgement.earliest) == (Standing.BEST_EFFORT, 700.0)
+    assert job.judgement.finish is None
+
+
+def test_what_cannot_happen_is_an_error_and_changes_nothing(heard: Heard) -> None:
+    job = heard.known["job-1"]
+    with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
+        heard.jobs._must(job, Happening.FINISH, now=1.0)
+    assert job.life == Life()
+
+
+def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
+    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=dead()))):
+        heard.hear(event, at)
+    heard.hear(look(job_1=dead()), 0.0)
+    assert heard.known["job-1"].starts.not_before == 1.0
+    assert heard.jobs.wake_at(0.5) == 1.0
+    assert [s.job.id for s in heard.jobs.snapshot(0.5, memory=None).jobs] == ["job-2"]
+    assert [s.job.id for s in heard.jobs.snapshot(1.0, memory=None).jobs] == ["job-1", "job-2"]
+
+
+def test_a_newcomer_is_shown_and_not_kept(heard: Heard) -> None:
+    other = Heard().submit(at=1.0)
+    other.id = "new-?"
+    shown = heard.jobs.snapshot(1.0, memory=None, newcomer=other)
+    assert [state.job.id for state in shown.jobs] == ["job-1", "job-2", "new-?"]
+    assert list(heard.jobs.jobs) == ["job-1", "job-2"]
+
+
+def test_a_submission_is_written_down_and_calls_for_a_decision(heard: Heard) -> None:
+    job = Heard().submit()
+    job.id = "job-3"
+    commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
+    assert [type(command).__name__ for command in commands] == ["Save", "Note", "Decide"]
