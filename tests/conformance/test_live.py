@@ -37,7 +37,7 @@ def world(tmp_path: Path) -> LiveWorld:
     return LiveWorld(CLUSTER, 2, tmp_path, grace=10.0)
 
 
-def give(world: LiveWorld, **workers: ByNode) -> None:
+def give(world: LiveWorld, **workers: int) -> None:
     """Apply a decision that names jobs as `job_1`."""
     snapshot = run(world.backend.observe())
     verdicts = tuple(

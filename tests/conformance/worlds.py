@@ -95,7 +95,9 @@ class FakeProcesses:
     def look(self, launch: Launch) -> Seen:
         job = self.of(launch.job)
         given = {name: getattr(job.seen, name) for name in Seen.__slots__ if name not in _OURS}
-        mine = {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
+        mine: dict[str, Any] = (
+            {"workers": dict(job.held), "agents": frozenset(job.agents)} if job.alive else {}
+        )
         return Seen(alive=job.alive, **mine, **given)
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
