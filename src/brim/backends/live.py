@@ -90,7 +90,9 @@ class LiveBackend:
         self.memory: object = None
         self.cycles = deque[float](maxlen=_KEPT)
         self.looks = deque[float](maxlen=_KEPT)
-        self._book, self._processes, self._clock = book, processes, clock
+        self._book = book
+        self._processes = processes
+        self._clock = clock
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
         self._news = asyncio.Event()
         self._news.set()
@@ -104,7 +106,7 @@ class LiveBackend:
 
     @property
     def problem(self) -> str:
-        """Which nodes are gone; empty where none is."""
+        """The nodes that are gone, in words; empty where none is."""
         return self.jobs.nodes.problem
 
     def handle(self, event: Event) -> list[Command]:

@@ -1,4 +1,4 @@
-"""What a live cluster needs of the processes of its jobs: to look at them, and to ask them."""
+"""The seam between a live cluster and the processes of its jobs: to look at them, and to ask them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Processes(Protocol):
     def look(self, launch: Launch) -> Seen: ...
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
-        """With the master at the job's home.
+        """Start processes, with the master at the job's home.
 
         Raises EnvironmentFault where it cannot; returns before they are up.
         """

@@ -144,7 +144,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """They said nothing, or no; or they could not be started."""
+    """Silence, or a no: the processes of a job were asked in vain, or could not be started."""
 
     action: Start | Resize | Suspend
     why: str = ""
@@ -213,7 +213,7 @@ Command = Save | Note | LearnSpeed | LearnCost | Decide | Action
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What the processes of one start of a job were asked, and have not answered."""
+    """A question to the processes of one start of a job that is not answered yet."""
 
     action: Resize | Suspend
     launch: int
@@ -285,13 +285,13 @@ class ScheduledJobs:
     # What others may ask --------------------------------------------------------------------------
 
     def to_look_at(self) -> list[ScheduledJob]:
-        """The jobs that have processes, as far as anybody knows."""
+        """List the jobs that have processes, as far as anybody knows."""
         return [job for job in self.jobs.values() if job.running]
 
     def snapshot(
         self, now: float, *, memory: object, newcomer: ScheduledJob | None = None
     ) -> Snapshot:
-        """The jobs that may run as a policy sees them.
+        """Show the jobs that may run as a policy sees them.
 
         Args:
             memory: what the last cycle left.
@@ -311,7 +311,7 @@ class ScheduledJobs:
                 self._tracking.forget(newcomer)
 
     def state(self, job: ScheduledJob, now: float) -> JobState:
-        """One job as a policy sees it."""
+        """Show one job as a policy sees it."""
         return self._tracking.state(job, self.spec, now)
 
     def is_known(self, job: ScheduledJob) -> bool:
@@ -319,7 +319,7 @@ class ScheduledJobs:
         return self._tracking.is_known(job)
 
     def wake_at(self, decided: float) -> float:
-        """When to decide again even if nothing happens.
+        """Return when to decide again even if nothing happens.
 
         Args:
             decided: when it was decided last.
@@ -380,7 +380,7 @@ class ScheduledJobs:
     def _must(
         self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
     ) -> None:
-        """As `_happen`, where nothing else would make sense."""
+        """Take a step of the job's life, where nothing else would make sense."""
         if not self._happen(job, happening, now=now, detail=detail):
             raise InternalError(
                 f"{job.id} is {job.life.phase.value}: {happening.value} cannot happen to it"
@@ -543,7 +543,7 @@ class ScheduledJobs:
         return job.profile != before
 
     def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Its processes have ended: for good, or until it has workers again."""
+        """Settle what becomes of a job whose processes have ended: for good, or until it has workers again."""
         self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         asked = not job.allocation.told
         job.allocation = replace(job.allocation, told={}, coming={})
@@ -566,7 +566,7 @@ class ScheduledJobs:
         self._decide()
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
-        """Nobody asked for this end: it starts again, later each time, but not for ever."""
+        """Start a job again whose end nobody asked for: later each time, but not for ever."""
         setbacks = 1 if stepped else job.starts.setbacks + 1
         wait = _BACKOFF * (2 ** (setbacks - 1) - 1)
         job.starts = replace(job.starts, setbacks=setbacks, not_before=now + wait)
@@ -716,7 +716,7 @@ class ScheduledJobs:
                 self._agreed(job, workers, now)
 
     def _agreed(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
-        """Its processes said yes."""
+        """Note that its processes said yes."""
         track = self._tracking.track(job)
         since = self._asked.pop(job.id, None)
         # Else its time runs already.
@@ -729,8 +729,8 @@ class ScheduledJobs:
             self._save(job)
 
     def _unanswered(self, action: Start | Resize | Suspend, why: str, now: float) -> None:
-        """What comes to nothing is tried again at a later look; a start that the environment does
-        not allow is no fault of the job's, and is tried for as long as that takes.
+        """Try at a later look again what came to nothing; a start that the environment does not
+        allow is no fault of the job's, and is tried for as long as that takes.
         """
         if not isinstance(action, Start):
             self._questions.pop(action.job, None)

@@ -1,4 +1,4 @@
-"""What is seen of nodes and of the processes of jobs. Pure values."""
+"""Sightings of nodes and of the processes of jobs. Pure values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What is so of one job's processes.
+    """One job's processes at a look.
 
     Args:
         alive: it has some.
@@ -53,7 +53,7 @@ class Seen:
 
 
 class NodeSeen(NamedTuple):
-    """What is so of one node.
+    """One node at a look.
 
     Attributes:
         up: jobs can be started on it.
@@ -88,7 +88,7 @@ class NodesSeen:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Those that have no devices for plans.
+        """The nodes that have no devices for plans.
 
         Where all are lost nothing can be done anyway, and no promise is to be given up for it: then
         they count as if they were there.
@@ -111,12 +111,12 @@ class NodesSeen:
 
     @property
     def gone(self) -> frozenset[str]:
-        """Those of which all processes have ended."""
+        """The nodes of which all processes have ended."""
         return frozenset(name for name, node in self.seen.items() if node.gone)
 
     @property
     def problem(self) -> str:
-        """Which nodes are gone, and when they may be back; empty where none is."""
+        """The nodes that are gone, and when they may be back, in words; empty where none is."""
         return "; ".join(
             f"node {name}: {node.problem}; it is started again in {node.again:.0f} s"
             for name, node in self.seen.items()

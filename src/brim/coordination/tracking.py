@@ -1,5 +1,5 @@
-"""What is believed of scheduled jobs: how fast they are, what changes cost them, and how a policy
-sees them.
+"""Beliefs about scheduled jobs: how fast they are, what changes cost them, and how a policy sees
+them.
 
 Pure: it is told what was seen, and learns from that and from what other jobs have taught.
 """
@@ -32,25 +32,25 @@ _AWAY = 10.0  # seconds without a look, after which nobody knows what took how l
 
 
 class Lessons(Protocol):
-    """What jobs have taught so far, kept up to date by the commands to learn."""
+    """The lessons of jobs so far, kept up to date by the commands to learn."""
 
     @property
     def overheads(self) -> Overheads:
-        """What changes cost here, as far as that was seen."""
+        """The costs of changes here, as far as they were seen."""
         ...
 
     def measured(self, fingerprint: str) -> Measured:
-        """What jobs with this fingerprint have taught about their speed."""
+        """Return the speeds that jobs with this fingerprint have taught."""
         ...
 
     def steps_of(self, submission: Submission) -> int | None:
-        """The steps that a job will have; None where nobody can know yet."""
+        """Return the steps that a job will have; None where nobody can know yet."""
         ...
 
 
 @dataclass(slots=True)
 class Track:
-    """What this life of the scheduler knows of a job beyond what is on disk.
+    """Knowledge of this life of the scheduler about a job, beyond what is on disk.
 
     Args:
         seen: at the last look.
@@ -83,7 +83,7 @@ class Track:
 
 
 class Tracking:
-    """What this life of the scheduler has seen of its jobs.
+    """Knowledge of this life of the scheduler about its jobs.
 
     Args:
         lessons: what jobs like these have taught before.
@@ -139,7 +139,7 @@ class Tracking:
         return now - self.track(job).learned > every
 
     def has_taught(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Others know now what was seen of it."""
+        """Note that others know now what was seen of it."""
         track = self.track(job)
         track.sizes = frozenset(seen.measured.rates)
         track.learned = now

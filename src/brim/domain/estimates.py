@@ -32,7 +32,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What was expected of one job's end.
+    """The expectations of one job's end.
 
     Args:
         last: the newest.
@@ -46,7 +46,7 @@ class Estimates:
     saved: float = 0.0
 
     def then(self, estimate: Estimate, steps: int | None) -> Estimates:
-        """These, and a newer one; `saved` is that one's time where it is to be put on disk now.
+        """Add a newer one; `saved` is its time where it is to be put on disk now.
 
         Args:
             steps: that the job has in all, where that is known.

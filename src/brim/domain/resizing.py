@@ -64,7 +64,7 @@ class Overheads:
 
     @property
     def paid_behind(self) -> Overheads:
-        """As they are, of what policies see: the inverse of `paid_ahead`.
+        """The inverse of `paid_ahead`: overheads as they are, of those that policies see.
 
         >>> BELIEVED.paid_ahead.paid_behind.cost(0, 4)
         3.0

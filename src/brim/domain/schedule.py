@@ -16,7 +16,7 @@ from brim.domain.workload import Job
 
 
 class Standing(enum.IntEnum):
-    """How a job was judged."""
+    """The standing of a job, by its last verdict."""
 
     WAITING = 0
     """Submitted; no policy has judged it yet."""

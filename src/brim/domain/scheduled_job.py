@@ -43,7 +43,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobProgress:
-    """How far a job is.
+    """The progress of one job.
 
     Args:
         step: that it has committed.
@@ -60,7 +60,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """How often the processes of a job were started, and what that came to.
+    """The starts of one job's processes, and what they came to.
 
     Args:
         launches: starts in all.
@@ -79,7 +79,7 @@ class Starts:
 
 @dataclass(slots=True, kw_only=True)
 class ScheduledJob:
-    """What the scheduler knows of one job; times are seconds since 1970.
+    """One job and all that the scheduler remembers of it; times are seconds since 1970.
 
     Jobs are kept for years: a new field, here or in anything below (`Submission`, `JobSpec` …), has
     a default that is right for the jobs of before. A field that goes, or gets another name or type,
@@ -133,5 +133,5 @@ class ScheduledJob:
 
     @property
     def target(self) -> int:
-        """How many those are."""
+        """The number of those workers."""
         return sum(self.allocation.told.values())

@@ -46,7 +46,7 @@ _NOWHERE: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How the simulated world behaves.
+    """The behaviour of the simulated world.
 
     Args:
         slot: least seconds between two cycles that an arrival or a completion calls for (0: at
@@ -201,7 +201,7 @@ class _World:
 
     @classmethod
     def ahead_of(cls, snapshot: Snapshot) -> _World:
-        """What a snapshot shows, with nobody to come."""
+        """Make the world that a snapshot shows, with nobody to come."""
         settings = Settings(
             overheads=snapshot.overheads.paid_behind,
             tenants=snapshot.tenants,
@@ -217,7 +217,7 @@ class _World:
         return world
 
     def going_on(self, state: JobState) -> _SimulatedJob:
-        """A job as a policy sees it, whose end is put before its progress there."""
+        """Make a job of one that a policy sees, where its end is put before its progress."""
         one = _SimulatedJob(
             job=state.job,
             factor=1.0,
@@ -327,7 +327,7 @@ class _World:
         return tuple(arrived)
 
     async def observe(self) -> Snapshot:
-        """What the policy may see of this world."""
+        """Show what the policy may see of this world."""
         rights = bool(self.settings.tenants)
         states = tuple(
             [
@@ -351,7 +351,7 @@ class _World:
         )
 
     def _ready(self, one: _SimulatedJob) -> float:
-        """From when on it makes progress, its end put before it; one that only has to end makes
+        """Return from when on it makes progress, its end put before it; one that only has to end makes
         none before that.
         """
         if one.workers and self.settings.overheads.end:
@@ -419,7 +419,7 @@ class _World:
         self._schedule(one)
 
     def _schedule(self, one: _SimulatedJob) -> None:
-        """When it will finish, and when it will next break, if nothing changes."""
+        """Reckon when it will finish, and when it will next break, if nothing changes."""
         one.rate = one.job.curve.rate(one.workers) * one.factor * one.slowed if one.workers else 0.0
         start = max(self.now, one.ready)
         end = self.settings.overheads.end

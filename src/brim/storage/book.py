@@ -133,7 +133,7 @@ class Book:
         self._amounts: dict[str, int | None] = {}
 
     def _read_costs(self) -> dict[str, list[float]]:
-        """What changes cost; it is learned anew where that cannot be read."""
+        """Read what changes cost; it is learned anew where that cannot be read."""
         costs = self._database.get(_COSTS)
         try:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
@@ -260,7 +260,7 @@ class Book:
 
     @property
     def overheads(self) -> Overheads:
-        """What changes cost here, as far as that was seen."""
+        """The costs of changes here, as far as they were seen."""
         return self._overheads
 
     def learn_cost(self, kind: str, seconds: float) -> None:
@@ -272,7 +272,7 @@ class Book:
     # What jobs taught -----------------------------------------------------------------------------
 
     def measured(self, fingerprint: str) -> Measured:
-        """What jobs with this fingerprint have taught about their speed."""
+        """Return the speeds that jobs with this fingerprint have taught."""
         if fingerprint not in self._measured:
             self._measured[fingerprint] = Measured(self._database.measurements(fingerprint))
         return self._measured[fingerprint]
