@@ -21,7 +21,7 @@ from brim.domain.accounting import sample_checksum
 from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
 from brim.interfaces import Clock
-from brim.telemetry.events import EVENTS, STEPS, RecordFile
+from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
 
 
 def spec(**changes: Any) -> JobSpec:
@@ -70,6 +70,7 @@ class RecordedRun:
     redone: int = 0
     re_forming: float = 0.0
     sizes: set[int] = field(default_factory=set)
+    started_before: int = 0  # processes, which had the numbers before those of this run's workers
     lr: float | list[float] | None = None  # runs of earlier versions do not say it
     tables: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -132,7 +133,7 @@ class RecordedRun:
     def start_worker(self) -> str:
         worker = f"w{self.started}"
         self.started += 1
-        pid = 4000 + self.started
+        pid = 4000 + self.started_before + self.started
         for state in ("started", "ready"):
             self.events.append(
                 "worker", worker=worker, state=state, pid=pid, agent="a0", rank=None, reason=""

@@ -20,8 +20,8 @@ from brim import client
 from brim.backends import local
 from brim.domain.accounting import StepRecord
 from brim.domain.job import JobSpec, WorkerRange
+from brim.telemetry.events import RoundFormed, WorkerChanged, WorldReFormed
 from brim.telemetry.history import RunHistory, RunReader, WorkerLife
-from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
 
 _POLL = 0.01
 
@@ -122,9 +122,11 @@ class BrimRun:
         }
 
     @property
-    def re_formed(self) -> dict[int, ReFormed]:
+    def re_formed(self) -> dict[int, WorldReFormed]:
         return {
-            each.round: each for each in self._reader.history.events if isinstance(each, ReFormed)
+            each.round: each
+            for each in self._reader.history.events
+            if isinstance(each, WorldReFormed)
         }
 
     @property

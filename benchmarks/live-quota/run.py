@@ -25,7 +25,7 @@ from benchmarks.harness.waiting import GLOBAL_BATCH, MICRO_BATCHES
 from brim.domain.schedule import Reason
 from brim.storage.contact import read_contact
 from brim.storage.cycles import decode_cycle
-from brim.telemetry.records import RoundFormed, RunStarted, WorkerChanged
+from brim.telemetry.events import RoundFormed, RunStarted, WorkerChanged
 
 HERE = Path(__file__).parent
 SLOTS, GUARANTEED, GRACE = 8, 4, 5.0

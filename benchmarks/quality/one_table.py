@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.harness.report import Report, spread, table
 from brim.storage.files import write_whole
+from brim.telemetry.events import EpochEnded
 from brim.telemetry.history import read_history
-from brim.telemetry.records import EpochEnded
 
 HERE = Path(__file__).parent
 EXAMPLE = "05-parameter-servers/criteo.py"

@@ -22,7 +22,7 @@ from benchmarks.harness.report import Report, ms, table
 from brim import client
 from brim.domain.accounting import StepRecord
 from brim.domain.checkpointing import Interval
-from brim.telemetry.records import CheckpointWritten, RoundFormed
+from brim.telemetry.events import CheckpointPublished, RoundFormed
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
@@ -90,8 +90,8 @@ class Trial(BrimRun):
         self.until_steady(workers, steps=STEPS + 5, timeout=PATIENCE)
         return gaps(self.steps_of(self.round.round)[5:])
 
-    def checkpoints(self) -> list[CheckpointWritten]:
-        return [each for each in self.history.events if isinstance(each, CheckpointWritten)]
+    def checkpoints(self) -> list[CheckpointPublished]:
+        return [each for each in self.history.events if isinstance(each, CheckpointPublished)]
 
     def serve_by(self, servers: int) -> dict[str, float]:
         """Change the number of servers; seconds until a step with so many, and of the longest step

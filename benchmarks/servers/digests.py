@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from benchmarks.harness.brim_run import BrimRun, BrimStuck
 from benchmarks.harness.report import Report, table
 from brim import client
-from brim.telemetry.records import RunEnded
+from brim.telemetry.events import RunEnded
 
 HERE = Path(__file__).parent
 WORKERS, SERVERS = (1, 2, 3, 4, 8), (0, 1, 2, 4)

@@ -24,7 +24,7 @@ from benchmarks.harness.report import Report, ms, table
 from benchmarks.harness.torchrun import Torchrun
 from brim.domain.accounting import time_breakdown
 from brim.domain.checkpointing import Interval
-from brim.telemetry.records import ReFormed, RoundFormed
+from brim.telemetry.events import RoundFormed, WorldReFormed
 
 HERE = Path(__file__).parent
 JOB = HERE / "job.py"
@@ -132,7 +132,9 @@ def _where_it_went(run: BrimRun, start: float, end: float) -> dict[str, Any]:
         if isinstance(event, RoundFormed) and start < event.at <= end
     ]
     formed = [
-        event for event in history.events if isinstance(event, ReFormed) and start < event.at <= end
+        event
+        for event in history.events
+        if isinstance(event, WorldReFormed) and start < event.at <= end
     ]
     parts = time_breakdown(
         [],

@@ -24,8 +24,8 @@ from brim.errors import InternalError
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
-from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
+from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire import messages as wire
 
 REPORT = msgspec.msgpack.encode(wire.StepReport(epoch=0, parts=[], seconds={}))

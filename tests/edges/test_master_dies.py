@@ -22,7 +22,7 @@ from brim.master.entries import Asked, Before, Began, Joined
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.master.snapshot import freeze, thaw
-from brim.telemetry.events import EVENTS, STEPS
+from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
 from edges.test_master import FACTS, REPORT, commit

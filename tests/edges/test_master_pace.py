@@ -15,7 +15,7 @@ from brim.master.decisions import Decisions
 from brim.master.effects import Effect, Record
 from brim.master.entries import Asked, Before, Began, Entry, Heard, Joined
 from brim.master.snapshot import freeze, thaw
-from brim.telemetry.events import EVENTS
+from brim.telemetry.record_files import EVENTS
 from brim.wire import messages as wire
 from edges.test_master import FACTS
 

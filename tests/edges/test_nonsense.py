@@ -51,7 +51,7 @@ from brim.storage.contact import (
 )
 from brim.storage.job_file import JOB_FILE, read_job
 from brim.storage.places import Directory
-from brim.telemetry.events import STEPS, follow_steps
+from brim.telemetry.record_files import STEPS, follow_steps
 from brim.train.checkpoint import Image
 from brim.train.state import receive_state, send_state
 from brim.wire.cluster import Submit

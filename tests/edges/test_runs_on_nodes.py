@@ -18,7 +18,7 @@ from brim.backends.processes import Launch
 from brim.backends.runs import RunProcesses
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
-from brim.telemetry.records import RoundFormed, WorkerChanged
+from brim.telemetry.events import RoundFormed, WorkerChanged
 from brim.wire.nodes import Begin, NodeRequest
 from submissions import submission
 
@@ -137,17 +137,16 @@ def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Pat
         changed("w3", 13, "n1"),
         changed("w4", 14, "n2"),
     ):
-        watch._add(event)
-    watch._add(
-        RoundFormed(
-            at=0.0, round=1, world_size=3, workers=["w1", "w3", "w2"], step=0, cause="start"
-        )
+        watch.take(event, 0)
+    formed = RoundFormed(
+        at=0.0, round=1, world_size=3, workers=["w1", "w3", "w2"], step=0, cause="start"
     )
+    watch.take(formed, 0)
     assert watch.by_agent == {"n1": 2, "n2": 2}
     assert watch.beyond({"n1": 1, "n2": 1}) == [13, 14]
     assert sorted(watch.beyond({"n2": 1})) == [11, 13, 14]
-    watch._add(changed("w3", 13, "n1", state="lost"))
+    watch.take(changed("w3", 13, "n1", state="lost"), 0)
     assert watch.by_agent == {"n1": 1, "n2": 2}
-    watch._add(changed("w2", 22, "n1"))  # names begin anew, and not always with w1
-    watch._add(changed("w1", 21, "n1"))
+    watch.take(changed("w2", 22, "n1"), 0)  # names begin anew, and not always with w1
+    watch.take(changed("w1", 21, "n1"), 0)
     assert watch.workers == {"w2": 22, "w1": 21}

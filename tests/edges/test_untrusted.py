@@ -21,9 +21,9 @@ from brim.storage import backup, journal
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.journal import set_aside_if_damaged
-from brim.telemetry.events import EVENTS, STEPS, follow_events, follow_steps
+from brim.telemetry.events import CheckpointPublished, Event, RunFailed
 from brim.telemetry.logs import Tail, last_line
-from brim.telemetry.records import CheckpointWritten, Event, Failed
+from brim.telemetry.record_files import EVENTS, STEPS, follow_events, follow_steps
 from brim.untrusted import NotRegularError, open_regular, read_regular
 from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 
@@ -135,7 +135,7 @@ def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
     assert runs.look(launch).problem == ""
 
 
-_EVENT: Event = CheckpointWritten(at=1.0, step=1, path="step-1")
+_EVENT: Event = CheckpointPublished(at=1.0, step=1, path="step-1")
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -156,7 +156,7 @@ def test_many_events_are_taken_in_over_some_looks(
     run_dir.mkdir()
     line = msgspec.json.encode(_EVENT) + b"\n"
     count = 2 * watching._MOST * 1000 // len(line)
-    failed = msgspec.json.encode(Failed(at=2.0, who="user", message="no", trace="")) + b"\n"
+    failed = msgspec.json.encode(RunFailed(at=2.0, who="user", message="no", trace="")) + b"\n"
     (run_dir / EVENTS).write_bytes(line * count + failed)
     runs = processes(tmp_path, nodes)
     looks = [runs.look(launch)]
@@ -168,7 +168,8 @@ def test_many_events_are_taken_in_over_some_looks(
 
 def test_a_long_line_is_read_whole_and_one_that_is_too_long_is_said(tmp_path: Path) -> None:
     long = (
-        msgspec.json.encode(Failed(at=2.0, who="user", message="x" * (2 << 20), trace="")) + b"\n"
+        msgspec.json.encode(RunFailed(at=2.0, who="user", message="x" * (2 << 20), trace=""))
+        + b"\n"
     )
     (tmp_path / EVENTS).write_bytes(long)
     watch = RunWatch(tmp_path)

@@ -10,7 +10,10 @@ import pytest
 
 from brim.backends import watching
 from brim.backends.watching import RunWatch
-from brim.telemetry.events import LineReader, follow_steps
+from brim.runs.outcome import facts_of
+from brim.telemetry import record_files
+from brim.telemetry.history import read_history
+from brim.telemetry.record_files import LineReader, follow_steps
 from recorded_run import RecordedRun, spec
 
 
@@ -34,19 +37,22 @@ def run(tmp_path: Path) -> RecordedRun:
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look takes in no more than some thirty steps."""
-    monkeypatch.setattr(watching, "_AT_ONCE", 20_000, raising=False)
+    monkeypatch.setattr(watching, "_AT_ONCE", 20_000)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each look at a file has made of it, from now on."""
-    counts, poll = [], LineReader.poll
+    counts = []
+    poll = LineReader.poll_numbered
 
-    def count(reader: LineReader[object], *, at_once: int | None = None) -> list[object]:
+    def count(
+        reader: LineReader[object], *, at_once: int | None = None
+    ) -> list[tuple[int, object]]:
         found = poll(reader, at_once=at_once)
         counts.append(len(found))
         return found
 
-    monkeypatch.setattr(LineReader, "poll", count)
+    monkeypatch.setattr(LineReader, "poll_numbered", count)
     return counts
 
 
@@ -147,3 +153,60 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
     assert len(told) == 20
     assert told[-1].startswith("w19: xxx")
     assert {len(each) for each in told} == {200}
+
+
+@pytest.mark.parametrize("jump", [-36_000.0, 0.0, 36_000.0])
+@pytest.mark.usefixtures("little")
+def test_who_schedules_a_run_and_who_reads_it_say_the_same_whatever_its_clock_was_set_to(
+    jump: float, tmp_path: Path
+) -> None:
+    first = RecordedRun(tmp_path, spec(epochs=20), samples=2048)
+    first.begin()
+    first.train(60)
+    second = RecordedRun(
+        tmp_path, first.spec, samples=2048, start=first.clock.now() + jump, step=first.step
+    )
+    second.started_before = 100
+    second.begin(workers=2)
+    second.restore(35)
+    assert (read_history(tmp_path).step, watched(tmp_path).step) == (35, 35)
+    second.train(10)
+    history = read_history(tmp_path)
+    watch = watched(tmp_path)
+    assert (history.step, watch.step) == (45, 45)
+    assert [life.worker for life in history.present] == list(watch.workers) == ["w0", "w1"]
+
+
+def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_path: Path) -> None:
+    """Nobody records their end where their agent was killed with them."""
+    first = RecordedRun(tmp_path, spec(), samples=2048)
+    first.begin(workers=4)
+    first.train(3)
+    second = RecordedRun(tmp_path, spec(), samples=2048, start=first.clock.now() + 5.0, step=3)
+    second.started_before = 100
+    second.begin(workers=2)
+    history = read_history(tmp_path)
+    assert [each["worker"] for each in facts_of(history)["workers"]] == ["w0", "w1"]
+    assert {life.worker: life.until for life in history.workers.values()} == {
+        "w0": None,
+        "w1": None,
+        "w2": second.start + 1.4,
+        "w3": second.start + 1.4,
+    }
+
+
+def test_lines_that_are_left_out_are_counted_a_part_at_each_look(
+    run: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = follow_steps(run.run_dir).poll_numbered()
+    monkeypatch.setattr(record_files, "_BLOCK", 2_000)
+    monkeypatch.setattr(record_files, "_COUNTED", 10_000)
+    reader = follow_steps(run.run_dir, at_most=5_000)
+    looks = [reader.poll_numbered(at_once=5_000)]
+    while reader.behind:
+        looks.append(reader.poll_numbered(at_once=5_000))
+    assert len(looks) > 5
+    assert all(len(look) == 1 for look in looks[:-2])
+    assert all(each in whole for look in looks for each in look)
+    assert looks[-1][-1] == whole[-1]
+    assert reader.lines == 200

@@ -22,8 +22,8 @@ from brim.loggers import Entry, LoggedRun
 from brim.loggers import follower as follower_module
 from brim.loggers.follower import Follower, recorded_loggers
 from brim.loggers.named import make_logger
+from brim.telemetry.events import Restored, ValuesLogged
 from brim.telemetry.history import RunHistory, read_history
-from brim.telemetry.records import Restored, ValuesLogged
 from recorded_run import RecordedRun, spec
 
 

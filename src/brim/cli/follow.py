@@ -142,11 +142,11 @@ def _can_resume(history: RunHistory) -> bool:
     """It has something to go on from and was not done; what the user's code did once it would do
     again.
     """
-    from brim.telemetry.records import CheckpointWritten
+    from brim.telemetry.events import CheckpointPublished
 
     theirs = history.failed is not None and history.failed.who == "user"
     kept = history.verb != "train" or any(
-        isinstance(event, CheckpointWritten) for event in history.events
+        isinstance(event, CheckpointPublished) for event in history.events
     )
     return not _is_done(history) and not theirs and kept
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from brim.domain.accounting import STEP_PHASES, StepRecord
 from brim.loggers.protocol import Entry
-from brim.telemetry.records import EpochEnded, Event, Restored, ValuesLogged
+from brim.telemetry.events import EpochEnded, Event, Restored, ValuesLogged
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from brim.errors import EnvironmentFault
 from brim.loggers.entries import Batch, Merge, Rewind, gather
 from brim.loggers.protocol import Entry, LoggedRun, Logger
 from brim.storage.files import lock, write_whole
-from brim.telemetry.events import follow_events, follow_steps
-from brim.telemetry.records import Event, RunEnded, RunStarted
+from brim.telemetry.events import Event, RunEnded, RunStarted
+from brim.telemetry.record_files import follow_events, follow_steps
 
 FOLDER = "loggers"  # in the run's directory
 _AT_ONCE = 4 << 20  # bytes of steps that are in memory at once

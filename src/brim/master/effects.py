@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from brim.coordination.session import Outbox
-from brim.telemetry.events import EVENTS, STEPS
+from brim.telemetry.events import Event, Restored, event_of
+from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire.messages import MasterMessage
 
 
@@ -71,19 +72,18 @@ class Effects:
 
     def event(self, kind: str, /, **fields: object) -> None:
         """A line of events.jsonl, of this moment."""
-        self._record(EVENTS, {"at": self.at, "kind": kind, **fields})
+        self._record(EVENTS, event_of(kind, at=self.at, **fields))
 
     def restored(self, step: int, *, at: float, path: str) -> None:
         """A line of events.jsonl, of an earlier moment: the next commits begin behind `step`."""
-        fields = {"step": step, "path": path, "commits": self.commits}
-        self._record(EVENTS, {"at": at, "kind": "restored", **fields})
+        self._record(EVENTS, Restored(at=at, step=step, path=path, commits=self.commits))
 
     def step(self, fields: dict[str, Any]) -> None:
         """A line of steps.jsonl."""
         self._record(STEPS, fields)
         self.commits += 1
 
-    def _record(self, file: str, record: dict[str, Any]) -> None:
+    def _record(self, file: str, record: Event | dict[str, Any]) -> None:
         line = msgspec.json.encode(record) + b"\n"
         place = self.sizes.get(file, 0)
         self.sizes[file] = place + len(line)

@@ -19,7 +19,8 @@ from brim.master.effects import Effect, Record, Secure
 from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
 from brim.master.snapshot import freeze, thaw
 from brim.storage.journal import Journal
-from brim.telemetry.events import EVENTS, STEPS, RecordFile
+from brim.telemetry.events import event_of
+from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
 from brim.wire.messages import Printed
 
 JOURNAL = "journal"
@@ -170,7 +171,7 @@ class Records:
     def _note(self, kind: str, clock: Clock, **fields: str) -> None:
         """Record an event that follows from no entry."""
         events = self._files[EVENTS]
-        record = {"at": clock.wall(), "kind": kind, **fields}
+        record = event_of(kind, at=clock.wall(), **fields)
         events.put(events.size, msgspec.json.encode(record) + b"\n")
 
     def close(self) -> None:

@@ -13,16 +13,16 @@ from rich.text import Text
 from brim.domain.accounting import StepRecord
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
-from brim.telemetry.history import RunHistory, describe_event, milliseconds
-from brim.telemetry.records import (
-    CheckpointWritten,
+from brim.telemetry.events import (
+    CheckpointPublished,
     Event,
-    Failed,
-    ReFormed,
     RoundFormed,
+    RunFailed,
     RunStarted,
     WorkerChanged,
+    WorldReFormed,
 )
+from brim.telemetry.history import RunHistory, describe_event, milliseconds
 
 # (glyph, style) per worker: shape says it too, for those who see no colour.
 _GLYPHS = {
@@ -68,7 +68,7 @@ class Drawing:
         a loss, its round and its pause become one line.
         """
         match event:
-            case RunStarted() | CheckpointWritten() | Failed():
+            case RunStarted() | CheckpointPublished() | RunFailed():
                 return
             case WorkerChanged(state="leaving" | "left" | "suspect"):
                 return  # the strip shows it
@@ -78,14 +78,14 @@ class Drawing:
             case RoundFormed():
                 self._cause, self._members = (event.cause if event.round > 1 else ""), event.members
                 return
-            case ReFormed():
+            case WorldReFormed():
                 text = self._describe_round(event)
             case _:
                 text = describe_event(event, self._history)
         if text:
             self._happenings.append((event.at, text))
 
-    def _describe_round(self, event: ReFormed) -> str:
+    def _describe_round(self, event: WorldReFormed) -> str:
         """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began
         as.
         """

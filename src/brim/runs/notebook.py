@@ -15,8 +15,8 @@ from brim.domain.accounting import StepRecord
 from brim.domain.printable import printable
 from brim.interfaces import Clock
 from brim.runs.live import Drawing
+from brim.telemetry.events import Event
 from brim.telemetry.history import RunHistory
-from brim.telemetry.records import Event
 
 _REDRAW = 0.25  # seconds between two pictures: each is a message to the browser
 _FRAME = '<pre style="line-height:1.4;white-space:pre-wrap;margin:0">{code}</pre>'

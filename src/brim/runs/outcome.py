@@ -9,8 +9,8 @@ from typing import Any
 
 from brim.domain.accounting import lasting
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
+from brim.telemetry.events import RoundFormed, WorkerChanged, WorldReFormed
 from brim.telemetry.history import RunHistory, WorkerLife
-from brim.telemetry.records import ReFormed, RoundFormed, WorkerChanged
 
 _FOUR_PARTS = re.compile(r"(.*?): got (.*), need (.*?)(?:\n  hint: (.*))?", re.DOTALL)
 
@@ -22,7 +22,7 @@ def summary_of(history: RunHistory, run_dir: Path) -> dict[str, Any]:
     steps = lasting(history.steps, history.restores)
     rounds = [event for event in history.events if isinstance(event, RoundFormed)]
     last = history.epochs[max(history.epochs)] if history.epochs else None
-    re_forming = sum(event.seconds for event in history.events if isinstance(event, ReFormed))
+    re_forming = sum(event.seconds for event in history.events if isinstance(event, WorldReFormed))
     total = sum(session.end - session.start for session in history.sessions)
     first = (
         history.steps[0].at - history.sessions[0].start

@@ -8,8 +8,8 @@ from typing import TextIO
 from brim.domain.accounting import StepRecord
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
+from brim.telemetry.events import Event, RunFailed
 from brim.telemetry.history import RunHistory, describe_event
-from brim.telemetry.records import Event, Failed
 from brim.terminal import guarded
 
 
@@ -33,7 +33,7 @@ class PlainView:
                     self._next_step_line = record.at + self._every
                     self._line(record.at, describe_progress(record, history))
             # Why a run failed is said at its end, in full.
-            elif not isinstance(record, Failed) and (text := describe_event(record, history)):
+            elif not isinstance(record, RunFailed) and (text := describe_event(record, history)):
                 self._line(record.at, text)
 
     def note(self, text: str) -> None:

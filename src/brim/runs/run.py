@@ -16,8 +16,8 @@ from brim.runs.directories import LATEST, find_run
 from brim.runs.keywords import in_python
 from brim.runs.outcome import error_of, state_of, summary_of
 from brim.runs.schedulers import scheduler_of
+from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunReader, describe_metrics
-from brim.telemetry.records import RoundFormed
 
 if TYPE_CHECKING:
     from brim.client import Client

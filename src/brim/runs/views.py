@@ -10,8 +10,8 @@ from typing import Protocol
 
 from brim.clock import SystemClock
 from brim.domain.accounting import StepRecord
+from brim.telemetry.events import Event
 from brim.telemetry.history import RunHistory
-from brim.telemetry.records import Event
 
 
 class View(Protocol):

@@ -1,219 +1,220 @@
-"""Files of JSON lines that only grow: a run's `events.jsonl` and `steps.jsonl`.
+"""The lines of a run's `events.jsonl`, typed: the master writes them, and every view of a run reads
+them.
 
-They follow from the master's journal, and one line is one write at the place that the journal gives
-it: a master that takes over adds what is missing and repeats nothing. A process that is killed
-leaves at most one torn line at the end, which readers leave alone.
+The kinds and their fields are a public contract: docs/reference/run-directory.md. A reader must
+survive lines of another version, so fields that are not needed to make sense of a line have
+defaults.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
-import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
-from brim.decoding import UNDECODABLE
-from brim.domain.accounting import StepRecord
-from brim.errors import EnvironmentFault, InternalError
-from brim.telemetry.records import Event
-from brim.untrusted import NotRegularError, open_regular
+from brim.domain.accounting import TableFacts
+from brim.domain.quantities import counted
 
-EVENTS, STEPS = "events.jsonl", "steps.jsonl"
-_BLOCK = 1 << 20
-_LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
-T = TypeVar("T")
+WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]
 
 
-class RecordFile:
-    """A file of records that a writer may have to write again: every line has its place.
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
+    at: float
 
-    Args:
-        path: the file; made if it is missing. A torn last line of a writer that died is cut off.
+
+class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
+    """A run began, or was resumed; `steps` is the total planned, `tables` of embeddings."""
+
+    run: str
+    steps: int
+    steps_per_epoch: int
+    spec: dict[str, Any]
+    file: str = ""
+    command: list[str] = []
+    versions: dict[str, str] = {}
+    host: str = ""
+    start_method: str = ""
+    tables: list[TableFacts] = []
+
+
+class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
+    """What the training data turned out to be; `block_size` as in `EpochOrder`, `order` as in
+    `Facts`.
+
+    `order_size` is 0 where it is that of `samples`.
+    """
+
+    samples: int
+    test_samples: int | None = None
+    quarantined: int = 0
+    quarantine_path: str = ""
+    block_size: int = 1
+    order: str = "shuffled"
+    order_size: int = 0
+
+
+class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
+    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`; a server
+    `serves`.
+    """
+
+    worker: str
+    state: WorkerState
+    pid: int = 0
+    agent: str = ""
+    rank: int | None = None
+    reason: str = ""
+    serves: bool = False
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether that is why it was lost, or seems to be."""
+        return self.state == "lost" and "out of memory" in self.reason
+
+
+class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
+    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on
+    after `step`.
+
+    Who has no share is a server; `world_size` counts the others.
+    """
+
+    round: int
+    world_size: int
+    workers: list[str]
+    shares: list[int] = []
+    step: int = 0
+    cause: str = ""
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether some compute more than what cannot be divided evenly."""
+        shares = [share for share in self.shares if share]
+        return bool(shares) and max(shares) - min(shares) > 1
+
+    @property
+    def servers(self) -> int:
+        """Members without a share."""
+        return len(self.workers) - self.world_size
+
+    @property
+    def members(self) -> str:
+        """Who takes part, in words.
+
+        >>> RoundFormed(at=0.0, round=1, world_size=2, workers=["w1", "w2", "w3"], shares=[4, 4, 0]).members
+        '2 workers and 1 server'
+        """
+        workers = counted(self.world_size, "worker")
+        return f"{workers} and {counted(self.servers, 'server')}" if self.servers else workers
+
+
+class WorldReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
+    """How long training stood still for a round,
+    and how many steps' work was lost and done again.
+    """
+
+    round: int
+    seconds: float
+    redone: int = 0
+
+
+class FaultPerformed(_Record, frozen=True, kw_only=True, tag="fault"):
+    """A clause of `--faults` was carried out."""
+
+    text: str
+    step: int
+    worker: str | None = None
+
+
+class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
+    """`epoch` (from 1) is done, with the metrics of the test split."""
+
+    epoch: int
+    step: int
+    metrics: dict[str, float | None] = {}
+
+
+class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
+    """What the user's code logged of the state after `step`; `epoch` counts the epochs that are
+    over.
+    """
+
+    epoch: int
+    step: int
+    values: dict[str, float | None] = {}
+
+
+class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint became official; training stood still for `pause`, and it was written in
+    `seconds`.
+    """
+
+    step: int
+    path: str
+    bytes: int = 0
+    seconds: float = 0.0
+    pause: float = 0.0
+
+
+class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
+    """The run went back to the state after `step`: of its first `commits` commits, those past it
+    are undone.
+    """
+
+    step: int
+    commits: int
+    path: str = ""
+
+
+class Warned(_Record, frozen=True, kw_only=True, tag="warning"):
+    """Something that the user should know, and that stops nothing."""
+
+    message: str
+
+
+class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
+    """Why the run cannot go on, and who must act."""
+
+    who: Literal["user", "spec", "environment", "internal"] = "internal"
+    message: str = ""
+    trace: str = ""
+
+
+class RunEnded(_Record, frozen=True, kw_only=True, tag="run_ended"):
+    """The run is over; `summary` is what `--json` prints."""
+
+    summary: dict[str, Any]
+
+
+Event = (
+    RunStarted
+    | DatasetRead
+    | WorkerChanged
+    | RoundFormed
+    | WorldReFormed
+    | FaultPerformed
+    | EpochEnded
+    | ValuesLogged
+    | CheckpointPublished
+    | Restored
+    | Warned
+    | RunFailed
+    | RunEnded
+)
+
+
+def event_of(kind: str, /, **fields: object) -> Event:
+    """The event that these fields say, as those who read it will have it.
 
     Raises:
-        OSError: the file cannot be opened for writing.
+        ValidationError: nobody could read that.
+
+    >>> event_of("warning", at=0.0, message="the disk is full")
+    Warned(at=0.0, message='the disk is full')
+    >>> event_of("warning", at=0.0, text="the disk is full")
+    Traceback (most recent call last):
+    ...
+    msgspec.ValidationError: Object missing required field `message`
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self.size = _end_of_last_line(self._file, os.fstat(self._file).st_size)
-        os.ftruncate(self._file, self.size)
-
-    def put(self, place: int, line: bytes) -> None:
-        """Add a line, unless it is there already.
-
-        Args:
-            place: how many bytes there are before it.
-            line: a record, with the end of its line.
-
-        Raises:
-            InternalError: another line is there.
-            EnvironmentFault: the file lost lines that were before it.
-            OSError: the disk is full, usually; nothing of the line is left.
-        """
-        if place > self.size:
-            raise EnvironmentFault(
-                f"{self._path} lost lines: it has {self.size} bytes, {place} were written"
-            )
-        if place < self.size:
-            if os.pread(self._file, len(line), place) != line:
-                raise InternalError(
-                    f"{self._path} has another record at byte {place} than the journal led to"
-                )
-            return
-        written = os.pwrite(self._file, line, place)
-        if written != len(line):
-            os.ftruncate(self._file, place)
-            raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
-        self.size += written
-
-    def last_line(self) -> bytes:
-        """The last record; nothing where there is none."""
-        start = _end_of_last_line(self._file, self.size - 1)
-        return os.pread(self._file, self.size - start, start)
-
-    def count_lines(self) -> int:
-        """How many records there are."""
-        return sum(
-            os.pread(self._file, _BLOCK, start).count(b"\n")
-            for start in range(0, self.size, _BLOCK)
-        )
-
-    def sync(self) -> None:
-        """Bring everything down to the disk."""
-        os.fsync(self._file)
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _end_of_last_line(file: int, end: int) -> int:
-    """How many of the first `end` bytes of a file are whole lines."""
-    while end > 0:
-        start = max(0, end - (1 << 16))
-        found = os.pread(file, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
-class LineReader(Generic[T]):
-    """Reads what was added to a file of JSON lines since the last time, by offset.
-
-    Args:
-        path: the file; it need not exist yet.
-        decoder: makes a record of a line. Lines that it refuses (torn, or of another version) are
-            counted in `skipped` and passed over.
-        at_most: bytes that one call takes in, for who needs to know how things are and not each
-            record: where more is new, the first record and the last ones.
-    """
-
-    def __init__(
-        self, path: Path, decoder: msgspec.json.Decoder[T], *, at_most: int | None = None
-    ) -> None:
-        self._path, self._decoder, self._at_most = path, decoder, at_most
-        self._offset = 0
-        self.skipped = 0
-        self.behind = False
-        self.damage = ""  # what is wrong from here on, as it was at the last call
-
-    def poll(self, *, at_once: int | None = None) -> list[T]:
-        """The records of all lines that were completed since the last call.
-
-        Args:
-            at_once: about how many bytes to read; `behind` says whether there was more.
-        """
-        records = self._next(at_once or _BLOCK)
-        while self.behind and at_once is None:
-            records += self._next(_BLOCK)
-        return records
-
-    def _next(self, at_once: int) -> list[T]:
-        self.behind, self.damage = False, ""
-        try:
-            file = open_regular(self._path)
-        except FileNotFoundError:
-            return []
-        except NotRegularError as error:
-            self.damage = f"{self._path} cannot be read: {error.strerror}"
-            return []
-        try:
-            first = self._skip(file)
-            whole = first if self.damage else first + self._lines(file, at_once)
-        finally:
-            os.close(file)
-        lines = [line for line in whole.splitlines() if line]
-        return [record for line in lines if (record := self._decode(line)) is not None]
-
-    def _skip(self, file: int) -> bytes:
-        """The first line, where what is behind it is left out, which then counts as read."""
-        size = os.fstat(file).st_size
-        if self._at_most is None or size - self._offset <= self._at_most:
-            return b""
-        first = self._lines(file, 1)
-        last = size - self._at_most
-        found = os.pread(file, self._at_most, last).find(b"\n") + 1
-        if not found:  # a long line, or one that is not complete: it begins before
-            last = max(self._offset, last - _LONGEST)
-            found = os.pread(file, max(size - self._at_most - last, 0), last).rfind(b"\n") + 1
-        if not self.damage:
-            self._offset = max(self._offset, last + found)
-        return first
-
-    def _lines(self, file: int, at_once: int) -> bytes:
-        """The next whole lines, or the next one where that is longer."""
-        some = os.pread(file, at_once, self._offset)
-        self.behind = len(some) == at_once
-        end = some.rfind(b"\n") + 1
-        if self.behind and not end:
-            some = os.pread(file, _LONGEST, self._offset)
-            end = some.find(b"\n") + 1
-        if not end and len(some) == _LONGEST:
-            self.behind = False
-            self.damage = (
-                f"{self._path} is damaged at byte {self._offset}: a line of more than "
-                f"{_LONGEST >> 20} MiB"
-            )
-        elif not end:
-            self.behind = False  # a line that is not complete
-        self._offset += end
-        return some[:end]
-
-    def _decode(self, line: bytes) -> T | None:
-        try:
-            return self._decoder.decode(line)
-        except UNDECODABLE:
-            self.skipped += 1
-            return None
-
-
-def follow_events(run_dir: Path) -> LineReader[Any]:
-    """A reader of the run's events, as the types of `brim.telemetry.records`."""
-    return LineReader(run_dir / EVENTS, msgspec.json.Decoder(Event))
-
-
-def follow_steps(run_dir: Path, *, at_most: int | None = None) -> LineReader[StepRecord]:
-    """A reader of the run's committed steps; `at_most` as in `LineReader`."""
-    return LineReader(run_dir / STEPS, msgspec.json.Decoder(StepRecord), at_most=at_most)
-
-
-def in_order(events: Iterable[Event], steps: Iterable[StepRecord]) -> list[Event | StepRecord]:
-    """Each file in its own order, and the two merged by the wall clock."""
-    merged = heapq.merge(_rising(events), _rising(steps), key=lambda pair: pair[0])
-    return [record for _, record in merged]
-
-
-def _rising(records: Iterable[Event | StepRecord]) -> Iterator[tuple[float, Event | StepRecord]]:
-    """Each with its time, or with the latest before it: a clock may have been set back between two
-    lives.
-    """
-    latest = -math.inf
-    for record in records:
-        latest = max(latest, record.at)
-        yield latest, record
+    event: Event = msgspec.convert({"kind": kind, **fields}, Event)
+    return event

@@ -1,4 +1,6 @@
-"""A run as its records tell it: one fold, shared by the live view, `brim status` and the report."""
+"""A run as its records tell it: one fold, shared by the live view, `brim status`, the report and
+whoever schedules the run.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +11,23 @@ from pathlib import Path
 
 from brim.domain.accounting import Restore, Session, StepRecord
 from brim.domain.quantities import counted
-from brim.telemetry.events import follow_events, follow_steps, in_order
-from brim.telemetry.records import (
-    CheckpointWritten,
+from brim.telemetry.events import (
+    CheckpointPublished,
     DatasetRead,
     EpochEnded,
     Event,
-    Failed,
     FaultPerformed,
-    ReFormed,
     Restored,
     RoundFormed,
     RunEnded,
+    RunFailed,
     RunStarted,
     ValuesLogged,
     Warned,
     WorkerChanged,
+    WorldReFormed,
 )
+from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,46 +46,134 @@ class WorkerLife:
 
 
 @dataclass(slots=True)
-class RunHistory:
-    """Everything the records said so far, in order.
+class RunState:
+    """Where a run stands, as its records say: the one fold of them, for whoever reads a run.
+
+    Restores and steps are put in order by the commits that they count, never by their times: a
+    clock may have been set between two lives of a run, and then the times of its two files lie.
+
+    Attributes:
+        commits: lines of `steps.jsonl` so far, those that count no more among them.
+        first, last: the first step that was committed, and the last.
+        crew: the workers of the present life of the run, by name; those that are gone among them.
+    """
+
+    started: RunStarted | None = None
+    dataset: DatasetRead | None = None
+    round: RoundFormed | None = None
+    failed: RunFailed | None = None
+    ended: RunEnded | None = None
+    crew: dict[str, WorkerLife] = field(default_factory=dict)
+    commits: int = 0
+    first: StepRecord | None = None
+    last: StepRecord | None = None
+    restored: Restore | None = None
+
+    @property
+    def step(self) -> int:
+        """Steps committed that count: a restore takes it back."""
+        if self.restored and self.restored.commits >= self.commits:
+            return self.restored.step
+        return self.last.step if self.last else 0
+
+    @property
+    def present(self) -> list[WorkerLife]:
+        """The workers that are there."""
+        return [life for life in self.crew.values() if life.until is None]
+
+    def take(self, record: Event | StepRecord, number: int) -> None:
+        """Fold one record in.
+
+        Args:
+            number: of a step, which commit it is, from 1.
+        """
+        if isinstance(record, StepRecord):
+            self.add_step(record, number)
+        else:
+            self.add(record)
+
+    def add_step(self, step: StepRecord, number: int) -> None:
+        """Fold one committed step in."""
+        self.commits = number
+        self.first = self.first or step
+        self.last = step
+
+    def add(self, event: Event) -> None:
+        """Fold one event in."""
+        match event:
+            case RunStarted():
+                self.started = event
+                self.ended = None
+                self.failed = None
+            case DatasetRead():
+                self.dataset = event
+            case WorkerChanged():
+                self._add_worker(event)
+            case RoundFormed():
+                self.round = event
+                for rank, worker in enumerate(event.workers):
+                    if worker in self.crew:
+                        self.crew[worker].rank = rank
+            case Restored():
+                self.restored = Restore(event.step, event.commits)
+            case RunFailed():
+                self.failed = event
+            case RunEnded():
+                self.ended = event
+                self._all_gone(event.at)
+            case _:
+                pass
+
+    def _add_worker(self, event: WorkerChanged) -> None:
+        known = self.crew.get(event.worker)
+        if known and event.pid and known.pid not in (0, event.pid):
+            # Names begin anew with each start: whoever had one before ended with its agent, and
+            # nobody was left to say so.
+            self._all_gone(event.at)
+            self.crew = {}
+        life = self.crew.setdefault(
+            event.worker, WorkerLife(worker=event.worker, state=event.state, since=event.at)
+        )
+        life.state = event.state
+        life.pid = event.pid or life.pid
+        life.agent = event.agent or life.agent
+        life.rank = event.rank if event.rank is not None else life.rank
+        life.reason = event.reason or life.reason
+        life.serves = event.serves
+        life.until = event.at if event.state in ("lost", "left") else None
+
+    def _all_gone(self, at: float) -> None:
+        for life in self.present:
+            life.until = at
+
+
+@dataclass(slots=True)
+class RunHistory(RunState):
+    """Where a run stands, and everything that led there, in order.
 
     Args:
         keep_steps: hold every step, which the ledger and the report need; else the last alone, so
             that following a run of millions of steps costs no memory.
 
     Attributes:
+        workers: all that ever were, by name; of a name that was given again, the last.
         staleness: of asynchronous training, how many steps had each.
     """
 
     keep_steps: bool = True
     events: list[Event] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
-    commits: int = 0
-    started: RunStarted | None = None
     sessions: list[Session] = field(default_factory=list)
-    dataset: DatasetRead | None = None
-    round: RoundFormed | None = None
     workers: dict[str, WorkerLife] = field(default_factory=dict)
     epochs: dict[int, EpochEnded] = field(default_factory=dict)
     restores: list[Restore] = field(default_factory=list)
-    failed: Failed | None = None
-    ended: RunEnded | None = None
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=200))
     staleness: Counter[int] = field(default_factory=Counter)
     _lead: float | None = None
 
     @property
-    def step(self) -> int:
-        """Steps committed that count: a restore takes it back."""
-        if self.restores and self.restores[-1].commits >= self.commits:
-            return self.restores[-1].step
-        return self.steps[-1].step if self.steps else 0
-
-    @property
     def planned_epochs(self) -> int:
-        """Passes over the data; a loop of one's own names them itself,
-        so the spec does not know.
-        """
+        """Passes over the data; a loop of one's own names them itself, so the spec does not know."""
         return self.started.steps // max(1, self.started.steps_per_epoch) if self.started else 0
 
     @property
@@ -129,9 +219,7 @@ class RunHistory:
         }
 
     def hottest(self, table: str) -> tuple[tuple[int, int], ...]:
-        """Ids of a table that are looked up most, as the last sample has them,
-        and how often in it.
-        """
+        """Ids of a table that are looked up most, as the last sample has them, and how often in it."""
         samples = (
             step.tables[table].hottest for step in reversed(self.recent) if table in step.tables
         )
@@ -145,41 +233,31 @@ class RunHistory:
         per_step = span / (len(self.recent) - 1)
         return max(0, self.started.steps - self.step) * per_step
 
-    def add_step(self, step: StepRecord) -> None:
+    def add_step(self, step: StepRecord, number: int) -> None:
+        RunState.add_step(self, step, number)
         if not self.keep_steps:
             self.steps.clear()
         self._extend_session(step.at)
         self.steps.append(step)
-        self.commits += 1
         self.recent.append(step)
         if step.staleness is not None:
             self.staleness[step.staleness] += 1
 
     def add(self, event: Event) -> None:
-        """Fold one event in."""
+        RunState.add(self, event)
         self.events.append(event)
         self._time(event)
         match event:
             case RunStarted():
-                self.started, self.ended, self.failed = event, None, None
                 self.recent.clear()
-            case DatasetRead():
-                self.dataset = event
             case WorkerChanged():
-                self._add_worker(event)
-            case RoundFormed():
-                self.round = event
-                for rank, worker in enumerate(event.workers):
-                    if worker in self.workers:
-                        self.workers[worker].rank = rank
+                self.workers[event.worker] = self.crew[event.worker]
             case EpochEnded():
                 self.epochs[event.epoch] = event
             case Restored():
                 self.restores.append(Restore(event.step, event.commits))
-            case Failed():
-                self.failed = event
-            case RunEnded():
-                self.ended = event
+            case _:
+                pass
 
     def _time(self, event: Event) -> None:
         """Keep the lives of the run apart: nobody waited between them."""
@@ -204,18 +282,6 @@ class RunHistory:
             session = self.sessions[-1]
             self.sessions[-1] = session._replace(end=max(session.end, at))
 
-    def _add_worker(self, event: WorkerChanged) -> None:
-        life = self.workers.setdefault(
-            event.worker, WorkerLife(worker=event.worker, state=event.state, since=event.at)
-        )
-        life.state = event.state
-        life.pid, life.agent = event.pid or life.pid, event.agent or life.agent
-        life.rank = event.rank if event.rank is not None else life.rank
-        life.reason = event.reason or life.reason
-        life.serves = event.serves
-        # A resumed run gives the names of its earlier workers again.
-        life.until = event.at if event.state in ("lost", "left") else None
-
 
 def read_history(run_dir: Path) -> RunHistory:
     """All that the run's records say now."""
@@ -233,13 +299,11 @@ class RunReader:
 
     def poll(self) -> list[Event | StepRecord]:
         """What is new."""
-        steps = self._steps.poll()
-        fresh = in_order(self._events.poll(), steps)
-        for record in fresh:
-            if isinstance(record, StepRecord):
-                self.history.add_step(record)
-            else:
-                self.history.add(record)
+        events = self._events.poll()  # first: the commits that a restore counts are then there
+        fresh = []
+        for number, record in in_order(events, self._steps.poll_numbered()):
+            self.history.take(record, number)
+            fresh.append(record)
         return fresh
 
 
@@ -277,7 +341,7 @@ def describe_event(event: Event, history: RunHistory) -> str:
             cause = f" ({event.cause})" if event.cause else ""
             shares = f", shares {', '.join(map(str, event.shares))}" if event.is_uneven else ""
             return f"round {event.round}: {event.members}{shares} from step {event.step}{cause}"
-        case ReFormed():
+        case WorldReFormed():
             redone = (
                 f", {event.redone} {'step' if event.redone == 1 else 'steps'} redone"
                 if event.redone
@@ -292,14 +356,14 @@ def describe_event(event: Event, history: RunHistory) -> str:
             )
         case ValuesLogged():
             return f"step {event.step}{describe_metrics(event.values)}"
-        case CheckpointWritten():
+        case CheckpointPublished():
             return f"checkpoint at step {event.step}: {_within(history, event.path)}"
         case Restored():
             source = f" from {_within(history, event.path)}" if event.path else ""
             return f"restored step {event.step}{source}"
         case Warned():
             return f"warning: {event.message}"
-        case Failed():
+        case RunFailed():
             return f"failed: {event.message}"
         case RunEnded():
             return ""

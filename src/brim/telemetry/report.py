@@ -19,16 +19,16 @@ from brim.domain.accounting import (
 )
 from brim.domain.quantities import counted, format_bytes
 from brim.telemetry import charts
-from brim.telemetry.history import RunHistory, because, milliseconds
-from brim.telemetry.pages import duration, page, table, tiles
-from brim.telemetry.records import (
+from brim.telemetry.events import (
     FaultPerformed,
-    ReFormed,
     Restored,
     RoundFormed,
     Warned,
     WorkerChanged,
+    WorldReFormed,
 )
+from brim.telemetry.history import RunHistory, because, milliseconds
+from brim.telemetry.pages import duration, page, table, tiles
 
 _PHASE_NAMES = {
     "start": "starting, to the first step",
@@ -259,7 +259,7 @@ def _time_spent(history: RunHistory, times: _RunTime) -> str:
         history.sessions,
         history.steps,
         history.restores,
-        re_forming=sum(event.seconds for event in _of(history, ReFormed)),
+        re_forming=sum(event.seconds for event in _of(history, WorldReFormed)),
         rounds=[
             event.at for event in _of(history, RoundFormed) if not _begins_life(event, history)
         ],
@@ -351,7 +351,7 @@ def _staleness(history: RunHistory) -> str:
 
 
 def _rounds(history: RunHistory, times: _RunTime) -> str:
-    re_formed = {event.round: event for event in _of(history, ReFormed)}
+    re_formed = {event.round: event for event in _of(history, WorldReFormed)}
     rows = []
     for event in _of(history, RoundFormed):
         pause = re_formed.get(event.round)

@@ -12,9 +12,9 @@ import msgspec
 from brim.errors import BrimError
 from brim.storage.checkpoints import Store
 from brim.storage.places import open_place
-from brim.telemetry.events import EVENTS, STEPS
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
+from brim.telemetry.record_files import EVENTS, STEPS
 
 _SHARED = Path("/dev/shm")
 _LOCKS = (

@@ -19,8 +19,8 @@ from brim.domain.accounting import StepRecord
 from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind, describe, parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
+from brim.telemetry.events import FaultPerformed
 from brim.telemetry.history import RunReader
-from brim.telemetry.records import FaultPerformed
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import can_make_hosts, two_hosts

@@ -19,8 +19,8 @@ from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
 from brim.errors import EnvironmentFault
+from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, read_history
-from brim.telemetry.records import RoundFormed
 from brim.wire.cluster import JobView, Submit
 from brim_lab.experiments.course import Course
 from brim_lab.experiments.scale import Scale

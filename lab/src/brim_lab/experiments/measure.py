@@ -53,7 +53,7 @@ def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:
     before = watch.measured.totals.get(size, (0.0, 0.0))[0]
     while True:
         watch.poll()
-        there = watch.round is not None and watch.round.world_size == size
+        there = watch.state.round is not None and watch.state.round.world_size == size
         if (
             there
             and watch.measured.totals.get(size, (0.0, 0.0))[0]
