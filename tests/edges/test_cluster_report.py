@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from brim.telemetry.cluster_course import Course
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.scheduler.story import cluster_history, spans_of
-from brim.storage.book import Change
-from brim.telemetry.cluster_history import ClusterHistory
-from brim.telemetry.cluster_report import render_cluster_report
+from brim.domain.course import Change
+from brim.report.course import render_course
+from brim.scheduler.story import cluster_course, holdings_by
 from edges.test_scheduler_dies import House, Points, spec_of
 from pages import assert_loads_nothing
 
@@ -33,27 +33,27 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     return house
 
 
-def history_of(house: House) -> ClusterHistory:
-    return cluster_history(house.database, subject="<i>here", now=None)
+def course_of(house: House) -> Course:
+    return cluster_course(house.database, subject="<i>here", now=None)
 
 
 def test_what_jobs_had_is_what_was_counted(house: House) -> None:
-    history = history_of(house)
-    assert [job.job for job in history.jobs] == list(house.book.jobs)
-    for job in history.jobs:
+    course = course_of(house)
+    assert [job.job for job in course.jobs] == list(house.book.jobs)
+    for job in course.jobs:
         assert job.attained == pytest.approx(house.book.jobs[job.job].attained, abs=4.0)
-        assert job.spans[0].start == job.submitted
-        assert [a.end for a in job.spans[:-1]] == [b.start for b in job.spans[1:]]
-    for time in history.times()[:-1]:
-        held = [s.workers for job in history.jobs for s in job.spans if s.start <= time < s.end]
+        assert job.holdings[0].start == job.submitted
+        assert [a.end for a in job.holdings[:-1]] == [b.start for b in job.holdings[1:]]
+    for time in course.times()[:-1]:
+        held = [s.workers for job in course.jobs for s in job.holdings if s.start <= time < s.end]
         assert sum(held) <= 4
         by_tenant = {
-            tenant: [n for at, n in history.held(tenant) if at <= time][-1]
-            for tenant in history.tenants
+            tenant: [n for at, n in course.held(tenant) if at <= time][-1]
+            for tenant in course.tenants
         }
         assert sum(by_tenant.values()) == sum(held)
-    assert [each.guaranteed["ads"] for each in history.rights][-1] == 3
-    assert history.lives == 2
+    assert [each.guaranteed["ads"] for each in course.supply][-1] == 3
+    assert course.schedulers == 2
 
 
 def test_who_is_refused_a_promise_runs_on() -> None:
@@ -68,12 +68,12 @@ def test_who_is_refused_a_promise_runs_on() -> None:
     story = [
         Change(float(at), "a", event, 0, after, "", "") for at, (event, after) in enumerate(events)
     ]
-    spans = [span[:3] for span in spans_of([*story, story[2]._replace(at=6.0)], 9.0)]
+    spans = [span[:3] for span in holdings_by([*story, story[2]._replace(at=6.0)], 9.0)]
     assert spans == [(0.0, 2.0, 0), (2.0, 4.0, 1), (4.0, 5.0, 3), (5.0, 6.0, 0), (6.0, 9.0, 3)]
 
 
 def test_the_page_tells_what_happened_and_loads_nothing(house: House) -> None:
-    page = render_cluster_report(history_of(house))
+    page = render_course(course_of(house))
     assert_loads_nothing(page)
     for words in (
         "&lt;i&gt;here", "&lt;b&gt;late", "its processes died", "the one before ended without brim "

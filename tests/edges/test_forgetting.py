@@ -25,7 +25,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.scheduler import forgetting as forgetting_module
 from brim.scheduler.forgetting import Forgetting
-from brim.scheduler.story import cluster_history
+from brim.scheduler.story import cluster_course
 from brim.storage import removing
 from brim.storage.book import Book
 from brim.storage.cluster_file import cluster_spec
@@ -215,7 +215,7 @@ def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
     with contextlib.closing(Database(served.folder / "scheduler.db")) as database:
         told = [(change.event, change.detail) for change in Book(database).cluster_story()]
         assert ("jobs forgotten", "1 job, by age") in told
-        cluster_history(database, subject="here", now=None)
+        cluster_course(database, subject="here", now=None)
 
 
 def test_only_what_is_old_enough_is_forgotten(tmp_path: Path) -> None:

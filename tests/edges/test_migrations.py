@@ -30,7 +30,7 @@ from brim.errors import EnvironmentFault, StorageFault
 from brim.policies.brim import Remembered
 from brim.policies.cycle import Memory
 from brim.scheduler.replay import replay
-from brim.scheduler.story import cluster_history
+from brim.scheduler.story import cluster_course
 from brim.storage import migrations
 from brim.storage.book import Book
 from brim.storage.cycles import decode_memory
@@ -101,7 +101,7 @@ def test_what_any_version_wrote_is_there(format: int, tmp_path: Path) -> None:
         assert found.cycles > 3
         if format == FORMAT:
             assert not found.differences
-        shown = cluster_history(database, subject="here", now=None)
+        shown = cluster_course(database, subject="here", now=None)
         assert [job.job for job in shown.jobs] == list(book.jobs)
         spec = msgspec.json.decode(database.get("cluster") or b"", type=ClusterSpec)
         assert (spec.capacity, spec.tenants[0].guaranteed) == (2, 2)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from brim.scheduler.story import cluster_history
-from brim.telemetry.cluster_report import render_cluster_report
+from brim.report.course import render_course
+from brim.report.run import render_report
+from brim.scheduler.story import cluster_course
 from brim.telemetry.history import read_history
-from brim.telemetry.report import render_report
 from edges.test_scheduler_dies import House, Points
 from pages import assert_loads_nothing
 from recorded_run import eventful
@@ -53,8 +53,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     house = House(folder / "house", Points())
     house.scheduler._note("up", "4 devices, policy brim")
     house.tell_the_story()
-    history = cluster_history(house.database, subject="here", now=None)
-    (folder / "cluster.html").write_text(render_cluster_report(history))
+    history = cluster_course(house.database, subject="here", now=None)
+    (folder / "cluster.html").write_text(render_course(history))
     words = ["simulate", "--policy", "brim,edf", "--out", str(folder / "out")]
     subprocess.run(
         [sys.executable, "-m", "brim.cli", *words], check=True, capture_output=True, timeout=120

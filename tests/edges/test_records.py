@@ -15,13 +15,13 @@ import pytest
 from brim.clock import SystemClock, VirtualClock
 from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
+from brim.report.run import render_report
 from brim.runs.outcome import facts_of, summary_of
 from brim.storage.files import is_locked, lock, write_whole
 from brim.telemetry.events import Warned
 from brim.telemetry.history import RunHistory, RunReader, describe_event
 from brim.telemetry.ledger import audit_run
 from brim.telemetry.record_files import RecordFile, follow_events, follow_steps
-from brim.telemetry.report import render_report
 from pages import assert_loads_nothing, checked
 from recorded_run import RecordedRun, RecordLog, eventful, spec
 

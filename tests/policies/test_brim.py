@@ -51,11 +51,9 @@ def test_no_two_jobs_preempt_each_other_in_a_loop(seed: int) -> None:
     )
     run = simulate(jobs, Cluster.parse("1x8"), brim, settings=Settings(record=True))
     taken_from: set[tuple[str, str]] = set()
-    for moment in sorted({change.time for change in run.changes}):
+    for moment in sorted({change.at for change in run.changes}):
         now = [
-            change
-            for change in run.changes
-            if change.time == moment and change.reason != "finished"
+            change for change in run.changes if change.at == moment and change.reason != "finished"
         ]
         losers = [change.job for change in now if change.after < change.before]
         winners = [change.job for change in now if change.after > change.before]

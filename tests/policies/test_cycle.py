@@ -195,13 +195,13 @@ def test_guaranteed_quota_is_always_reclaimable(seed: int) -> None:
     tenant = {job.id: job.tenant for job in split}
     ceiling = {job.id: job.ceiling for job in split}
     arrivals = sorted((job.submitted, job.id) for job in split)
-    moments = sorted({change.time for change in run.changes})
+    moments = sorted({change.at for change in run.changes})
     live: dict[str, int] = {}
     for moment in moments:
         while arrivals and arrivals[0][0] <= moment:
             live[arrivals.pop(0)[1]] = 0
         for change in run.changes:
-            if change.time == moment:
+            if change.at == moment:
                 live[change.job] = change.after
                 if change.reason == "finished":
                     del live[change.job]

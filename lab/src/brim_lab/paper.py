@@ -186,7 +186,7 @@ def efficiency(run: Run) -> list[tuple[float, float]]:
     for change in run.changes:
         curve = curves[change.job]
         now[change.job] = curve.rate(change.after) / curve.rate(1) if change.after else 0.0
-        line.append((change.time, sum(now.values()) / run.devices))
+        line.append((change.at, sum(now.values()) / run.devices))
     return line
 
 

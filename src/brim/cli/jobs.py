@@ -13,6 +13,7 @@ import click
 
 from brim.cli.clients import client_of
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_REFUSED, EXIT_USAGE
+from brim.domain.course import deadline_kept
 from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs import completing
@@ -219,8 +220,8 @@ def explain_job(client: Client, job: str, *, as_json: bool) -> int:
     """Its story, line by line."""
     import msgspec
 
+    from brim.domain.course import sentence_of
     from brim.runs.times import clock_time
-    from brim.telemetry.cluster_history import sentence_of
 
     story = client.explain(job)
     if as_json:
@@ -276,9 +277,9 @@ def _deadline(view: JobView) -> str:
         return ""
     unjudged = "not judged" if view.has_ended else "not judged yet"
     word = "promised" if view.promised else "not promised" if view.judged else unjudged
-    done = view.state == "done" and view.ended is not None
-    kept = "" if not done else ", kept" if (view.ended or 0.0) <= view.deadline else ", not kept"
-    return f"{clock_time(view.deadline)} {word}{kept}"
+    kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
+    told = {True: ", kept", False: ", not kept", None: ""}[kept]
+    return f"{clock_time(view.deadline)} {word}{told}"
 
 
 def _finish(view: JobView) -> str:

@@ -49,7 +49,7 @@ def write_report(run_dir: Path, history: RunHistory) -> Path | None:
     if history.started is None:
         return None
     try:
-        from brim.telemetry.report import render_report
+        from brim.report.run import render_report
 
         path = run_dir / "report.html"
         write_whole(path, render_report(history).encode())
@@ -97,20 +97,20 @@ def report(run: str | None, cluster: bool, last: str | None, state: Path | None)
 def _report_cluster(state: Path | None, last: str | None) -> int:
     from brim.cli.state import database_of
     from brim.domain.quantities import parse_duration
-    from brim.scheduler.story import cluster_history
+    from brim.report.course import draw_png, render_course
+    from brim.scheduler.story import cluster_course
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked, write_whole
     from brim.storage.own_clock import own_clock
-    from brim.telemetry.cluster_report import render_cluster_png, render_cluster_report
 
     since = parse_duration(last, field="--last") if last else None
     with _nothing_collected():
         with database_of(state) as (folder, database):
             now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
-            history = cluster_history(database, subject=str(folder), now=now, since=since)
+            course = cluster_course(database, subject=str(folder), now=now, since=since)
         path = folder / "report.html"
-        write_whole(path, render_cluster_report(history).encode())
-        write_whole(path.with_suffix(".png"), render_cluster_png(history))
+        write_whole(path, render_course(course).encode())
+        write_whole(path.with_suffix(".png"), draw_png(course))
     click.echo(path)
     return EXIT_DONE
 

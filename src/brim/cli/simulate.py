@@ -33,6 +33,7 @@ from brim.simulator.compare import (
     run_policy,
     summary,
 )
+from brim.simulator.courses import course_of
 from brim.simulator.engine import Settings
 from brim.simulator.files import write_decisions, write_jobs, write_summary
 from brim.simulator.generate import ARRIVALS, Recipe, generate
@@ -175,7 +176,7 @@ def simulate(
     else:
         show(results, ceiling, title=f"{trace.name} on {hardware.devices} devices (simulated)")
     if out is not None:
-        write_all(out, results, found, err)
+        write_all(out, results, found, err, trace=trace.name, tenants=owners)
 
 
 _TENANT = "--tenant ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x"
@@ -302,20 +303,30 @@ def show(results: list[Result], ceiling: dict[str, float | None], *, title: str)
         screen.print("No policy can meet more than: " + ", ".join(bounds), highlight=False)
 
 
-def write_all(out: Path, results: list[Result], found: dict[str, Any], err: Console) -> None:
+def write_all(
+    out: Path,
+    results: list[Result],
+    found: dict[str, Any],
+    err: Console,
+    *,
+    trace: str,
+    tenants: tuple[Tenant, ...],
+) -> None:
     """Everything that belongs into the folder of `--out`."""
-    from brim.simulator.pages import (
-        write_page,
-        write_pngs,
-    )  # figures need the `simulate` extra
+    # Figures need the `simulate` extra.
+    from brim.report.comparison import write_page, write_pngs
 
     out.mkdir(parents=True, exist_ok=True)
     runs = {result.policy: result.run for result in results}
+    courses = {
+        policy: course_of(run, subject=trace, policy=policy, tenants=tenants)
+        for policy, run in runs.items()
+    }
     write_jobs(out / "jobs.csv", runs)
     write_decisions(out / "decisions.jsonl", runs)
     write_summary(out / "summary.json", found)
-    write_pngs(out, runs, found["ceiling"]["per_job"])
-    write_page(out / "index.html", runs, found)
+    write_pngs(out, courses, found)
+    write_page(out / "index.html", courses, found)
     err.print(
         f"wrote {out}/index.html, jobs.csv, decisions.jsonl, summary.json and figures", style="dim"
     )

@@ -8,9 +8,9 @@ import itertools
 import re
 from html import escape
 
+from brim.report.page import dark_colours, light_colours
+from brim.report.run import render_timeline
 from brim.telemetry.history import RunHistory
-from brim.telemetry.pages import dark_colours, light_colours
-from brim.telemetry.report import render_timeline
 
 _numbers = itertools.count(1)
 

@@ -320,8 +320,8 @@ class Run:
         Raises:
             SpecError: it has not begun.
         """
+        from brim.report.run import render_report
         from brim.storage.files import write_whole
-        from brim.telemetry.report import render_report
 
         history = self._history()
         if history.started is None:

@@ -23,6 +23,7 @@ from brim.coordination.scheduled_jobs import (
     Wished,
 )
 from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.names import check_name
@@ -40,7 +41,7 @@ from brim.policies.what_if import what_if
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
-from brim.storage.book import Book, Change
+from brim.storage.book import Book
 from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from brim.domain.cluster import Cluster
+from brim.domain.course import Change
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.schedule import (
@@ -35,7 +36,7 @@ from brim.domain.workload import Job
 from brim.errors import InternalError
 from brim.loop import run_cluster
 from brim.policies.cycle import cycle
-from brim.simulator.run import Change, Outcome, Run
+from brim.simulator.run import Outcome, Run
 
 # A job that would end within a microsecond has ended: floating-point time is no finer than that at
 # 10^7 s.
@@ -297,7 +298,7 @@ class _World:
             del self.jobs[one.job.id]
             self.outcomes.append(_outcome(one, one.finish))
             if self.settings.record:
-                self.changes.append(Change(one.finish, one.job.id, one.workers, 0, "finished", ""))
+                self.changes.append(Change(one.finish, one.job.id, "workers", one.workers, 0, "finished", ""))
 
     def _fail(self, one: _SimulatedJob) -> None:
         undone = min(one.job.work - one.remaining, one.rate * self.settings.overheads.lost)
@@ -308,7 +309,7 @@ class _World:
         if self.settings.record:
             text = f"a worker died: {undone:.0f} steps to redo"
             self.changes.append(
-                Change(self.now, one.job.id, one.workers, one.workers, "failed", text)
+                Change(self.now, one.job.id, "workers", one.workers, one.workers, "failed", text)
             )
 
     def _arrivals(self) -> tuple[str, ...]:
@@ -405,7 +406,7 @@ class _World:
         settings, now = self.settings, self.now
         if settings.record:
             reason, detail = decision.reasons.get(one.job.id, ("", ""))
-            self.changes.append(Change(now, one.job.id, one.workers, workers, str(reason), detail))
+            self.changes.append(Change(now, one.job.id, "workers", one.workers, workers, str(reason), detail))
         if workers:
             one.ready = now + settings.overheads.cost(one.workers, workers, moved=moved)
             if one.started is None:

@@ -57,7 +57,7 @@ def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
                     "after": change.after,
                 }
                 rows.append(
-                    (change.time, 1, {**body, "reason": change.reason, "detail": change.detail})
+                    (change.at, 1, {**body, "reason": change.reason, "detail": change.detail})
                 )
             for time, _, row in sorted(rows, key=lambda one: (one[0], one[1])):
                 file.write(json.dumps({"policy": policy, "time": round(time, 3), **row}) + "\n")

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from brim.domain.course import Change, deadline_kept
 from brim.domain.schedule import Verdict
 from brim.domain.workload import Job
-
-
-class Change(NamedTuple):
-    """A job's workers changed from `before` to `after`, for `reason`."""
-
-    time: float
-    job: str
-    before: int
-    after: int
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +35,10 @@ class Outcome:
 
     @property
     def met(self) -> bool:
-        """Whether it had a deadline and finished by it; a microsecond is forgiven to floating
-        point.
-        """
+        """Whether it had a deadline and finished by it."""
         if self.judged is not None:
             return self.judged and self.job.deadline is not None
-        deadline = self.job.deadline
-        return (
-            deadline is not None and self.finished is not None and self.finished <= deadline + 1e-6
-        )
+        return deadline_kept(self.job.deadline, self.finished) is True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from brim.decoding import UNDECODABLE
+from brim.domain.course import Change
 from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.scheduled_job import ScheduledJob
@@ -21,18 +21,6 @@ from brim.storage.database import Database
 _COSTS = "costs"  # the name of a setting in the database
 _COSTS_KEPT = 100  # of each kind
 _CLUSTER = ""  # in place of a job's id, in the history
-
-
-class Change(NamedTuple):
-    """Something that happened to a job, with its reason; `before` and `after` are workers."""
-
-    at: float
-    job: str
-    event: str
-    before: int
-    after: int
-    reason: str
-    detail: str
 
 
 _decode = msgspec.msgpack.Decoder(ScheduledJob).decode

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from brim.domain.lifecycle import Phase
 from brim.domain.scheduled_job import ScheduledJob
-from brim.storage.book import Change
+from brim.domain.course import Change
 from brim_lab.chaos.deeds import SUBMITS, Deed, DeedKind
 
 # A promise follows from measured steps, which take a little longer or shorter: seconds, and a part

@@ -89,7 +89,7 @@ def predict(
     run = simulate(jobs, cluster, POLICIES[policy], settings=settings)
     return Predicted(
         workers={
-            name: tuple((change.time, change.after) for change in run.changes if change.job == name)
+            name: tuple((change.at, change.after) for change in run.changes if change.job == name)
             for name in submitted
         },
         ends={outcome.job.id: outcome.finished or 0.0 for outcome in run.outcomes},

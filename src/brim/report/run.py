@@ -1,13 +1,17 @@
-"""`report.html`: a run in one self-contained page, for a person who was not there."""
+"""Draws a run: `report.html` is one page for a person who was not there, and loads nothing."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from html import escape
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from brim.domain.accounting import (
     STEP_PHASES,
@@ -18,7 +22,23 @@ from brim.domain.accounting import (
     time_breakdown,
 )
 from brim.domain.quantities import counted, format_bytes
-from brim.telemetry import charts
+from brim.report.drawing import (
+    ON_PAGE,
+    WIDE,
+    Line,
+    Mark,
+    Series,
+    as_svg,
+    both_widths,
+    colour_of,
+    drawing,
+    flag,
+    marks_of,
+    size,
+    thinned,
+    wrapped,
+)
+from brim.report.page import duration, page, table, tiles
 from brim.telemetry.events import (
     FaultPerformed,
     Restored,
@@ -28,7 +48,9 @@ from brim.telemetry.events import (
     WorldReFormed,
 )
 from brim.telemetry.history import RunHistory, because, milliseconds
-from brim.telemetry.pages import duration, page, table, tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _PHASE_NAMES = {
     "start": "starting, to the first step",
@@ -179,11 +201,11 @@ def render_timeline(history: RunHistory) -> str:
 
 
 def _timeline_svg(
-    history: RunHistory, times: _RunTime, marks: Sequence[charts.Mark], *, narrow: bool = False
+    history: RunHistory, times: _RunTime, marks: Sequence[Mark], *, narrow: bool = False
 ) -> str:
     steps = [replace(step, at=times(step.at)) for step in history.steps]
     first = steps[0].at if steps else 0.0  # before that there is no speed
-    return charts.timeline_chart(
+    return _timeline_chart(
         loss=[(step.at, step.loss) for step in steps if step.loss is not None],
         throughput=throughput(
             steps, start=first, end=times.end, buckets=max(1, min(120, len(steps) // 6))
@@ -209,7 +231,7 @@ def _rates_that_change(steps: Sequence[StepRecord]) -> dict[str, list[tuple[floa
 
 def _timeline(history: RunHistory, times: _RunTime) -> str:
     marks = _marks(history, times)
-    svg = charts.both_widths(lambda narrow: _timeline_svg(history, times, marks, narrow=narrow))
+    svg = both_widths(lambda narrow: _timeline_svg(history, times, marks, narrow=narrow))
     listed = "".join(
         f'<li class="{mark.kind}"><b>{mark.number}</b> <time>{mark.at:.2f} s</time> '
         f"{escape(mark.text)}</li>"
@@ -219,7 +241,7 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
     return f"<section><h2>Training</h2><figure>{svg}</figure>{happened}</section>"
 
 
-def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
+def _marks(history: RunHistory, times: _RunTime) -> list[Mark]:
     """What a reader should see beside the curves; what belongs together in time is one flag."""
     last_step = history.steps[-1].at if history.steps else float("inf")
     told: list[tuple[float, str, str]] = []
@@ -241,11 +263,11 @@ def _marks(history: RunHistory, times: _RunTime) -> list[charts.Mark]:
                 told.append((event.at, "left", f"warning: {event.message}"))
             case _:
                 pass
-    marks = charts.marks_of([(times(at), kind, text) for at, kind, text in told], times.end)
+    marks = marks_of([(times(at), kind, text) for at, kind, text in told], times.end)
     return [replace(mark, kind=_flag_kind(mark)) for mark in marks]
 
 
-def _flag_kind(mark: charts.Mark) -> str:
+def _flag_kind(mark: Mark) -> str:
     """A fault that adds workers is no loss, and one that asks a worker to leave is a leave."""
     if mark.text.startswith("add "):
         return "joined"
@@ -310,7 +332,7 @@ def _phases_figure(steps: Sequence[StepRecord], times: _RunTime) -> str:
         for phase in STEP_PHASES
     }
     middle = [times(group[len(group) // 2].at) for group in groups]
-    drawn = charts.both_widths(lambda narrow: charts.phases_chart(middle, phases, narrow=narrow))
+    drawn = both_widths(lambda narrow: _phases_chart(middle, phases, narrow=narrow))
     return f"<figure>{drawn}</figure>"
 
 
@@ -329,11 +351,7 @@ def _metrics(history: RunHistory) -> str:
     }
     drawn = {name: values for name, values in whole.items() if len(values) == len(epochs) > 1}
     numbers = [event.epoch for event in epochs]
-    svg = (
-        charts.both_widths(lambda narrow: charts.metrics_chart(numbers, drawn, narrow=narrow))
-        if drawn
-        else ""
-    )
+    svg = both_widths(lambda narrow: _metrics_chart(numbers, drawn, narrow=narrow)) if drawn else ""
     figure = f'<figure class="small">{svg}</figure>' if drawn else ""
     return f"<section><h2>Metrics</h2>{figure}{table(('epoch', 'step', *names), rows)}</section>"
 
@@ -456,3 +474,195 @@ def _number(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+# Its charts ----------------------------------------------------------------------------------------
+
+_PHASES = ("p1", "p2", "p3", "p4", "p5")  # the colours of `STEP_PHASES`
+
+
+def _timeline_chart(
+    *,
+    loss: Line,
+    throughput: Line,
+    world: Line,
+    marks: Sequence[Mark],
+    epochs: Sequence[float],
+    end: float,
+    rates: Mapping[str, Line] | None = None,
+    narrow: bool = False,
+) -> str:
+    """Loss, throughput and world size over one axis of time, with flags where something happened.
+
+    Args:
+        loss: (seconds, loss) per step, in order.
+        throughput: (seconds, samples per second).
+        world: (seconds, workers) at each change, in order.
+        epochs: the seconds at which epochs ended.
+        end: seconds, the right edge.
+        rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no
+            such panel.
+    """
+    with drawing(ON_PAGE):
+        figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
+        heights = [3, 2, 1.3, *([1.3] if rates else [])]
+        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+        _draw_loss(axes[0], loss)
+        _draw_throughput(axes[1], throughput)
+        _draw_world(axes[2], world, end)
+        if rates:
+            _draw_rates(axes[3], rates)
+        for axis in axes:
+            for at in epochs if len(epochs) <= 40 else ():
+                axis.axvline(at, color=ON_PAGE["faint"], linewidth=0.8, linestyle=(0, (1, 2)))
+            for mark in marks:
+                axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
+        flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
+        axes[-1].set_xlim(0, end)
+        axes[-1].set_xlabel(
+            wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow)
+        )
+        drawn = [
+            [Series(name="loss", points=loss, colour="accent")],
+            [Series(name="samples per second", points=throughput, colour="accent")],
+            [Series(name="workers", points=world, colour="good", steps=True)],
+            [Series(name=name, points=line, colour="warm") for name, line in (rates or {}).items()],
+        ]
+        return as_svg(
+            figure, "timeline", f"Loss, throughput{', world size and learning rate' if rates else ' and world size'} "
+            "over time",
+            panels=list(zip(axes, drawn, strict=False)), unit=" s", narrow=narrow,
+        )  # fmt: skip
+
+
+def _phases_chart(
+    times: Sequence[float], phases: Mapping[str, Sequence[float]], *, narrow: bool = False
+) -> str:
+    """What a step spent its time on, over the run: milliseconds, stacked.
+
+    Args:
+        times: seconds into the run.
+        phases: name -> milliseconds at each of the times.
+    """
+    with drawing(ON_PAGE):
+        figure = Figure(figsize=size(2.6, narrow=narrow), layout="constrained")
+        axis = figure.subplots()
+        for part in _unbroken(times):
+            stacked = [values[part] for values in phases.values()]
+            axis.stackplot(
+                times[part], *stacked, colors=[ON_PAGE[each] for each in _PHASES], linewidth=0
+            )
+        axis.set_title("milliseconds of a step")
+        axis.set_xlabel("seconds since the start")
+        axis.set_xlim(times[0], times[-1])
+        axis.set_ylim(0)
+        drawn = [
+            Series(
+                name=name,
+                points=list(zip(times, values, strict=True)),
+                colour=colour,
+                unit=" ms",
+            )
+            for (name, values), colour in zip(phases.items(), _PHASES, strict=True)
+        ]
+        return as_svg(
+            figure, "phases", "Milliseconds of a step by phase, over time",
+            panels=[(axis, drawn)], unit=" s", narrow=narrow,
+        )  # fmt: skip
+
+
+def _metrics_chart(
+    epochs: Sequence[int], metrics: Mapping[str, Sequence[float]], *, narrow: bool = False
+) -> str:
+    """One small panel per metric, over epochs."""
+    with drawing(ON_PAGE):
+        count = len(metrics)
+        tall = size(2.2 * count if narrow else 2.2, narrow=narrow, width=min(WIDE, 3.4 * count))
+        figure = Figure(figsize=tall, layout="constrained")
+        panels = figure.subplots(*((count, 1) if narrow else (1, count)), squeeze=False).ravel()
+        drawn = [
+            Series(name=name, points=list(zip(epochs, values, strict=True)), colour="accent")
+            for name, values in metrics.items()
+        ]
+        for axis, (name, values) in zip(panels, metrics.items(), strict=True):
+            axis.plot(
+                epochs, values, color=ON_PAGE["accent"], linewidth=1.8, marker="o", markersize=4
+            )
+            axis.set_title(name)
+            axis.set_xticks(list(epochs) if len(epochs) <= 8 else list(epochs)[:: len(epochs) // 6])
+            axis.ticklabel_format(axis="y", useOffset=False)
+            axis.margins(x=0.08, y=0.2)
+            axis.set_xlabel("epoch")
+        return as_svg(
+            figure, "metrics", "Metrics of the test split by epoch",
+            panels=[(axis, [series]) for axis, series in zip(panels, drawn, strict=True)], narrow=narrow,
+        )  # fmt: skip
+
+
+def _draw_loss(axis: Axes, loss: Line) -> None:
+    axis.set_title("loss")
+    if not loss:
+        return
+    times, values = zip(*thinned(loss, 1500), strict=True)
+    smooth = _smoothed(values)
+    for part in _unbroken(times):
+        axis.plot(times[part], values[part], color=ON_PAGE["accent-faint"], linewidth=0.8)
+        axis.plot(times[part], smooth[part], color=ON_PAGE["accent"], linewidth=1.8)
+    # The first steps of a run may be orders of magnitude above the rest, and would flatten it.
+    ordered = sorted(values)
+    low, high = ordered[0], ordered[int(len(ordered) * 0.995)]
+    margin = (high - low) * 0.08 or 0.1
+    axis.set_ylim(low - margin, high + margin)
+
+
+def _draw_throughput(axis: Axes, throughput: Line) -> None:
+    axis.set_title("samples per second")
+    if throughput:
+        times, rates = zip(*throughput, strict=True)
+        axis.fill_between(times, rates, color=ON_PAGE["accent-faint"], alpha=0.45, linewidth=0)
+        axis.plot(times, rates, color=ON_PAGE["accent"], linewidth=1.4)
+    axis.set_ylim(0)
+    axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _draw_world(axis: Axes, world: Line, end: float) -> None:
+    axis.set_title("workers")
+    if world:
+        times, sizes = zip(*world, (end, world[-1][1]), strict=True)
+        axis.fill_between(times, sizes, step="post", color=ON_PAGE["good"], alpha=0.22, linewidth=0)
+        axis.step(times, sizes, where="post", color=ON_PAGE["good"], linewidth=1.8)
+        axis.set_ylim(0, max(sizes) + 1)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+
+
+def _draw_rates(axis: Axes, rates: Mapping[str, Line]) -> None:
+    axis.set_title("learning rate")
+    for line in rates.values():
+        times, values = zip(*thinned(line, 1500), strict=True)
+        axis.plot(times, values, color=ON_PAGE["warm"], linewidth=1.4)
+    axis.set_ylim(0)
+
+
+def _unbroken(times: Sequence[float]) -> list[slice]:
+    """Stretches without a pause: a line drawn over a pause would show training where there was
+    none.
+    """
+    steps = sorted(after - before for before, after in pairwise(times))
+    if not steps:
+        return [slice(0, len(times))]
+    longest = max(20 * steps[len(steps) // 2], 0.01 * (times[-1] - times[0]))
+    cuts = [
+        index
+        for index, (before, after) in enumerate(pairwise(times), 1)
+        if after - before > longest
+    ]
+    return [slice(low, high) for low, high in pairwise([0, *cuts, len(times)])]
+
+
+def _smoothed(values: Sequence[float]) -> list[float]:
+    weight = min(0.98, 1 - 2 / (len(values) / 25 + 1)) if len(values) > 25 else 0.0
+    smooth, total, result = 0.0, 0.0, []
+    for value in values:
+        smooth, total = weight * smooth + value, weight * total + 1
+        result.append(smooth / total)
+    return result

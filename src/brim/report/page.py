@@ -30,7 +30,7 @@ def _style() -> str:
 
 
 def _resource(name: str) -> str:
-    return resources.files("brim.telemetry").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("brim.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def light_colours() -> dict[str, str]:
@@ -48,6 +48,11 @@ def _colours(style: str) -> dict[str, str]:
     root = style.partition("}")[0]
     pairs = (line.partition(":") for line in root.partition("--")[2].replace("\n", "").split("--"))
     return {name.strip(): value.strip(" ;") for name, _, value in pairs}
+
+
+def section(title: str, content: str) -> str:
+    """A part of a page under a heading."""
+    return f"<section><h2>{escape(title)}</h2>{content}</section>"
 
 
 def tiles(facts: Iterable[tuple[str, str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Draws a report's charts as inline SVG.
+"""Draws charts as inline SVG: what those of a run, of a cluster and of a simulation share.
 
 Colours are written as placeholders and become CSS variables, so that one drawing is right on a
 light page, on a dark one and on paper. Each chart is drawn for a wide page or, with `narrow`, for a
@@ -17,14 +17,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib.figure import Figure  # the backend is chosen before anything of it is loaded
-from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +48,6 @@ _COLOURS = {
 }
 # CSS variable -> how it is drawn where a page is to colour it.
 ON_PAGE: Mapping[str, str] = {variable: placeholder for placeholder, variable in _COLOURS.items()}
-_INK, _FAINT, _GRID, _ACCENT, _ACCENT_FAINT, _GOOD, _BAD, _WARM, *_PHASES = list(_COLOURS)[:13]
 _MARK_COLOURS = {  # the gravest last
     "round": "faint",
     "joined": "good",
@@ -109,13 +106,14 @@ def name_of(job: str) -> str:
     return job if len(job) <= _LONGEST else f"{job[: _LONGEST // 2]}…{job[1 - _LONGEST // 2 :]}"
 
 
-_LONGEST = 28
-_WIDE, _NARROW = 10.4, 4.4  # inches
+_LONGEST = 28  # letters of a name
+WIDE = 10.4  # inches
+_NARROW = 4.4  # inches
 _READ_OFF = 400  # most points of one line that can be read off
 Line = Sequence[tuple[float, float]]
 
 
-def size(height: float, *, narrow: bool, width: float = _WIDE) -> tuple[float, float]:
+def size(height: float, *, narrow: bool, width: float = WIDE) -> tuple[float, float]:
     """Of a figure, inches; `width` is that on a wide page."""
     return (_NARROW if narrow else width, height)
 
@@ -182,7 +180,7 @@ def readings_of(
 
 
 def _read_off(series: Series) -> dict[str, Any]:
-    points = series.points if series.steps else _thinned(series.points, _READ_OFF)
+    points = series.points if series.steps else thinned(series.points, _READ_OFF)
     numbers = {
         key: [float(f"{point[place]:.5g}") for point in points] for place, key in enumerate("xy")
     }
@@ -217,164 +215,6 @@ def colour_of(mark: Mark, paint: Mapping[str, str]) -> str:
     return paint[_MARK_COLOURS[mark.kind]]
 
 
-def timeline_chart(
-    *,
-    loss: Line,
-    throughput: Line,
-    world: Line,
-    marks: Sequence[Mark],
-    epochs: Sequence[float],
-    end: float,
-    rates: Mapping[str, Line] | None = None,
-    narrow: bool = False,
-) -> str:
-    """Loss, throughput and world size over one axis of time, with flags where something happened.
-
-    Args:
-        loss: (seconds, loss) per step, in order.
-        throughput: (seconds, samples per second).
-        world: (seconds, workers) at each change, in order.
-        epochs: the seconds at which epochs ended.
-        end: seconds, the right edge.
-        rates: name -> (seconds, learning rate) per step, in a panel of their own; None or empty: no
-            such panel.
-    """
-    with drawing(ON_PAGE):
-        figure = Figure(figsize=size(8.0 if rates else 6.6, narrow=narrow), layout="constrained")
-        heights = [3, 2, 1.3, *([1.3] if rates else [])]
-        axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        _draw_loss(axes[0], loss)
-        _draw_throughput(axes[1], throughput)
-        _draw_world(axes[2], world, end)
-        if rates:
-            _draw_rates(axes[3], rates)
-        for axis in axes:
-            for at in epochs if len(epochs) <= 40 else ():
-                axis.axvline(at, color=_FAINT, linewidth=0.8, linestyle=(0, (1, 2)))
-            for mark in marks:
-                axis.axvline(mark.at, color=colour_of(mark, ON_PAGE), linewidth=1.1, alpha=0.75)
-        flag(axes[0], marks, end, ON_PAGE, narrow=narrow)
-        axes[-1].set_xlim(0, end)
-        axes[-1].set_xlabel(
-            wrapped("seconds since the start (dotted: end of an epoch)", narrow=narrow)
-        )
-        drawn = [
-            [Series(name="loss", points=loss, colour="accent")],
-            [Series(name="samples per second", points=throughput, colour="accent")],
-            [Series(name="workers", points=world, colour="good", steps=True)],
-            [Series(name=name, points=line, colour="warm") for name, line in (rates or {}).items()],
-        ]
-        return as_svg(
-            figure, "timeline", f"Loss, throughput{', world size and learning rate' if rates else ' and world size'} "
-            "over time",
-            panels=list(zip(axes, drawn, strict=False)), unit=" s", narrow=narrow,
-        )  # fmt: skip
-
-
-def phases_chart(
-    times: Sequence[float], phases: Mapping[str, Sequence[float]], *, narrow: bool = False
-) -> str:
-    """What a step spent its time on, over the run: milliseconds, stacked.
-
-    Args:
-        times: seconds into the run.
-        phases: name -> milliseconds at each of the times.
-    """
-    with drawing(ON_PAGE):
-        figure = Figure(figsize=size(2.6, narrow=narrow), layout="constrained")
-        axis = figure.subplots()
-        for part in _unbroken(times):
-            stacked = [values[part] for values in phases.values()]
-            axis.stackplot(times[part], *stacked, colors=_PHASES, linewidth=0)
-        axis.set_title("milliseconds of a step")
-        axis.set_xlabel("seconds since the start")
-        axis.set_xlim(times[0], times[-1])
-        axis.set_ylim(0)
-        drawn = [
-            Series(
-                name=name,
-                points=list(zip(times, values, strict=True)),
-                colour=_COLOURS[colour],
-                unit=" ms",
-            )
-            for (name, values), colour in zip(phases.items(), _PHASES, strict=False)
-        ]
-        return as_svg(
-            figure, "phases", "Milliseconds of a step by phase, over time",
-            panels=[(axis, drawn)], unit=" s", narrow=narrow,
-        )  # fmt: skip
-
-
-def metrics_chart(
-    epochs: Sequence[int], metrics: Mapping[str, Sequence[float]], *, narrow: bool = False
-) -> str:
-    """One small panel per metric, over epochs."""
-    with drawing(ON_PAGE):
-        count = len(metrics)
-        tall = size(2.2 * count if narrow else 2.2, narrow=narrow, width=min(_WIDE, 3.4 * count))
-        figure = Figure(figsize=tall, layout="constrained")
-        panels = figure.subplots(*((count, 1) if narrow else (1, count)), squeeze=False).ravel()
-        drawn = [
-            Series(name=name, points=list(zip(epochs, values, strict=True)), colour="accent")
-            for name, values in metrics.items()
-        ]
-        for axis, (name, values) in zip(panels, metrics.items(), strict=True):
-            axis.plot(epochs, values, color=_ACCENT, linewidth=1.8, marker="o", markersize=4)
-            axis.set_title(name)
-            axis.set_xticks(list(epochs) if len(epochs) <= 8 else list(epochs)[:: len(epochs) // 6])
-            axis.ticklabel_format(axis="y", useOffset=False)
-            axis.margins(x=0.08, y=0.2)
-            axis.set_xlabel("epoch")
-        return as_svg(
-            figure, "metrics", "Metrics of the test split by epoch",
-            panels=[(axis, [series]) for axis, series in zip(panels, drawn, strict=True)], narrow=narrow,
-        )  # fmt: skip
-
-
-def _draw_loss(axis: Axes, loss: Line) -> None:
-    axis.set_title("loss")
-    if not loss:
-        return
-    times, values = zip(*_thinned(loss, 1500), strict=True)
-    smooth = _smoothed(values)
-    for part in _unbroken(times):
-        axis.plot(times[part], values[part], color=_ACCENT_FAINT, linewidth=0.8)
-        axis.plot(times[part], smooth[part], color=_ACCENT, linewidth=1.8)
-    # The first steps of a run may be orders of magnitude above the rest, and would flatten it.
-    ordered = sorted(values)
-    low, high = ordered[0], ordered[int(len(ordered) * 0.995)]
-    margin = (high - low) * 0.08 or 0.1
-    axis.set_ylim(low - margin, high + margin)
-
-
-def _draw_throughput(axis: Axes, throughput: Line) -> None:
-    axis.set_title("samples per second")
-    if throughput:
-        times, rates = zip(*throughput, strict=True)
-        axis.fill_between(times, rates, color=_ACCENT_FAINT, alpha=0.45, linewidth=0)
-        axis.plot(times, rates, color=_ACCENT, linewidth=1.4)
-    axis.set_ylim(0)
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _draw_world(axis: Axes, world: Line, end: float) -> None:
-    axis.set_title("workers")
-    if world:
-        times, sizes = zip(*world, (end, world[-1][1]), strict=True)
-        axis.fill_between(times, sizes, step="post", color=_GOOD, alpha=0.22, linewidth=0)
-        axis.step(times, sizes, where="post", color=_GOOD, linewidth=1.8)
-        axis.set_ylim(0, max(sizes) + 1)
-    axis.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-
-
-def _draw_rates(axis: Axes, rates: Mapping[str, Line]) -> None:
-    axis.set_title("learning rate")
-    for line in rates.values():
-        times, values = zip(*_thinned(line, 1500), strict=True)
-        axis.plot(times, values, color=_WARM, linewidth=1.4)
-    axis.set_ylim(0)
-
-
 def flag(
     axis: Axes, marks: Sequence[Mark], end: float, paint: Mapping[str, str], *, narrow: bool = False
 ) -> None:
@@ -399,23 +239,7 @@ def flag(
     axis.set_title(axis.get_title(loc="left"), pad=6 + 14 * len(rows))
 
 
-def _unbroken(times: Sequence[float]) -> list[slice]:
-    """Stretches without a pause: a line drawn over a pause would show training where there was
-    none.
-    """
-    steps = sorted(after - before for before, after in pairwise(times))
-    if not steps:
-        return [slice(0, len(times))]
-    longest = max(20 * steps[len(steps) // 2], 0.01 * (times[-1] - times[0]))
-    cuts = [
-        index
-        for index, (before, after) in enumerate(pairwise(times), 1)
-        if after - before > longest
-    ]
-    return [slice(low, high) for low, high in pairwise([0, *cuts, len(times)])]
-
-
-def _thinned(line: Line, most: int) -> Line:
+def thinned(line: Line, most: int) -> Line:
     """At most so many points, each the mean of its neighbours."""
     width = -(-len(line) // most)
     groups = [line[index : index + width] for index in range(0, len(line), width)]
@@ -423,15 +247,6 @@ def _thinned(line: Line, most: int) -> Line:
         (sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group))
         for group in groups
     ]
-
-
-def _smoothed(values: Sequence[float]) -> list[float]:
-    weight = min(0.98, 1 - 2 / (len(values) / 25 + 1)) if len(values) > 25 else 0.0
-    smooth, total, result = 0.0, 0.0, []
-    for value in values:
-        smooth, total = weight * smooth + value, weight * total + 1
-        result.append(smooth / total)
-    return result
 
 
 def as_svg(

@@ -1,0 +1,694 @@
+"""Draws a course: who had which devices when and why, and whether promises were kept.
+
+As a page that loads nothing, as a PNG and as a table. A second course of the same jobs, such as what
+the simulator foretold of them, can be laid beside the first.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from brim.clock import local_time
+from brim.domain.course import Course, Holding, JobCourse, Origin, sentence_of
+from brim.domain.quantities import counted
+from brim.report.drawing import (
+    ON_PAGE,
+    Mark,
+    Series,
+    as_svg,
+    both_widths,
+    colour_of,
+    drawing,
+    flag,
+    marks_of,
+    name_of,
+    size,
+    wrapped,
+)
+from brim.report.page import duration, light_colours, page, section, table, tiles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_WIDTH = 10.4  # inches, of the picture
+_MOST_POINTS = 1_000  # of a curve
+_MOST_TENANTS = 6  # with a panel of their own
+_MOST_TOLD = 3  # incidents at one moment that are named
+_UNITS = (("seconds", 1.0, 600.0), ("minutes", 60.0, 3 * 3600.0), ("hours", 3600.0, float("inf")))
+_NARROW = 0.018  # part of the width below which a bar has no room for a number
+_DEADLINES = {True: ("v", "good"), False: ("X", "bad"), None: ("v", "faint")}
+
+Paint = Mapping[str, str]
+Points = Sequence[tuple[float, int]]
+
+
+# The page ------------------------------------------------------------------------------------------
+
+
+def render_course(course: Course, beside: Course | None = None) -> str:
+    """The page.
+
+    Args:
+        beside: another course of the same jobs, which is drawn beside the first.
+    """
+    view = View(course, beside)
+    return page(
+        f"cluster {course.subject}",
+        [
+            _header(view),
+            f'<section aria-label="Facts">{tiles(_facts(view))}</section>',
+            section("Devices", f"<figure>{devices_figure(view)}</figure>{_happened(view)}"),
+            section("Jobs", f"{_left_out(course)}<figure>{jobs_figure(view)}</figure>")
+            if course.jobs
+            else "",
+            section("Every job", table(*rows_of(view))),
+            stories(course),
+            f"<footer><p>{_FOOTERS[course.origin]}</p></footer>",
+        ],
+    )
+
+
+_FOOTERS = {
+    Origin.LIVE: "Workers are those of the plan, from the moment at which it was made, while a job "
+    "has processes; they follow within moments.",
+    Origin.SIMULATED: "All of this is simulated, on a virtual clock.",
+    Origin.REPLAYED: "Workers are those that each cycle decided on, given what was so at that time. "
+    "What another decision would have led to is not part of it.",
+}
+
+
+def _header(view: View) -> str:
+    course = view.course
+    badge, kind = ("up", "good") if course.running else ("down", "warm")
+    if course.origin is not Origin.LIVE:
+        badge, kind = course.origin.value, "warm"
+    beside = "" if view.beside is None else f" · beside it: {_called(view.beside)}"
+    return (
+        '<header><p class="kind">brim cluster report</p>'
+        f'<h1>{escape(course.subject)} <span class="badge {kind}">{badge}</span></h1>'
+        f"<p>{when_of(course)} · policy {escape(course.policy)}{escape(beside)}</p></header>"
+    )
+
+
+def _called(course: Course) -> str:
+    return f"policy {course.policy}, {course.origin.value}"
+
+
+def _facts(view: View) -> list[tuple[str, str, str]]:
+    course = view.course
+    states = {
+        state: sum(job.state == state for job in course.jobs)
+        for state in sorted({job.state for job in course.jobs})
+    }
+    first = [
+        job.first_worker - job.submitted for job in course.jobs if job.first_worker is not None
+    ]
+    used = sum(job.attained for job in course.jobs) / course.capacity if course.capacity else 0.0
+    told = ", ".join(f"{count} {state}" for state, count in states.items())
+    return [
+        ("jobs", f"{len(course.jobs):,}", told or "none"),
+        ("promises kept", *_promises(view)),
+        (
+            "devices",
+            f"{course.supply[-1].devices:,}",
+            f"{100 * min(used, 1.0):.0f} % in use on average",
+        ),
+        (
+            "first worker",
+            duration(statistics.median(first)) if first else "–",
+            "after submission, median",
+        ),
+        (
+            "last end",
+            duration(course.makespan),
+            "after the first submission"
+            if view.beside is None
+            else f"{view.beside.origin.value}: {duration(view.beside.makespan)}",
+        ),
+        ("resizes", f"{_resizes(course):,}", "and returns of jobs"),
+        *(
+            [("schedulers", str(course.schedulers), "one after the other")]
+            if course.schedulers
+            else []
+        ),
+    ]
+
+
+def _promises(view: View) -> tuple[str, str]:
+    counts, *others = [
+        [job.kept(course.end) for job in course.jobs if job.promised and job.state != "cancelled"]
+        for course in view.courses
+    ]
+    kept = f"{counts.count(True)} of {len(counts)}"
+    if others:
+        beside = f"{others[0].count(True)} of {len(others[0])}"
+        return kept, f"{view.courses[1].origin.value}: {beside}"
+    return kept, f"{counts.count(None)} not due yet"
+
+
+def _resizes(course: Course) -> int:
+    return sum(max(0, sum(each.workers > 0 for each in job.holdings) - 1) for job in course.jobs)
+
+
+def _left_out(course: Course) -> str:
+    """What a reader might miss."""
+    if not course.is_long:
+        return ""
+    more = (
+        "; brim report --cluster --last 2h shows the jobs of some hours"
+        if course.origin is Origin.LIVE
+        else ""
+    )
+    return (
+        f"<p>The {len(course.newest)} jobs of {len(course.jobs):,} that ended last, or not yet. "
+        f"A table has all of them{more}.</p>"
+    )
+
+
+def _happened(view: View) -> str:
+    listed = "".join(
+        f'<li class="{mark.kind}"><b>{mark.number}</b> '
+        f"<time>{moment(view.course, mark.at)}</time> {escape(mark.text)}</li>"
+        for mark in view.marks
+    )
+    return f'<ol class="marks clock" aria-label="What happened">{listed}</ol>' if listed else ""
+
+
+def stories(course: Course) -> str:
+    """Why each job had what it had, to be unfolded."""
+    told = "".join(
+        f'<details><summary><i style="background:var(--{colour_name(number)})"></i>'
+        f"{escape(job.job)}</summary><ol>"
+        + "".join(
+            f"<li><time>{moment(course, each.at)}</time> {escape(sentence_of(each))}</li>"
+            for each in job.story
+        )
+        + "</ol></details>"
+        for number, job in enumerate(course.newest)
+        if job.story
+    )
+    title = "Why: the story of each job, as brim explain tells it"
+    return section(title, _left_out(course) + told) if told else ""
+
+
+# The table -----------------------------------------------------------------------------------------
+
+
+def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
+    """A heading, and a row for each job."""
+    course, beside = view.course, view.beside
+    head = ["job", "tenant", "state", "steps", "submitted", "waited", "ended", "worker-seconds"]
+    head.append("deadline")
+    others: Mapping[str, JobCourse] = {}
+    if beside is not None:
+        others = {job.job: job for job in beside.jobs}
+        head += [f"ended, {beside.origin.value}", f"deadline, {beside.origin.value}"]
+    rows = []
+    for job in course.jobs:
+        row = [
+            job.job,
+            job.tenant,
+            job.state,
+            _steps(job),
+            moment(course, job.submitted),
+            "–" if job.first_worker is None else duration(job.first_worker - job.submitted),
+            "–" if job.ended is None else moment(course, job.ended),
+            f"{job.attained:,.0f}",
+            _deadline(course, job),
+        ]
+        if beside is not None:
+            other = others.get(job.job)
+            row += ["–", "–"] if other is None else _ending(course, job, beside, other)
+        rows.append(row)
+    return head, rows
+
+
+def _ending(course: Course, job: JobCourse, beside: Course, other: JobCourse) -> list[str]:
+    """How a job ended beside: by how much sooner or later, since two courses have two clocks."""
+    kept = {True: "kept", False: "not kept", None: "–"}[other.kept(beside.end)]
+    if other.ended is None or job.ended is None:
+        return ["–" if other.ended is None else "ended", kept]
+    later = (other.ended - other.submitted) - (job.ended - job.submitted)
+    if abs(later) < 0.05:
+        return ["the same", kept]
+    return [f"{duration(abs(later))} {'later' if later > 0 else 'sooner'}", kept]
+
+
+def _steps(job: JobCourse) -> str:
+    """Where a job runs, its own records know how far it is."""
+    if job.step is None:
+        return "–"
+    done = "…" if job.ended is None else f"{job.step:,}"
+    return f"{done}/{job.steps:,}" if job.steps else done
+
+
+def _deadline(course: Course, job: JobCourse) -> str:
+    if job.deadline is None:
+        return "–"
+    promise = "promised" if job.promised else "not promised"
+    open_yet = "not due yet" if job.ended is None else "withdrawn"
+    kept = {True: "kept", False: "not kept", None: open_yet}[job.kept(course.end)]
+    return f"{moment(course, job.deadline)}, {promise}, {kept}"
+
+
+def moment(course: Course, at: float) -> str:
+    """A time as people read it: by the clock, or since the beginning of what was simulated."""
+    if course.origin is Origin.SIMULATED:
+        return f"+{(at - course.start) / 3600:.2f} h"
+    return local_time(at).strftime("%H:%M:%S")
+
+
+def when_of(course: Course) -> str:
+    """From when to when."""
+    if course.origin is Origin.SIMULATED:
+        return f"{duration(course.end - course.start)} on a virtual clock"
+    start, end = (local_time(at) for at in (course.start, course.end))
+    until = end.strftime("%H:%M" if start.date() == end.date() else "%-d %B %Y, %H:%M")
+    return f"{start.strftime('%-d %B %Y, %H:%M')} to {until}"
+
+
+# The charts ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """What is drawn, and where its times lie on the axis of a chart: each course from its own
+    start on.
+    """
+
+    course: Course
+    beside: Course | None = None
+
+    @property
+    def courses(self) -> list[Course]:
+        """The course, and the one beside it."""
+        return [self.course] if self.beside is None else [self.course, self.beside]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """What happened; what belongs together in time is one flag."""
+        course = self.course
+        told = [(each.at - course.start, each.kind, each.text) for each in course.incidents]
+        return [
+            replace(mark, at=mark.at + course.start, text=_short(mark.text))
+            for mark in marks_of(told, course.end - course.start)
+        ]
+
+    @property
+    def seconds(self) -> float:
+        """How long the longest one is."""
+        return max(course.end - course.start for course in self.courses)
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """The unit of the axis: its name, and how many seconds it has."""
+        return next((name, unit) for name, unit, most in _UNITS if self.seconds < most)
+
+    @property
+    def label(self) -> str:
+        """What stands below the axis."""
+        return f"{self.unit[0]} since the start"
+
+    @property
+    def end(self) -> float:
+        """The right edge of the axis."""
+        return self.seconds / self.unit[1]
+
+    def at(self, time: float, course: Course | None = None) -> float:
+        """The place of a time of the course, or of the one beside it."""
+        start = (course or self.course).start
+        return (max(time, start) - start) / self.unit[1]
+
+
+def _short(text: str) -> str:
+    parts = text.split(" → ")
+    more = f" → … and {len(parts) - _MOST_TOLD} more" if len(parts) > _MOST_TOLD else ""
+    return " → ".join(parts[:_MOST_TOLD]) + more
+
+
+def colour_name(number: int) -> str:
+    """The CSS variable of a job's colour, by order of submission."""
+    return f"j{number % 10}"
+
+
+def draw_png(course: Course, beside: Course | None = None) -> bytes:
+    """Devices and jobs in one picture, on white."""
+    view = View(course, beside)
+    paint = light_colours()
+    with drawing(paint):
+        panels = 1 + len(_shown(course))
+        below = _height(view)
+        heights = [3.2, *[1.0] * (panels - 1), below]
+        figure = Figure(figsize=(_WIDTH, sum(heights) + 0.6), layout="constrained")
+        axes = figure.subplots(panels + 1, 1, sharex=True, height_ratios=heights)
+        _draw_devices(axes[:-1], view, paint)
+        _draw_jobs(axes[-1], view, paint, [])
+        title = f"{course.subject}: {when_of(course)}, policy {course.policy}"
+        figure.suptitle(title, fontsize=11)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=120, facecolor="white")
+        return buffer.getvalue()
+
+
+def devices_figure(view: View) -> str:
+    """Who had the devices, job by job, and below it tenant by tenant."""
+    return both_widths(lambda narrow: _devices_svg(view, narrow=narrow))
+
+
+def jobs_figure(view: View) -> str:
+    """Each job from its submission to its end: when it waited, and on how many workers it ran."""
+    return both_widths(lambda narrow: _jobs_svg(view, narrow=narrow))
+
+
+def _devices_svg(view: View, *, narrow: bool) -> str:
+    shown = _shown(view.course)
+    heights = [3.2, *[1.0] * len(shown)]
+    with drawing(ON_PAGE):
+        tall = size(3.2 + 1.05 * len(shown), narrow=narrow)
+        figure = Figure(figsize=tall, layout="constrained")
+        axes = figure.subplots(
+            len(heights), 1, sharex=True, squeeze=False, height_ratios=heights
+        ).ravel()
+        _draw_devices(axes, view, ON_PAGE, narrow=narrow)
+        lines = [
+            [*_jobs_lines(view), *_beside_line(view)],
+            *([_tenant_line(view, tenant)] for tenant in shown),
+        ]
+        panels = list(zip(axes, lines, strict=True))
+        title = "Devices over time, by job and by tenant"
+        unit = f" {view.unit[0]}"
+        return as_svg(figure, "devices", title, panels=panels, unit=unit, narrow=narrow)
+
+
+def _jobs_lines(view: View) -> list[Series]:
+    course = view.course
+    if course.is_long:
+        return [_tenant_line(view, tenant) for tenant in course.tenants[:_MOST_TENANTS]]
+    found = []
+    for number, job in enumerate(course.jobs):
+        points = [
+            (view.at(each.start), float(each.workers))
+            for each in job.holdings
+            if each.end > course.start
+        ]
+        if job.holdings:
+            points.append((view.at(job.holdings[-1].end), 0.0))
+        colour = colour_name(number)
+        found.append(Series(name=job.job, points=points, colour=colour, steps=True, quiet=True))
+    return found
+
+
+def _tenant_line(view: View, tenant: str) -> Series:
+    points = [(view.at(time), float(count)) for time, count in _curves(view.course)[tenant]]
+    return Series(name=f"tenant {tenant}", points=points, colour="accent", steps=True)
+
+
+def _beside_line(view: View) -> list[Series]:
+    if view.beside is None:
+        return []
+    points = [(view.at(at, view.beside), float(count)) for at, count in _held(view.beside)]
+    name = f"all, {view.beside.origin.value}"
+    return [Series(name=name, points=points, colour="ink", steps=True)]
+
+
+def _jobs_svg(view: View, *, narrow: bool) -> str:
+    tips: list[str] = []
+    with drawing(ON_PAGE):
+        figure = Figure(figsize=size(_height(view), narrow=narrow), layout="constrained")
+        _draw_jobs(figure.subplots(), view, ON_PAGE, tips, narrow=narrow)
+        svg = as_svg(figure, "jobs", "Each job over time", narrow=narrow)
+        return _with_tips(svg, "jobs-narrow" if narrow else "jobs", tips)
+
+
+@functools.lru_cache(maxsize=2)  # several charts of one course, and of the one beside it
+def _curves(course: Course) -> Mapping[str, Points]:
+    """Who held how many devices, by tenant."""
+    return {tenant: _held(course, tenant) for tenant in course.tenants}
+
+
+def _held(course: Course, tenant: str | None = None) -> Points:
+    """Workers of a tenant's jobs at each change; of very many changes, as they were left at as many
+    moments.
+    """
+    points = course.held(tenant)
+    width = (course.end - course.start) / _MOST_POINTS
+    last_of = {int((at - course.start) / width): (at, count) for at, count in points}
+    return points if len(points) <= _MOST_POINTS else list(last_of.values())
+
+
+def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: bool = False) -> None:
+    course = view.course
+    axis, *below = axes
+    if course.is_long:
+        _stack_tenants(axis, view, paint)
+    else:
+        _stack_jobs(axis, view, paint)
+    supply = [(each.at, each.devices) for each in course.supply]
+    supply.append((course.end, supply[-1][1]))
+    _draw_steps(axis, view, supply, color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)))
+    words = ["dashed: all that there are"]
+    if view.beside is not None:
+        held = [*_held(view.beside), (view.beside.end, 0)]
+        _draw_steps(axis, view, held, course=view.beside, color=paint["ink"], linewidth=1.5)
+        words.append(f"line: {_called(view.beside)}")
+    what = "tenant" if course.is_long else "job"
+    title = f"devices, by {what} ({'; '.join(words)})"
+    axis.set_title(wrapped(title, narrow=narrow))
+    axis.set_ylim(0, max(count for _, count in supply) * 1.06)
+    for panel, tenant in zip(below, _shown(course), strict=True):
+        _draw_tenant(panel, view, tenant, paint)
+    marks = view.marks
+    for each in [axis, *below]:
+        each.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+        for mark in marks:
+            colour = colour_of(mark, paint)
+            each.axvline(view.at(mark.at), color=colour, linewidth=0.9, alpha=0.6)
+    placed = [replace(mark, at=view.at(mark.at)) for mark in marks]
+    flag(axis, placed, view.end, paint, narrow=narrow)
+    last = below[-1] if below else axis
+    last.set_xlim(0, view.end)
+    last.set_xlabel(view.label)
+
+
+def _draw_steps(
+    axis: Axes, view: View, points: Points, *, course: Course | None = None, **line: Any
+) -> None:
+    places = [view.at(at, course) for at, _ in points]
+    axis.step(places, [count for _, count in points], where="post", **line)
+
+
+def _stack_jobs(axis: Axes, view: View, paint: Paint) -> None:
+    """One area for each job, on top of those that were submitted before it."""
+    course = view.course
+    times = course.times()
+    places = [view.at(time) for time in times]
+    index_of = {time: index for index, time in enumerate(times)}
+    low = [0] * len(times)
+    apart = 0.3 if len(course.jobs) <= 40 else 0.0
+    for number, job in enumerate(course.jobs):
+        mine = [0] * len(times)
+        for each in job.holdings:
+            first = index_of.get(max(each.start, course.start))
+            last = index_of.get(min(each.end, course.end))
+            if each.workers and first is not None and last is not None:
+                mine[first:last] = [each.workers] * (last - first)
+        used = [index for index, workers in enumerate(mine) if workers]
+        if not used:
+            continue
+        part = slice(used[0], min(used[-1] + 2, len(times)))
+        top = [under + workers for under, workers in zip(low, mine, strict=True)]
+        axis.fill_between(
+            places[part],
+            low[part],
+            top[part],
+            step="post",
+            facecolor=paint[colour_name(number)],
+            edgecolor=paint["card"],
+            linewidth=apart,
+        )
+        low = top
+
+
+def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
+    """One area for each tenant: nobody could tell thousands of jobs apart."""
+    course = view.course
+    curves = _curves(course)
+    times = sorted({course.end, *(time for curve in curves.values() for time, _ in curve)})
+    places = [view.at(time) for time in times]
+    low = [0] * len(times)
+    for number, curve in enumerate(curves.values()):
+        top = [under + count for under, count in zip(low, _counts_at(times, curve), strict=True)]
+        colour = paint[colour_name(number)]
+        axis.fill_between(places, low, top, step="post", facecolor=colour, linewidth=0.0)
+        low = top
+
+
+def _counts_at(times: Sequence[float], curve: Points) -> list[int]:
+    changes = dict(curve)
+    counts = []
+    count = 0
+    for time in times:
+        count = changes.get(time, count)
+        counts.append(count)
+    return counts
+
+
+def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
+    course = view.course
+    points = [*_curves(course)[tenant], (course.end, 0)]
+    places = [view.at(time) for time, _ in points]
+    counts = [count for _, count in points]
+    axis.fill_between(places, counts, step="post", color=paint["accent-faint"])
+    owned = [(each.at, each.guaranteed.get(tenant, 0)) for each in course.supply]
+    owned.append((course.end, owned[-1][1]))
+    _draw_steps(axis, view, owned, color=paint["good"], linewidth=1.6)
+    axis.set_ylim(0, max(*counts, *(count for _, count in owned), 1) * 1.15)
+    axis.set_title(f"tenant {name_of(tenant)} (line: guaranteed {owned[-1][1]})", fontsize=9)
+
+
+def _draw_jobs(
+    axis: Axes, view: View, paint: Paint, tips: list[str], *, narrow: bool = False
+) -> None:
+    course = view.course
+    jobs = course.newest
+    most = max((each.workers for job in jobs for each in job.holdings), default=1) or 1
+    rows = _Rows(axis, view, paint, tips, most)
+    others = {} if view.beside is None else {job.job: job for job in view.beside.jobs}
+    for row, job in enumerate(jobs):
+        rows.draw(row, job, others.get(job.job))
+        if job.deadline is not None and course.start <= job.deadline <= course.end:
+            _draw_deadline(axis, view, row, job, paint)
+        elif job.deadline is not None and job.deadline > course.end:
+            axis.plot(view.end, row, ">", color=paint["faint"], markersize=4, clip_on=False)
+    names = [name_of(job.job) for job in jobs]
+    axis.set_yticks(range(len(jobs)), names, fontsize=6.5 if len(jobs) > 40 else 8.5)
+    axis.set_ylim(len(jobs) - 0.4, -0.6)
+    axis.set_xlim(0, view.end)
+    axis.grid(visible=False, axis="y")
+    beside = "" if view.beside is None else f"; below: {_called(view.beside)}"
+    words = "thin: waits; height and number: workers; ▼ deadline kept, ✖ not kept"
+    axis.set_xlabel(wrapped(f"{view.label} ({words}{beside})", narrow=narrow))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Draws what jobs had, a row for each."""
+
+    axis: Axes
+    view: View
+    paint: Paint
+    tips: list[str]
+    most: int
+
+    def draw(self, row: int, job: JobCourse, beside: JobCourse | None) -> None:
+        """One job, and below it what it has beside."""
+        alone = self.view.beside is None
+        middle, part = (row, 1.0) if alone else (row - 0.14, 0.72)
+        for each in job.holdings:
+            if each.end > self.view.course.start:
+                height = part * (0.28 + 0.5 * each.workers / self.most) if each.workers else 0.07
+                colour = self.paint[colour_name(row)] if each.workers else self.paint["faint"]
+                self._bar(self.view.course, job, each, middle, height, facecolor=colour)
+                self._number(each, middle)
+        if self.view.beside is None or beside is None:
+            return
+        for each in beside.holdings:
+            height = 0.08 + 0.18 * each.workers / self.most if each.workers else 0.03
+            colour = self.paint["ink"] if each.workers else self.paint["faint"]
+            self._bar(self.view.beside, beside, each, row + 0.34, height, facecolor=colour)
+
+    def _bar(
+        self,
+        course: Course,
+        job: JobCourse,
+        holding: Holding,
+        middle: float,
+        height: float,
+        *,
+        facecolor: str,
+    ) -> None:
+        left = self.view.at(holding.start, course)
+        wide = self.view.at(holding.end, course) - left
+        # As barh draws it, which looks anew at all limits for each.
+        bar = Rectangle((left, middle - height / 2), wide, height, facecolor=facecolor, linewidth=0)
+        # What is inside the axes takes no room beside them, and need not be measured.
+        bar.set_in_layout(False)
+        self.axis.add_artist(bar)
+        what = counted(holding.workers, "worker") if holding.workers else "waits"
+        when = f"{duration(holding.end - holding.start)} from {duration(holding.start - course.start)} on"
+        origin = "" if course is self.view.course else f", {_called(course)}"
+        why = f" ({holding.why})" if holding.why else ""
+        self.tips.append(f"{job.job}{origin}: {what}, {when}{why}")
+        bar.set_gid(f"tip-{len(self.tips) - 1}")
+
+    def _number(self, holding: Holding, middle: float) -> None:
+        left, right = self.view.at(holding.start), self.view.at(holding.end)
+        if holding.workers and right - left > _NARROW * self.view.end:
+            self.axis.text(
+                (left + right) / 2,
+                middle,
+                str(holding.workers),
+                ha="center",
+                va="center_baseline",
+                fontsize=7.5,
+                color=self.paint["card"],
+                fontweight="bold",
+                in_layout=False,
+            )
+
+
+def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Paint) -> None:
+    assert job.deadline is not None
+    marker, colour = _DEADLINES[job.kept(view.course.end)]
+    axis.plot(
+        view.at(job.deadline),
+        row - (0.28 if view.beside is None else 0.42),
+        marker,
+        color=paint[colour],
+        markerfacecolor=paint[colour] if job.promised else "none",
+        markersize=4.0 if len(view.course.jobs) > 40 else 6.0,
+        clip_on=False,
+        zorder=5,
+    )
+
+
+def _shown(course: Course) -> list[str]:
+    """Tenants with a panel: those that own something, or several that do not; who had most comes
+    first.
+    """
+    names = course.tenants
+    owners = {name for each in course.supply for name, count in each.guaranteed.items() if count}
+    if not owners and len(names) < 2:
+        return []
+    had = dict.fromkeys(names, 0.0)
+    for job in course.jobs:
+        had[job.tenant] += job.attained
+    return sorted(sorted(names, key=lambda name: -had[name])[:_MOST_TENANTS])
+
+
+def _height(view: View) -> float:
+    """Of the jobs' chart, inches."""
+    count = max(1, len(view.course.newest))
+    each = 0.34 if count <= 20 else 0.22 if count <= 40 else 0.14
+    return 0.9 + count * each * (1.0 if view.beside is None else 1.35)
+
+
+def _with_tips(svg: str, name: str, tips: Sequence[str]) -> str:
+    """Give what was drawn the words that `hover.js` shows of it, and that screen readers read."""
+
+    def told(found: re.Match[str]) -> str:
+        words = escape(tips[int(found[1])])
+        return f'{found[0][:-1]} role="img" aria-label="{words}" data-tip="{words}">'
+
+    return re.sub(rf'<g id="{name}-tip-(\d+)">', told, svg).replace('role="img"', 'role="group"', 1)

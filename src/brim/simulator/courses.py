@@ -1,0 +1,101 @@
+"""The course of a simulated cluster, from what its simulation recorded. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from brim.domain.course import (
+    Change,
+    Course,
+    Incident,
+    JobCourse,
+    Origin,
+    Supply,
+    holdings_of,
+    reason_of,
+)
+from brim.domain.schedule import Admitted, Verdict
+from brim.domain.tenancy import Tenant
+from brim.simulator.run import Outcome, Run
+
+
+def course_of(
+    run: Run,
+    *,
+    subject: str,
+    policy: str,
+    tenants: Sequence[Tenant] = (),
+    capacity: Sequence[tuple[float, int]] = (),
+) -> Course:
+    """The course of one trace under one policy.
+
+    Of a run that did not record changes, jobs have an end and no workers.
+
+    Args:
+        subject: the trace.
+        tenants, capacity: as in `Settings`.
+    """
+    stories: dict[str, list[Change]] = defaultdict(list)
+    for change in run.changes:
+        stories[change.job].append(change)
+    verdicts: dict[str, list[tuple[float, Verdict]]] = defaultdict(list)
+    for at, verdict in run.verdicts:
+        verdicts[verdict.job].append((at, verdict))
+    jobs = [
+        _job(outcome, stories[outcome.job.id], verdicts[outcome.job.id], recorded=bool(run.changes))
+        for outcome in sorted(run.outcomes, key=lambda each: (each.job.submitted, each.job.id))
+    ]
+    start = min((job.submitted for job in jobs), default=0.0)
+    ends = [max(job.submitted if job.ended is None else job.ended, start) for job in jobs]
+    end = max(ends, default=start)
+    guaranteed = {tenant.id: tenant.guaranteed for tenant in tenants}
+    supply = [Supply(at, devices, guaranteed) for at, devices in capacity if at <= end]
+    return Course(
+        origin=Origin.SIMULATED,
+        subject=subject,
+        policy=policy,
+        start=start,
+        end=max(end, start + 1e-3),
+        jobs=jobs,
+        supply=supply or [Supply(start, run.devices, guaranteed)],
+        incidents=[
+            Incident(job.deadline, "lost", f"{job.job} did not keep its promised deadline")
+            for job in sorted(jobs, key=lambda job: job.deadline or 0.0)
+            if job.promised and job.deadline is not None and job.kept(end) is False
+        ],
+    )
+
+
+def _job(
+    outcome: Outcome,
+    changes: Sequence[Change],
+    verdicts: Sequence[tuple[float, Verdict]],
+    *,
+    recorded: bool,
+) -> JobCourse:
+    job = outcome.job
+    refused = max((at for at, _ in verdicts), default=job.submitted)
+    ended = refused if outcome.finished is None else outcome.finished
+    story = [
+        Change(job.submitted, job.id, "submitted", 0, 0, "", ""),
+        *(_judged(at, verdict) for at, verdict in verdicts),
+        *changes,
+    ]
+    given = ((each.at, each.after, reason_of(each)) for each in changes)
+    return JobCourse(
+        job=job.id,
+        tenant=job.tenant,
+        state="refused" if outcome.finished is None else "done",
+        submitted=job.submitted,
+        ended=ended,
+        deadline=job.deadline,
+        promised=outcome.admitted,
+        holdings=holdings_of(given, start=job.submitted, end=ended) if recorded else [],
+        story=sorted(story, key=lambda each: each.at),
+    )
+
+
+def _judged(at: float, verdict: Verdict) -> Change:
+    event = "admitted" if isinstance(verdict, Admitted) else "refused"
+    return Change(at, verdict.job, event, 0, 0, str(verdict.reason), verdict.detail)
