@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from brim.telemetry.cluster_course import Course
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.domain.course import Change
+from brim.domain.course import Change, Course
 from brim.report.course import render_course
 from brim.scheduler.story import cluster_course, holdings_by
 from edges.test_scheduler_dies import House, Points, spec_of
@@ -91,6 +90,10 @@ def test_the_command_needs_no_scheduler(house: House, tmp_path: Path) -> None:
 
     path = Path(brim("--cluster", "--last", "1m", "--state", str(house.folder)).strip())
     assert "2 schedulers" not in path.read_text()
+    listed = brim("--cluster", "--table", "--state", str(house.folder)).splitlines()
+    assert listed[0].split()[:3] == ["job", "tenant", "state"]
+    assert [line.split()[0] for line in listed[1:]] == list(house.book.jobs)
+    assert "--cluster: got --table without it" in brim("--table", "a-1")
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "need the state directory of a scheduler" in brim("--cluster", "--state", str(tmp_path))
     assert "--cluster: got a RUN beside it" in brim("a-1", "--cluster")

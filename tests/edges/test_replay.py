@@ -24,6 +24,7 @@ from brim.scheduler.replay import replay
 from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import CycleRow, Database
 from conformance.worlds import LiveWorld, measured, run
+from pages import assert_loads_nothing
 from submissions import submission
 
 TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
@@ -184,6 +185,36 @@ def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> N
     assert done.exit_code == 0
     assert "asked edf: " in done.stdout
     assert "verdict on job-1: promised, this time accepted" in done.stdout
+
+
+def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path, "brim")
+    tell(story, "brim")
+    found = replay(story.database.cycles(), policy="edf")
+    assert (found.then.policy, found.again.policy) == ("brim", "edf")
+    for course in (found.then, found.again):
+        assert [job.job for job in course.jobs] == ["job-1", "job-2", "job-3", "job-4"]
+        assert max(count for _, count in course.held()) <= 8
+        for job in course.jobs:
+            assert job.holdings[0].start == job.submitted
+            assert [a.end for a in job.holdings[:-1]] == [b.start for b in job.holdings[1:]]
+    assert [job.promised for job in found.then.jobs] == [True, True, True, False]
+    assert not any(job.promised for job in found.again.jobs)
+    ended = found.then.jobs[1]
+    assert (ended.state, ended.kept(found.then.end)) == ("done", True)
+    out = tmp_path / "out"
+    told = brim("--state", str(tmp_path), "--policy", "edf", "--out", str(out))
+    assert f"wrote {out}/index.html" in told.stderr
+    page = (out / "index.html").read_text()
+    assert_loads_nothing(page)
+    for words in ("policy edf, decided again", "ended, decided again", "job-4, policy edf"):
+        assert words in page
+    assert (out / "course.png").read_bytes().startswith(b"\x89PNG")
+    assert set(json.loads(brim("--state", str(tmp_path), "--json").stdout)) == {
+        "asked", "cycles", "policies", "first", "last", "differences",
+    }  # fmt: skip
 
 
 def test_without_a_journal_or_with_an_unknown_policy(tmp_path: Path) -> None:

@@ -67,8 +67,13 @@ def write_report(run_dir: Path, history: RunHistory) -> Path | None:
     help="Report on all that this host's scheduler did; works after brim down, too.",
 )
 @click.option("--last", metavar="DURATION", help="With --cluster: only the last part, such as 2h.")
+@click.option(
+    "--table", "as_table", is_flag=True, help="With --cluster: print its jobs, and write nothing."
+)
 @STATE
-def report(run: str | None, cluster: bool, last: str | None, state: Path | None) -> int:
+def report(
+    run: str | None, cluster: bool, last: str | None, as_table: bool, state: Path | None
+) -> int:
     """Write RUN's report.html again and print its path; without RUN, the latest run's.
 
     \b
@@ -76,13 +81,15 @@ def report(run: str | None, cluster: bool, last: str | None, state: Path | None)
     brim report flights-20260102-030405
     brim report flights-1              (a job of the scheduler)
     brim report --cluster --last 2h    (all its jobs over time: report.html and report.png)
+    brim report --cluster --table      (the same jobs in the terminal)
     """
     if cluster and run is None:
-        return _report_cluster(state, last)
-    if cluster or last:
+        return _report_cluster(state, last, as_table=as_table)
+    if cluster or last or as_table:
+        alone = "--last" if last else "--table"
         raise SpecError(
             "--cluster",
-            got="a RUN beside it" if cluster else "--last without it",
+            got="a RUN beside it" if cluster else f"{alone} without it",
             need="one or the other",
             hint="brim report --cluster --last 2h",
         )
@@ -94,10 +101,11 @@ def report(run: str | None, cluster: bool, last: str | None, state: Path | None)
     return EXIT_DONE
 
 
-def _report_cluster(state: Path | None, last: str | None) -> int:
+def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> int:
     from brim.cli.state import database_of
+    from brim.cli.tables import table
     from brim.domain.quantities import parse_duration
-    from brim.report.course import draw_png, render_course
+    from brim.report.course import View, draw_png, render_course, rows_of
     from brim.scheduler.story import cluster_course
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked, write_whole
@@ -108,6 +116,9 @@ def _report_cluster(state: Path | None, last: str | None) -> int:
         with database_of(state) as (folder, database):
             now = own_clock(folder).wall() if is_locked(folder / SCHEDULER_LOCK) else None
             course = cluster_course(database, subject=str(folder), now=now, since=since)
+        if as_table:
+            click.echo(table(*rows_of(View(course))))
+            return EXIT_DONE
         path = folder / "report.html"
         write_whole(path, render_course(course).encode())
         write_whole(path.with_suffix(".png"), draw_png(course))

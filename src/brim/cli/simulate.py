@@ -375,18 +375,24 @@ def generate_command(
 
 @simulate.command("replay")
 @click.option("--policy", help="Ask this policy instead of those that decided then.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for a page that shows both courses beside each other.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
-def replay_command(policy: str | None, as_json: bool, state: Path | None) -> int:
+def replay_command(policy: str | None, out: Path | None, as_json: bool, state: Path | None) -> int:
     """Decide again what a live scheduler decided, cycle by cycle, from its journal.
 
     \b
     brim simulate replay                 # the same plans? exit code 1 where one differs
     brim simulate replay --policy edf    # what would edf have decided, each time?
+    brim simulate replay --policy edf --out there    # the same as a page
     """
     from brim.cli.replay import show_replay
 
-    return show_replay(state, policy, as_json=as_json)
+    return show_replay(state, policy, out=out, as_json=as_json)
 
 
 @simulate.command("policies")

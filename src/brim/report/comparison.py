@@ -242,13 +242,16 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
     first policy of which that was recorded, who had the devices and why.
     """
     sections = [_header(courses), _facts(courses, summary)]
+    first = _recorded(courses)
     for chart in _charts(courses, summary):
-        sections.append(section(chart.title, f"<figure>{_drawn(chart)}</figure>"))
-    sections += [*_story(_recorded(courses)), _policies(summary), _numbers(summary)]
+        if chart.name != "tenants" or not _is_recorded(first):
+            sections.append(section(chart.title, f"<figure>{_drawn(chart)}</figure>"))
+    sections += [*_story(first), _policies(summary), _numbers(summary)]
     path.write_text(page("brim simulate", sections), encoding="utf-8")
 
 
 def _story(course: Course) -> list[str]:
+    """Who had the devices, and why; the chart says who of the tenants, too."""
     if not _is_recorded(course):
         return []
     view = View(course)

@@ -165,15 +165,14 @@ def _left_out(course: Course) -> str:
     """What a reader might miss."""
     if not course.is_long:
         return ""
-    more = (
-        "; brim report --cluster --last 2h shows the jobs of some hours"
-        if course.origin is Origin.LIVE
-        else ""
+    where = (
+        "jobs.csv has all of them"
+        if course.origin is Origin.SIMULATED
+        else "The table below has all of them; brim report --cluster --last 2h shows the jobs of "
+        "some hours"
     )
-    return (
-        f"<p>The {len(course.newest)} jobs of {len(course.jobs):,} that ended last, or not yet. "
-        f"A table has all of them{more}.</p>"
-    )
+    shown = f"{len(course.newest)} jobs of {len(course.jobs):,}"
+    return f"<p>The {shown} that ended last, or not yet. {where}.</p>"
 
 
 def _happened(view: View) -> str:
@@ -198,8 +197,12 @@ def stories(course: Course) -> str:
         for number, job in enumerate(course.newest)
         if job.story
     )
+    if not told:
+        return ""
+    if course.is_long:
+        told = f"<details><summary>{len(course.newest)} jobs</summary>{told}</details>"
     title = "Why: the story of each job, as brim explain tells it"
-    return section(title, _left_out(course) + told) if told else ""
+    return section(title, _left_out(course) + told)
 
 
 # The table -----------------------------------------------------------------------------------------
@@ -411,7 +414,13 @@ def _jobs_lines(view: View) -> list[Series]:
 
 def _tenant_line(view: View, tenant: str) -> Series:
     points = [(view.at(time), float(count)) for time, count in _curves(view.course)[tenant]]
-    return Series(name=f"tenant {tenant}", points=points, colour="accent", steps=True)
+    colour = _tenant_colour(view.course, tenant) if view.course.is_long else "accent"
+    return Series(name=f"tenant {tenant}", points=points, colour=colour, steps=True)
+
+
+def _tenant_colour(course: Course, tenant: str) -> str:
+    """The CSS variable of a tenant where colours are tenants'."""
+    return colour_name(course.tenants.index(tenant))
 
 
 def _beside_line(view: View) -> list[Series]:
@@ -527,9 +536,9 @@ def _stack_tenants(axis: Axes, view: View, paint: Paint) -> None:
     times = sorted({course.end, *(time for curve in curves.values() for time, _ in curve)})
     places = [view.at(time) for time in times]
     low = [0] * len(times)
-    for number, curve in enumerate(curves.values()):
+    for tenant, curve in curves.items():
         top = [under + count for under, count in zip(low, _counts_at(times, curve), strict=True)]
-        colour = paint[colour_name(number)]
+        colour = paint[_tenant_colour(course, tenant)]
         axis.fill_between(places, low, top, step="post", facecolor=colour, linewidth=0.0)
         low = top
 
@@ -549,7 +558,8 @@ def _draw_tenant(axis: Axes, view: View, tenant: str, paint: Paint) -> None:
     points = [*_curves(course)[tenant], (course.end, 0)]
     places = [view.at(time) for time, _ in points]
     counts = [count for _, count in points]
-    axis.fill_between(places, counts, step="post", color=paint["accent-faint"])
+    colour = _tenant_colour(course, tenant) if course.is_long else "accent-faint"
+    axis.fill_between(places, counts, step="post", facecolor=paint[colour], linewidth=0.0)
     owned = [(each.at, each.guaranteed.get(tenant, 0)) for each in course.supply]
     owned.append((course.end, owned[-1][1]))
     _draw_steps(axis, view, owned, color=paint["good"], linewidth=1.6)

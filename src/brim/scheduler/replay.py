@@ -5,10 +5,22 @@ another one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from brim.domain.course import (
+    Change,
+    Course,
+    JobCourse,
+    Origin,
+    Supply,
+    holdings_of,
+    reason_of,
+)
 from brim.domain.schedule import Admitted, Decision, Rejected, Snapshot, Verdict
+from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory
@@ -42,6 +54,7 @@ class Replay:
         policies: that decided then, in their order.
         first, last: when the first and the last of these cycles were, seconds since 1970; None
             without cycles.
+        then, again: what the cycles gave to whom, as they were decided and as they are now.
     """
 
     cycles: int
@@ -49,9 +62,17 @@ class Replay:
     first: float | None
     last: float | None
     differences: tuple[Difference, ...]
+    then: Course
+    again: Course
 
 
-def replay(rows: Iterable[CycleRow], *, policy: str | None = None) -> Replay:
+def replay(
+    rows: Iterable[CycleRow],
+    *,
+    policy: str | None = None,
+    subject: str = "",
+    states: Mapping[str, str] = MappingProxyType({}),
+) -> Replay:
     """Decide every cycle of a journal again, by the loop that decided it.
 
     Args:
@@ -59,16 +80,108 @@ def replay(rows: Iterable[CycleRow], *, policy: str | None = None) -> Replay:
             what it left.
         policy: decides instead of those that did, with a memory of its own, on what was really so
             at each cycle; only workers and verdicts are compared then.
+        subject: where the cluster's state is.
+        states: what became of jobs, by id; of others, only that they ended is known.
     """
     journal = _Journal(iter(rows), policy)
     asyncio.run(run_cluster(journal, journal.decide))
+    policies = tuple(dict.fromkeys(journal.policies))
+    decided = ", ".join(policies)
     return Replay(
         cycles=len(journal.times),
-        policies=tuple(dict.fromkeys(journal.policies)),
+        policies=policies,
         first=min(journal.times, default=None),
         last=max(journal.times, default=None),
         differences=tuple(journal.differences),
+        then=journal.then.course(Origin.LIVE, subject=subject, policy=decided, states=states),
+        again=journal.again.course(
+            Origin.REPLAYED, subject=subject, policy=policy or decided, states=states
+        ),
     )
+
+
+@dataclass(slots=True)
+class CourseOfDecisions:
+    """Makes a course of what was decided, cycle by cycle; when a job ended is what the cycles saw."""
+
+    _jobs: dict[str, Job] = field(default_factory=dict)
+    _workers: dict[str, int] = field(default_factory=dict)
+    _ended: dict[str, float] = field(default_factory=dict)
+    _promised: set[str] = field(default_factory=set)
+    _stories: defaultdict[str, list[Change]] = field(default_factory=lambda: defaultdict(list))
+    _supply: list[Supply] = field(default_factory=list)
+    _now: float = 0.0
+
+    def take(self, snapshot: Snapshot, decision: Decision) -> None:
+        """Add a cycle."""
+        self._now = snapshot.now
+        for state in snapshot.jobs:
+            if state.job.id not in self._jobs:
+                self._jobs[state.job.id] = state.job
+                self._note(state.job.id, "submitted", at=state.job.submitted)
+        there = {state.job.id for state in snapshot.jobs}
+        for job in self._jobs.keys() - self._ended.keys() - there:
+            self._ended[job] = snapshot.now
+            self._give(job, 0, "ended", "")
+        for verdict in decision.verdicts:
+            promises = isinstance(verdict, Admitted) and verdict.promises
+            (self._promised.add if promises else self._promised.discard)(verdict.job)
+            event = "admitted" if isinstance(verdict, Admitted) else "refused"
+            self._note(verdict.job, event, reason=str(verdict.reason), detail=verdict.detail)
+        for job in sorted(there):
+            reason, detail = decision.reasons.get(job, ("", ""))
+            self._give(job, decision.workers.get(job, 0), str(reason), detail)
+        guaranteed = {tenant.id: tenant.guaranteed for tenant in snapshot.tenants}
+        supply = Supply(snapshot.now, snapshot.cluster.devices, guaranteed)
+        if not self._supply or self._supply[-1][1:] != supply[1:]:
+            self._supply.append(supply)
+
+    def _give(self, job: str, workers: int, reason: str, detail: str) -> None:
+        before = self._workers.get(job, 0)
+        if workers != before:
+            self._workers[job] = workers
+            change = Change(self._now, job, "workers", before, workers, reason, detail)
+            self._stories[job].append(change)
+
+    def _note(
+        self, job: str, event: str, *, at: float | None = None, reason: str = "", detail: str = ""
+    ) -> None:
+        when = self._now if at is None else at
+        self._stories[job].append(Change(when, job, event, 0, 0, reason, detail))
+
+    def course(
+        self, origin: Origin, *, subject: str, policy: str, states: Mapping[str, str]
+    ) -> Course:
+        """What they come to."""
+        supply = self._supply or [Supply(0.0, 0, {})]
+        start = min((job.submitted for job in self._jobs.values()), default=supply[0].at)
+        return Course(
+            origin=origin,
+            subject=subject,
+            policy=policy,
+            start=start,
+            end=max(self._now, start + 1e-3),
+            jobs=[self._job(job, states) for job in self._jobs.values()],
+            supply=[supply[0]._replace(at=start), *supply[1:]],
+        )
+
+    def _job(self, job: Job, states: Mapping[str, str]) -> JobCourse:
+        story = self._stories[job.id]
+        ended = self._ended.get(job.id)
+        given = [(each.at, each.after, reason_of(each)) for each in story if each[2] == "workers"]
+        return JobCourse(
+            job=job.id,
+            tenant=job.tenant,
+            state=states.get(job.id, "done") if ended is not None else "unfinished",
+            submitted=job.submitted,
+            ended=ended,
+            deadline=job.deadline,
+            promised=job.id in self._promised,
+            holdings=holdings_of(
+                given, start=job.submitted, end=self._now if ended is None else ended
+            ),
+            story=story,
+        )
 
 
 class _Journal:
@@ -84,6 +197,8 @@ class _Journal:
         self.times: list[float] = []
         self.policies: list[str] = []
         self.differences: list[Difference] = []
+        self.then = CourseOfDecisions()
+        self.again = CourseOfDecisions()
 
     async def wait(self, until: float | None) -> bool:
         for row in self._rows:
@@ -108,7 +223,10 @@ class _Journal:
         return decide(snapshot, self._other or self._row.policy, left_by=self._left_by)
 
     async def apply(self, decision: Decision) -> None:
-        row, other = self._row, self._other
+        row = self._row
+        other = self._other
+        self.then.take(self._snapshot, self._decided)
+        self.again.take(self._snapshot, decision)
         # Where its memory is damaged, the scheduler went on without it as well.
         unreadable = other is None and _left_by(row) is None
         self._leave(other or row.policy, None if unreadable else decision.memory)
