@@ -209,7 +209,11 @@ def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
     assert f"wrote {out}/index.html" in told.stderr
     page = (out / "index.html").read_text()
     assert_loads_nothing(page)
-    for words in ("policy edf, decided again", "ended, decided again", "job-4, policy edf"):
+    for words in (
+        "policy edf, decided again",
+        "decided again: worker-seconds",
+        "job-4, policy edf",
+    ):
         assert words in page
     assert (out / "course.png").read_bytes().startswith(b"\x89PNG")
     assert set(json.loads(brim("--state", str(tmp_path), "--json").stdout)) == {

@@ -133,8 +133,9 @@ def _lines(
     colours = _colours(list(courses))
     for policy, points in lines.items():
         colour = colours[policy]
-        start = courses[policy].start
-        hours = [((at - start) / 3600, float(count)) for at, count in _some(points)]
+        course = courses[policy]
+        whole = [*points, (course.end, points[-1][1])]
+        hours = [((at - course.start) / 3600, float(count)) for at, count in _some(whole)]
         axis.step(
             [at for at, _ in hours],
             [count for _, count in hours],

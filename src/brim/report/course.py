@@ -74,7 +74,9 @@ def render_course(course: Course, beside: Course | None = None) -> str:
             else "",
             section("Every job", table(*rows_of(view))),
             stories(course),
-            f"<footer><p>{_FOOTERS[course.origin]}</p></footer>",
+            "<footer>"
+            + "".join(f"<p>{_FOOTERS[each.origin]}</p>" for each in view.courses)
+            + "</footer>",
         ],
     )
 
@@ -82,23 +84,33 @@ def render_course(course: Course, beside: Course | None = None) -> str:
 _FOOTERS = {
     Origin.LIVE: "Workers are those of the plan, from the moment at which it was made, while a job "
     "has processes; they follow within moments.",
-    Origin.SIMULATED: "All of this is simulated, on a virtual clock.",
-    Origin.REPLAYED: "Workers are those that each cycle decided on, given what was so at that time. "
-    "What another decision would have led to is not part of it.",
+    Origin.SIMULATED: "What is simulated happened on a virtual clock.",
+    Origin.REPLAYED: "What was decided again is what each cycle would have given, on what was really "
+    "so at that time: jobs end when they did, whatever they would have been given.",
 }
 
 
 def _header(view: View) -> str:
     course = view.course
-    badge, kind = ("up", "good") if course.running else ("down", "warm")
-    if course.origin is not Origin.LIVE:
-        badge, kind = course.origin.value, "warm"
-    beside = "" if view.beside is None else f" · beside it: {_called(view.beside)}"
+    policy = f"policy {escape(course.policy)}"
+    if view.beside is not None:
+        kind = "two courses"
+        badge = ""
+        policy += f", and beside it {escape(_called(view.beside))}"
+    elif course.origin is Origin.LIVE:
+        kind = "cluster report"
+        badge = _badge("up", "good") if course.running else _badge("down", "warm")
+    else:
+        kind = "cluster report"
+        badge = _badge(course.origin.value, "warm")
     return (
-        '<header><p class="kind">brim cluster report</p>'
-        f'<h1>{escape(course.subject)} <span class="badge {kind}">{badge}</span></h1>'
-        f"<p>{when_of(course)} · policy {escape(course.policy)}{escape(beside)}</p></header>"
+        f'<header><p class="kind">brim {kind}</p><h1>{escape(course.subject)}{badge}</h1>'
+        f"<p>{when_of(course)} · {policy}</p></header>"
     )
+
+
+def _badge(word: str, kind: str) -> str:
+    return f' <span class="badge {kind}">{word}</span>'
 
 
 def _called(course: Course) -> str:
@@ -129,13 +141,7 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
             duration(statistics.median(first)) if first else "–",
             "after submission, median",
         ),
-        (
-            "last end",
-            duration(course.makespan),
-            "after the first submission"
-            if view.beside is None
-            else f"{view.beside.origin.value}: {duration(view.beside.makespan)}",
-        ),
+        ("last end", duration(course.makespan), _last_end(view)),
         ("resizes", f"{_resizes(course):,}", "and returns of jobs"),
         *(
             [("schedulers", str(course.schedulers), "one after the other")]
@@ -143,6 +149,13 @@ def _facts(view: View) -> list[tuple[str, str, str]]:
             else []
         ),
     ]
+
+
+def _last_end(view: View) -> str:
+    beside = view.beside
+    if beside is None or beside.origin is Origin.REPLAYED:
+        return "after the first submission"
+    return f"{beside.origin.value}: {duration(beside.makespan)}"
 
 
 def _promises(view: View) -> tuple[str, str]:
@@ -216,7 +229,8 @@ def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
     others: Mapping[str, JobCourse] = {}
     if beside is not None:
         others = {job.job: job for job in beside.jobs}
-        head += [f"ended, {beside.origin.value}", f"deadline, {beside.origin.value}"]
+        word = beside.origin.value
+        head += [f"{word}: ended", f"{word}: worker-seconds", f"{word}: deadline"]
     rows = []
     for job in course.jobs:
         row = [
@@ -232,20 +246,23 @@ def rows_of(view: View) -> tuple[list[str], list[list[str]]]:
         ]
         if beside is not None:
             other = others.get(job.job)
-            row += ["–", "–"] if other is None else _ending(course, job, beside, other)
+            row += ["–", "–", "–"] if other is None else _beside_row(job, beside, other)
         rows.append(row)
     return head, rows
 
 
-def _ending(course: Course, job: JobCourse, beside: Course, other: JobCourse) -> list[str]:
-    """How a job ended beside: by how much sooner or later, since two courses have two clocks."""
-    kept = {True: "kept", False: "not kept", None: "–"}[other.kept(beside.end)]
+def _beside_row(job: JobCourse, beside: Course, other: JobCourse) -> list[str]:
+    return [_later(job, other), f"{other.attained:,.0f}", _promise(beside, other)]
+
+
+def _later(job: JobCourse, other: JobCourse) -> str:
+    """By how much sooner or later it ended beside, since two courses have two clocks."""
     if other.ended is None or job.ended is None:
-        return ["–" if other.ended is None else "ended", kept]
+        return "–" if other.ended is None else "ended"
     later = (other.ended - other.submitted) - (job.ended - job.submitted)
     if abs(later) < 0.05:
-        return ["the same", kept]
-    return [f"{duration(abs(later))} {'later' if later > 0 else 'sooner'}", kept]
+        return "the same"
+    return f"{duration(abs(later))} {'later' if later > 0 else 'sooner'}"
 
 
 def _steps(job: JobCourse) -> str:
@@ -259,10 +276,17 @@ def _steps(job: JobCourse) -> str:
 def _deadline(course: Course, job: JobCourse) -> str:
     if job.deadline is None:
         return "–"
+    return f"{moment(course, job.deadline)}, {_promise(course, job)}"
+
+
+def _promise(course: Course, job: JobCourse) -> str:
+    """What was said of its deadline, and what came of that."""
+    if job.deadline is None:
+        return "–"
     promise = "promised" if job.promised else "not promised"
     open_yet = "not due yet" if job.ended is None else "withdrawn"
     kept = {True: "kept", False: "not kept", None: open_yet}[job.kept(course.end)]
-    return f"{moment(course, job.deadline)}, {promise}, {kept}"
+    return f"{promise}, {kept}"
 
 
 def moment(course: Course, at: float) -> str:
@@ -468,7 +492,8 @@ def _draw_devices(axes: Iterable[Axes], view: View, paint: Paint, *, narrow: boo
     _draw_steps(axis, view, supply, color=paint["ink"], linewidth=1.1, linestyle=(0, (5, 3)))
     words = ["dashed: all that there are"]
     if view.beside is not None:
-        held = [*_held(view.beside), (view.beside.end, 0)]
+        held = [each for each in _held(view.beside) if each[0] < view.beside.end]
+        held.append((view.beside.end, held[-1][1]))
         _draw_steps(axis, view, held, course=view.beside, color=paint["ink"], linewidth=1.5)
         words.append(f"line: {_called(view.beside)}")
     what = "tenant" if course.is_long else "job"
@@ -582,7 +607,7 @@ def _draw_jobs(
         elif job.deadline is not None and job.deadline > course.end:
             axis.plot(view.end, row, ">", color=paint["faint"], markersize=4, clip_on=False)
     names = [name_of(job.job) for job in jobs]
-    axis.set_yticks(range(len(jobs)), names, fontsize=6.5 if len(jobs) > 40 else 8.5)
+    axis.set_yticks(range(len(jobs)), names, fontsize=7.5 if len(jobs) > 40 else 8.5)
     axis.set_ylim(len(jobs) - 0.4, -0.6)
     axis.set_xlim(0, view.end)
     axis.grid(visible=False, axis="y")
@@ -609,14 +634,14 @@ class _Rows:
             if each.end > self.view.course.start:
                 height = part * (0.28 + 0.5 * each.workers / self.most) if each.workers else 0.07
                 colour = self.paint[colour_name(row)] if each.workers else self.paint["faint"]
-                self._bar(self.view.course, job, each, middle, height, facecolor=colour)
+                self._bar(self.view.course, job, each, middle, height, colour=colour)
                 self._number(each, middle)
         if self.view.beside is None or beside is None:
             return
         for each in beside.holdings:
             height = 0.08 + 0.18 * each.workers / self.most if each.workers else 0.03
-            colour = self.paint["ink"] if each.workers else self.paint["faint"]
-            self._bar(self.view.beside, beside, each, row + 0.34, height, facecolor=colour)
+            colour = self.paint[colour_name(row)] if each.workers else self.paint["faint"]
+            self._bar(self.view.beside, beside, each, row + 0.34, height, colour=colour)
 
     def _bar(
         self,
@@ -626,12 +651,20 @@ class _Rows:
         middle: float,
         height: float,
         *,
-        facecolor: str,
+        colour: str,
     ) -> None:
         left = self.view.at(holding.start, course)
         wide = self.view.at(holding.end, course) - left
+        outlined = course is not self.view.course and holding.workers > 0
         # As barh draws it, which looks anew at all limits for each.
-        bar = Rectangle((left, middle - height / 2), wide, height, facecolor=facecolor, linewidth=0)
+        bar = Rectangle(
+            (left, middle - height / 2),
+            wide,
+            height,
+            facecolor=self.paint["card"] if outlined else colour,
+            edgecolor=colour,
+            linewidth=1.4 if outlined else 0.0,
+        )
         # What is inside the axes takes no room beside them, and need not be measured.
         bar.set_in_layout(False)
         self.axis.add_artist(bar)
