@@ -13,6 +13,8 @@ from brim.errors import InternalError
 from brim.policies.brim import brim
 from brim.policies.edf import admit_all, edf
 from brim.policies.fifo_gang import fifo_gang
+from brim.policies.named import POLICIES
+from brim.simulator.courses import course_of
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.generate import Recipe, generate
 from brim.simulator.run import measure
@@ -133,3 +135,37 @@ def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None
         at += rng.expovariate(0.25)
     world = Settings(overheads=Overheads(name="live", fixed=0.06, start=0.7, end=1.2))
     assert simulate(jobs, Cluster.parse("1x8"), brim, settings=world).cycles < 10 * len(jobs)
+
+
+@pytest.mark.parametrize("name", ["brim", "edf", "elasticflow", "edf-admission"])
+def test_the_course_of_a_simulation_says_what_its_figures_say(name: str) -> None:
+    jobs = random_jobs(5, 25)
+    world = Settings(record=True, failures=40_000.0, overheads=OVERHEADS["published"])
+    run = simulate(jobs, CLUSTER, POLICIES[name], settings=world)
+    course = course_of(run, subject="random", policy=name)
+    figures = measure(run)
+    outcomes = {outcome.job.id: outcome for outcome in run.outcomes}
+    assert [job.submitted for job in course.jobs] == sorted(job.submitted for job in jobs)
+    for job in course.jobs:
+        outcome = outcomes[job.job]
+        assert job.attained == pytest.approx(outcome.attained)
+        assert (job.kept(course.end) is True) == outcome.met
+        assert (job.first_worker, job.promised) == (outcome.started, outcome.admitted)
+        assert [a.end for a in job.holdings[:-1]] == [b.start for b in job.holdings[1:]]
+        times = [line.at for line in job.story]
+        assert times == sorted(times)
+        assert [line.after for line in job.story if line.event == "workers"][-1:] in ([0], [])
+    assert course.makespan == pytest.approx(figures.makespan_seconds)
+    held = dict(course.held())
+    waiting = dict(course.waiting())
+    for at, used, idle in run.usage:
+        assert held.get(at, used) == used
+        assert waiting.get(at, idle) == idle
+    assert max(held.values()) == max(used for _, used, _ in run.usage)
+
+
+def test_a_run_that_recorded_nothing_has_a_course_of_ends_alone() -> None:
+    job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
+    run = simulate([job], CLUSTER, edf, settings=Settings())
+    (found,) = course_of(run, subject="one", policy="edf").jobs
+    assert (found.holdings, found.ended, found.kept(9e9)) == ([], run.outcomes[0].finished, True)

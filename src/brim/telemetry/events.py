@@ -14,6 +14,7 @@ import msgspec
 
 from brim.domain.accounting import TableFacts
 from brim.domain.quantities import counted
+from brim.errors import InternalError
 
 WorkerState = Literal["started", "ready", "active", "suspect", "leaving", "lost", "left"]
 
@@ -207,14 +208,18 @@ def event_of(kind: str, /, **fields: object) -> Event:
     """The event that these fields say, as those who read it will have it.
 
     Raises:
-        ValidationError: nobody could read that.
+        ValidationError: a field is missing, or is of another type.
+        InternalError: readers know no such field, and would leave it out.
 
     >>> event_of("warning", at=0.0, message="the disk is full")
     Warned(at=0.0, message='the disk is full')
-    >>> event_of("warning", at=0.0, text="the disk is full")
+    >>> event_of("warning", at=0.0, message="the disk is full", hint="df")
     Traceback (most recent call last):
     ...
-    msgspec.ValidationError: Object missing required field `message`
+    brim.errors.InternalError: a warning has no hint
     """
     event: Event = msgspec.convert({"kind": kind, **fields}, Event)
+    for name in fields:
+        if name not in event.__struct_fields__:
+            raise InternalError(f"a {kind} has no {name}")
     return event
