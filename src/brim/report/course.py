@@ -607,7 +607,7 @@ def _draw_jobs(
         elif job.deadline is not None and job.deadline > course.end:
             axis.plot(view.end, row, ">", color=paint["faint"], markersize=4, clip_on=False)
     names = [name_of(job.job) for job in jobs]
-    axis.set_yticks(range(len(jobs)), names, fontsize=7.5 if len(jobs) > 40 else 8.5)
+    axis.set_yticks(range(len(jobs)), names, fontsize=7.5 if len(jobs) > 40 and not narrow else 8.5)
     axis.set_ylim(len(jobs) - 0.4, -0.6)
     axis.set_xlim(0, view.end)
     axis.grid(visible=False, axis="y")
