@@ -308,7 +308,7 @@ def when_of(course: Course) -> str:
 # The charts ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class View:
     """What is drawn, and where its times lie on the axis of a chart: each course from its own
     start on.
@@ -317,12 +317,12 @@ class View:
     course: Course
     beside: Course | None = None
 
-    @property
+    @functools.cached_property
     def courses(self) -> list[Course]:
         """The course, and the one beside it."""
         return [self.course] if self.beside is None else [self.course, self.beside]
 
-    @property
+    @functools.cached_property
     def marks(self) -> list[Mark]:
         """What happened; what belongs together in time is one flag."""
         course = self.course
@@ -332,22 +332,22 @@ class View:
             for mark in marks_of(told, course.end - course.start)
         ]
 
-    @property
+    @functools.cached_property
     def seconds(self) -> float:
         """How long the longest one is."""
         return max(course.end - course.start for course in self.courses)
 
-    @property
+    @functools.cached_property
     def unit(self) -> tuple[str, float]:
         """The unit of the axis: its name, and how many seconds it has."""
         return next((name, unit) for name, unit, most in _UNITS if self.seconds < most)
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """What stands below the axis."""
         return f"{self.unit[0]} since the start"
 
-    @property
+    @functools.cached_property
     def end(self) -> float:
         """The right edge of the axis."""
         return self.seconds / self.unit[1]
