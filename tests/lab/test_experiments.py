@@ -13,7 +13,7 @@ from brim.domain.resizing import Overheads
 from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
 from brim_lab.experiments.changing_workers import ChangingWorkers
-from brim_lab.experiments.course import Course, Request, makespan, overheads_of
+from brim_lab.experiments.course import Request, TrainingCourse, makespan, overheads_of
 from brim_lab.experiments.figures import draw_changing_workers, draw_two_jobs
 from brim_lab.experiments.outcome import numbers_of, sentence_of, table_of
 from brim_lab.experiments.prediction import Learnt, predict
@@ -38,7 +38,7 @@ def _steps(begin: float, pieces: list[tuple[int, float]]) -> tuple[float, ...]:
 
 def _course(
     name: str, submitted: float, pieces: list[tuple[int, int]], *, lost: float = 1.5
-) -> Course:
+) -> TrainingCourse:
     """A job that has n steps on w workers, one piece after the other, as LEARNT says."""
     begin = submitted + lost
     steps = _steps(begin, [(count, float(workers)) for count, workers in pieces])
@@ -47,7 +47,7 @@ def _course(
         *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces))),
     ]
     worlds = tuple((at, workers) for at, (_, workers) in zip(starts, pieces, strict=False))
-    return Course(
+    return TrainingCourse(
         name=name, submitted=submitted, ended=steps[-1], steps=steps, workers=(*worlds, (steps[-1], 0)),
         metric=((len(steps), 0.7),), digest=CALM.get(name, "cc"),
     )  # fmt: skip
@@ -98,7 +98,9 @@ def test_experiment_1_holds_where_the_jobs_did_what_was_predicted() -> None:
         (GANG, "sooner"),
     ],
 )
-def test_experiment_1_says_what_did_not_hold(elastic: tuple[Course, Course], broken: str) -> None:
+def test_experiment_1_says_what_did_not_hold(
+    elastic: tuple[TrainingCourse, TrainingCourse], broken: str
+) -> None:
     found = _two(rounds=[{"gang": GANG, "elastic": elastic}])
     assert broken in " / ".join(claim.claim for claim in found.claims if not claim.held)
     assert sentence_of(found).startswith("It does not show what it claims")
@@ -115,7 +117,7 @@ def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
 def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
     steps = _steps(2.0, [(10, 5.0)])  # 0.2 s each, from 2 s on
     late = _steps(steps[-1] + 0.3, [(10, 1.0)])  # a change that costs 0.3 s
-    course = Course(
+    course = TrainingCourse(
         name="measure", submitted=0.0, ended=late[-1] + 0.5, steps=(*steps, *late),
         workers=((2.0, 5), (steps[-1] + 0.1, 1), (late[-1], 0)),
     )  # fmt: skip
@@ -131,7 +133,7 @@ def test_the_service_takes_its_turns() -> None:
     assert CHANGING_WORKERS.capacity(until=9.0) == ((0.0, 8), (4.0, 4), (8.0, 6))
 
 
-def _changing(elastic: Course, fixed: Course) -> ChangingWorkers:
+def _changing(elastic: TrainingCourse, fixed: TrainingCourse) -> ChangingWorkers:
     scale = replace(CHANGING_WORKERS, fixed=(5,))
     capacity = scale.capacity(until=900.0)
     predicted = predict(
@@ -162,7 +164,7 @@ def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
         (replace(UNSTEADY, digest="dd"), "weights"),
     ],
 )
-def test_experiment_3_says_what_did_not_hold(elastic: Course, broken: str) -> None:
+def test_experiment_3_says_what_did_not_hold(elastic: TrainingCourse, broken: str) -> None:
     held = claims.changing_workers(elastic, [STEADY])
     assert broken in " / ".join(claim.claim for claim in held if not claim.held)
 

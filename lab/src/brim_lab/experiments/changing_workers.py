@@ -13,7 +13,7 @@ from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
 from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
-from brim_lab.experiments.course import Course
+from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, Predicted, predict
 from brim_lab.experiments.scale import Scale
@@ -32,9 +32,9 @@ class ChangingWorkers:
 
     scale: Scale
     learnt: Learnt
-    rounds: Sequence[Course]
+    rounds: Sequence[TrainingCourse]
     predicted: Predicted
-    fixed: Sequence[Course]
+    fixed: Sequence[TrainingCourse]
 
     @property
     def claims(self) -> list[Claim]:
@@ -71,7 +71,7 @@ def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1)
     )
 
 
-def _beside_a_service(cluster: DemoCluster, tell: Tell) -> Course:
+def _beside_a_service(cluster: DemoCluster, tell: Tell) -> TrainingCourse:
     """The job, on the slots that the service leaves."""
     scale = cluster.scale
     cluster.configure()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from brim_lab.experiments.course import Course, makespan
+from brim_lab.experiments.course import TrainingCourse, makespan
 from brim_lab.experiments.prediction import Predicted
 
 _OF_PREDICTION = 0.05
@@ -49,8 +49,8 @@ def in_all(rounds: Sequence[Sequence[Claim]]) -> list[Claim]:
 
 
 def two_jobs(
-    gang: Sequence[Course],
-    elastic: Sequence[Course],
+    gang: Sequence[TrainingCourse],
+    elastic: Sequence[TrainingCourse],
     predicted: Mapping[str, Predicted],
     calm: Mapping[str, str],
 ) -> list[Claim]:
@@ -91,7 +91,7 @@ def two_jobs(
     ]
 
 
-def _same_weights(courses: Sequence[Course], calm: Mapping[str, str]) -> Claim:
+def _same_weights(courses: Sequence[TrainingCourse], calm: Mapping[str, str]) -> Claim:
     other = [course.name for course in courses if course.digest != calm[course.name]]
     return Claim(
         claim="the weights are those of undisturbed runs, bit for bit",
@@ -103,7 +103,7 @@ def _same_weights(courses: Sequence[Course], calm: Mapping[str, str]) -> Claim:
     )
 
 
-def changing_workers(elastic: Course, fixed: Sequence[Course]) -> list[Claim]:
+def changing_workers(elastic: TrainingCourse, fixed: Sequence[TrainingCourse]) -> list[Claim]:
     """The claims of experiment 3.
 
     Args:

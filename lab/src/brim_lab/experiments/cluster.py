@@ -22,7 +22,7 @@ from brim.errors import EnvironmentFault
 from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
-from brim_lab.experiments.course import Course
+from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.scale import Scale
 
 _LOOK = 0.2
@@ -111,7 +111,7 @@ class DemoCluster:
         """Seconds since 1970."""
         return self._clock.wall()
 
-    def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[Course]:
+    def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[TrainingCourse]:
         """Watch jobs to their ends, and tell what they do; what they did, in seconds since
         `origin`.
 
@@ -146,7 +146,7 @@ def _standing(view: JobView) -> str:
     return f"{view.workers} workers, {tenth * 10} %"
 
 
-def _course(view: JobView, origin: float) -> Course:
+def _course(view: JobView, origin: float) -> TrainingCourse:
     history = read_history(Path(view.run))
     assert view.ended is not None, "it was waited for"
     name = view.job.rpartition("-")[0]
@@ -155,11 +155,11 @@ def _course(view: JobView, origin: float) -> Course:
 
 def _course_of(
     history: RunHistory, name: str, *, submitted: float, ended: float, origin: float = 0.0
-) -> Course:
+) -> TrainingCourse:
     """A run's records as a course."""
     rounds = [event for event in history.events if isinstance(event, RoundFormed)]
     summary = history.ended.summary if history.ended else {}
-    return Course(
+    return TrainingCourse(
         name=name,
         submitted=submitted - origin,
         ended=ended - origin,
@@ -175,7 +175,9 @@ def _course_of(
     )
 
 
-def calm_run(scale: Scale, folder: Path, name: str, *, workers: int, seed: int = 0) -> Course:
+def calm_run(
+    scale: Scale, folder: Path, name: str, *, workers: int, seed: int = 0
+) -> TrainingCourse:
     """The same job, undisturbed, by `brim train`:
     nothing of it waits, for waiting changes no bit.
     """

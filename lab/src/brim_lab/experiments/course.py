@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class TrainingCourse:
     """One job from its submission to its end; times are seconds since the first submission of its
     experiment.
 
@@ -58,14 +58,14 @@ class Course:
         return sum(step <= at for step in self.steps)
 
 
-def makespan(courses: Iterable[Course]) -> float:
+def makespan(courses: Iterable[TrainingCourse]) -> float:
     """Seconds from the first submission to the last end."""
     courses = list(courses)
     return max(course.ended for course in courses) - min(course.submitted for course in courses)
 
 
 def overheads_of(
-    course: Course, requests: Sequence[Request], rates: Mapping[int, float]
+    course: TrainingCourse, requests: Sequence[Request], rates: Mapping[int, float]
 ) -> Overheads:
     """What starts and changes of workers cost this job, in seconds without progress.
 
@@ -80,7 +80,7 @@ def overheads_of(
     >>> steps = [3.0, 4.0, 5.0, 6.0, 7.0] + [8.5 + 2 * k for k in range(4)]
     >>> asked = [Request(0.0, 2), Request(7.0, 1)]
     >>> had = ((2.0, 2), (7.1, 1), (14.7, 0))
-    >>> course = Course(name="a", submitted=0.0, ended=15.0, steps=tuple(steps), workers=had)
+    >>> course = TrainingCourse(name="a", submitted=0.0, ended=15.0, steps=tuple(steps), workers=had)
     >>> found = overheads_of(course, asked, {1: 0.5, 2: 1.0})
     >>> round(found.cost(0, 2), 3), round(found.cost(2, 1), 3), found.end
     (2.0, 0.0, 0.5)
@@ -94,7 +94,7 @@ def overheads_of(
     )
 
 
-def _lost(course: Course, request: Request, rates: Mapping[int, float]) -> float:
+def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) -> float:
     """Seconds from a request to some steps of the world that it asked for, less what these steps
     take there.
     """
@@ -108,7 +108,7 @@ def _lost(course: Course, request: Request, rates: Mapping[int, float]) -> float
     return reached - asked - (settled - before - _begun(course, asked)) / rates[workers]
 
 
-def _begun(course: Course, at: float) -> float:
+def _begun(course: TrainingCourse, at: float) -> float:
     """The part of a step that was done at a time, by the length of that step;
     0 before the first.
     """

@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from brim_lab.experiments.changing_workers import ChangingWorkers
-from brim_lab.experiments.course import Course, Workers, makespan
+from brim_lab.experiments.course import TrainingCourse, Workers, makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
 
 _SIZE = (9.0, 6.0)  # inches
@@ -79,7 +79,7 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     return figure
 
 
-def _stack(axis: Any, courses: Sequence[Course]) -> None:
+def _stack(axis: Any, courses: Sequence[TrainingCourse]) -> None:
     """Live workers as areas, the first job lowest."""
     times = sorted({0.0, *(at for course in courses for at, _ in course.workers)})
     rows = [[_at(course.workers, time) for time in times] for course in courses]

@@ -10,7 +10,7 @@ from brim.domain.job import WorkerRange
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
 from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
-from brim_lab.experiments.course import Course
+from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, Predicted, predict
 from brim_lab.experiments.scale import Scale
@@ -34,7 +34,7 @@ class TwoJobs:
 
     scale: Scale
     learnt: Learnt
-    rounds: Sequence[Mapping[str, Sequence[Course]]]
+    rounds: Sequence[Mapping[str, Sequence[TrainingCourse]]]
     predicted: Mapping[str, Predicted]
     calm: Mapping[str, str]
 
@@ -82,7 +82,7 @@ def two_jobs(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> TwoJ
     return TwoJobs(scale=scale, learnt=learnt, rounds=rounds, predicted=predicted, calm=calm)
 
 
-def _side(cluster: DemoCluster, side: str, policy: str, tell: Tell) -> list[Course]:
+def _side(cluster: DemoCluster, side: str, policy: str, tell: Tell) -> list[TrainingCourse]:
     """Both jobs under one policy."""
     scale = cluster.scale
     tell(f"{side}: policy {policy}")
