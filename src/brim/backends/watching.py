@@ -1,4 +1,4 @@
-"""What the files of a run say to whoever schedules it: its processes, its steps, and what these
+"""Follows the files of a run for whoever schedules it: its processes, its steps, and what these
 took.
 
 A job of a week has millions of steps, and whoever schedules must not stand still or run out of
@@ -71,12 +71,12 @@ class RunWatch:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more that the next look takes in."""
+        """True where there is more that the next look takes in."""
         return self._events.behind or self._steps.behind
 
     @property
     def damage(self) -> str:
-        """Why nothing more can be known of the run; empty where it can."""
+        """The reason why nothing more can be known of the run; empty where it can."""
         return self._events.damage or self._steps.damage
 
     def begin(self, now: float) -> None:
@@ -105,32 +105,32 @@ class RunWatch:
 
     @property
     def steps(self) -> int | None:
-        """How many the run will have; None until it has said so."""
+        """The number that the run will have; None until it has said so."""
         return self.state.started.steps if self.state.started else None
 
     @property
     def first_step(self) -> float | None:
-        """When the first step was made."""
+        """The time of the first step."""
         return self.state.first.at if self.state.first else None
 
     @property
     def last_step(self) -> float | None:
-        """When the last step was made."""
+        """The time of the last step."""
         return self._last.at if self._last else None
 
     @property
     def failed(self) -> RunFailed | None:
-        """Why it cannot go on."""
+        """The reason why it cannot go on."""
         return self.state.failed
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What it said at its end; nothing before."""
+        """The summary of its end; empty before."""
         return self.state.ended.summary if self.state.ended else {}
 
     @property
     def by_agent(self) -> dict[str, int]:
-        """How many workers there are, by agent."""
+        """The number of workers, by agent."""
         return dict(Counter(life.agent for life in self._computing))
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:

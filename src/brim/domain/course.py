@@ -19,7 +19,7 @@ _FORGIVEN = 1e-6  # seconds: floating-point time is no finer than that at 10^7 s
 
 
 class Origin(enum.StrEnum):
-    """How a course came to be."""
+    """The way in which a course came to be."""
 
     LIVE = "live"
     SIMULATED = "simulated"
@@ -27,7 +27,7 @@ class Origin(enum.StrEnum):
 
 
 class Change(NamedTuple):
-    """Something that happened to a job, with its reason; `before` and `after` are workers."""
+    """An event of a job, with its reason; `before` and `after` are workers."""
 
     at: float
     job: str
@@ -79,7 +79,7 @@ class Holding(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """Something that a reader should see beside the curves; `kind` is that of a mark of
+    """An event that a reader should see beside the curves; `kind` is that of a mark of
     `brim.report.drawing`.
     """
 
@@ -89,7 +89,7 @@ class Incident(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """What there was from `at` on, and who owned how many devices of it."""
+    """The devices that there were from `at` on, and how many of them each tenant owned."""
 
     at: float
     devices: int
@@ -99,7 +99,7 @@ class Supply(NamedTuple):
 def deadline_kept(
     deadline: float | None, ended: float | None, *, state: str = "done", now: float = math.inf
 ) -> bool | None:
-    """Whether a job kept its deadline.
+    """Say if a job kept its deadline.
 
     Args:
         ended: None: it has not.
@@ -147,7 +147,7 @@ class JobCourse:
 
     @property
     def first_worker(self) -> float | None:
-        """When it first had one."""
+        """The time at which it first had one."""
         return next((each.start for each in self.holdings if each.workers), None)
 
     @property
@@ -156,7 +156,7 @@ class JobCourse:
         return sum((each.end - each.start) * each.workers for each in self.holdings)
 
     def kept(self, now: float) -> bool | None:
-        """Whether its deadline was; see `deadline_kept`."""
+        """Say if it kept its deadline; see `deadline_kept`."""
         return deadline_kept(self.deadline, self.ended, state=self.state, now=now)
 
 
@@ -217,13 +217,13 @@ class Course:
 
     @property
     def tenants(self) -> list[str]:
-        """Those that own something or have jobs."""
+        """All tenants that own something or have jobs."""
         return sorted(
             {job.tenant for job in self.jobs}.union(*(each.guaranteed for each in self.supply))
         )
 
     def times(self) -> list[float]:
-        """Where anything changes, in order."""
+        """All times at which anything changes, in order."""
         inside = {at for job in self.jobs for each in job.holdings for at in each[:2]}
         return sorted(
             {self.start, self.end, *(at for at in inside if self.start <= at <= self.end)}
@@ -261,7 +261,7 @@ class Course:
 def holdings_of(
     changes: Iterable[tuple[float, int, str]], *, start: float, end: float
 ) -> list[Holding]:
-    """What a job had from `start` to `end`, without a gap.
+    """The workers that a job had from `start` to `end`, without a gap.
 
     Args:
         changes: (time, workers from then on, reason), in order; an empty reason is the last one.

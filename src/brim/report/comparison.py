@@ -239,7 +239,7 @@ def _some(rows: Sequence[T]) -> Sequence[T]:
 
 
 def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
-    """One self-contained page: ratio by policy, devices, waits and completion times; then, of the
+    """Write one page that loads nothing: ratio by policy, devices, waits and completion times; of the
     first policy of which that was recorded, who had the devices and why.
     """
     sections = [_header(courses), _facts(courses, summary)]
@@ -252,7 +252,7 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
 
 
 def _story(course: Course) -> list[str]:
-    """Who had the devices, and why; the chart says who of the tenants, too."""
+    """The sections that say who had the devices, and why; the chart says which tenant, too."""
     if not _is_recorded(course):
         return []
     view = View(course)

@@ -175,7 +175,7 @@ def _resizes(course: Course) -> int:
 
 
 def _left_out(course: Course) -> str:
-    """What a reader might miss."""
+    """A note on the jobs that are not shown."""
     if not course.is_long:
         return ""
     where = (
@@ -198,7 +198,7 @@ def _happened(view: View) -> str:
 
 
 def stories(course: Course) -> str:
-    """Why each job had what it had, to be unfolded."""
+    """The story of each job, to be unfolded."""
     told = "".join(
         f'<details><summary><i style="background:var(--{colour_name(number)})"></i>'
         f"{escape(job.job)}</summary><ol>"
@@ -256,7 +256,7 @@ def _beside_row(job: JobCourse, beside: Course, other: JobCourse) -> list[str]:
 
 
 def _later(job: JobCourse, other: JobCourse) -> str:
-    """By how much sooner or later it ended beside, since two courses have two clocks."""
+    """Say by how much sooner or later it ended beside: two courses have two clocks."""
     if other.ended is None or job.ended is None:
         return "–" if other.ended is None else "ended"
     later = (other.ended - other.submitted) - (job.ended - job.submitted)
@@ -266,7 +266,7 @@ def _later(job: JobCourse, other: JobCourse) -> str:
 
 
 def _steps(job: JobCourse) -> str:
-    """Where a job runs, its own records know how far it is."""
+    """The steps of a job; of one that runs, its own records know how many are done."""
     if job.step is None:
         return "–"
     done = "…" if job.ended is None else f"{job.step:,}"
@@ -280,7 +280,7 @@ def _deadline(course: Course, job: JobCourse) -> str:
 
 
 def _promise(course: Course, job: JobCourse) -> str:
-    """What was said of its deadline, and what came of that."""
+    """The promise that was made for a deadline, and what came of it."""
     if job.deadline is None:
         return "–"
     promise = "promised" if job.promised else "not promised"
@@ -297,7 +297,7 @@ def moment(course: Course, at: float) -> str:
 
 
 def when_of(course: Course) -> str:
-    """From when to when."""
+    """The dates or the duration of a course, in words."""
     if course.origin is Origin.SIMULATED:
         return f"{duration(course.end - course.start)} on a virtual clock"
     start, end = (local_time(at) for at in (course.start, course.end))
@@ -310,7 +310,7 @@ def when_of(course: Course) -> str:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What is drawn, and where its times lie on the axis of a chart: each course from its own
+    """The courses to draw, and the places of their times on the axis: each course from its own
     start on.
     """
 
@@ -324,7 +324,7 @@ class View:
 
     @functools.cached_property
     def marks(self) -> list[Mark]:
-        """What happened; what belongs together in time is one flag."""
+        """The incidents as flags; what belongs together in time is one flag."""
         course = self.course
         told = [(each.at - course.start, each.kind, each.text) for each in course.incidents]
         return [
@@ -334,7 +334,7 @@ class View:
 
     @functools.cached_property
     def seconds(self) -> float:
-        """How long the longest one is."""
+        """The length of the longest one."""
         return max(course.end - course.start for course in self.courses)
 
     @functools.cached_property
@@ -344,7 +344,7 @@ class View:
 
     @functools.cached_property
     def label(self) -> str:
-        """What stands below the axis."""
+        """The words below the axis."""
         return f"{self.unit[0]} since the start"
 
     @functools.cached_property
@@ -389,12 +389,12 @@ def draw_png(course: Course, beside: Course | None = None) -> bytes:
 
 
 def devices_figure(view: View) -> str:
-    """Who had the devices, job by job, and below it tenant by tenant."""
+    """Draw who had the devices, job by job, and below it tenant by tenant."""
     return both_widths(lambda narrow: _devices_svg(view, narrow=narrow))
 
 
 def jobs_figure(view: View) -> str:
-    """Each job from its submission to its end: when it waited, and on how many workers it ran."""
+    """Draw each job from its submission to its end: its waits, and the workers it ran on."""
     return both_widths(lambda narrow: _jobs_svg(view, narrow=narrow))
 
 
@@ -466,7 +466,7 @@ def _jobs_svg(view: View, *, narrow: bool) -> str:
 
 @functools.lru_cache(maxsize=2)  # several charts of one course, and of the one beside it
 def _curves(course: Course) -> Mapping[str, Points]:
-    """Who held how many devices, by tenant."""
+    """The devices that each tenant held."""
     return {tenant: _held(course, tenant) for tenant in course.tenants}
 
 

@@ -59,7 +59,7 @@ _MARK_COLOURS = {  # the gravest last
 
 
 def style(paint: Mapping[str, str]) -> Any:
-    """What matplotlib is to draw with.
+    """Settings for matplotlib.
 
     Args:
         paint: a colour for each CSS variable.
@@ -151,7 +151,7 @@ class Series:
 def readings_of(
     figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]], unit: str = ""
 ) -> str:
-    """What can be read off a figure that was drawn, as JSON: the place of each panel, its axis, and
+    """The values that can be read off a figure, as JSON: the place of each panel, its axis, and
     its lines.
 
     Args:
@@ -190,7 +190,7 @@ def _read_off(series: Series) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something that happened at `at` seconds into the run, as flag `number` of the charts."""
+    """An event at `at` seconds into the run, as flag `number` of the charts."""
 
     at: float
     number: int

@@ -34,12 +34,12 @@ def _resource(name: str) -> str:
 
 
 def light_colours() -> dict[str, str]:
-    """What each variable of the style is on a light page."""
+    """The colour of each variable of the style on a light page."""
     return _colours(_style())
 
 
 def dark_colours() -> dict[str, str]:
-    """What each variable of the style is on a dark page."""
+    """The colour of each variable of the style on a dark page."""
     return _colours(_style().partition("(prefers-color-scheme: dark)")[2])
 
 

@@ -242,7 +242,7 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
 
 
 def _marks(history: RunHistory, times: _RunTime) -> list[Mark]:
-    """What a reader should see beside the curves; what belongs together in time is one flag."""
+    """The events that stand beside the curves; what belongs together in time is one flag."""
     last_step = history.steps[-1].at if history.steps else float("inf")
     told: list[tuple[float, str, str]] = []
     for event in history.events:
@@ -538,7 +538,7 @@ def _timeline_chart(
 def _phases_chart(
     times: Sequence[float], phases: Mapping[str, Sequence[float]], *, narrow: bool = False
 ) -> str:
-    """What a step spent its time on, over the run: milliseconds, stacked.
+    """Draw the milliseconds of a step by phase, over the run, stacked.
 
     Args:
         times: seconds into the run.
@@ -574,7 +574,7 @@ def _phases_chart(
 def _metrics_chart(
     epochs: Sequence[int], metrics: Mapping[str, Sequence[float]], *, narrow: bool = False
 ) -> str:
-    """One small panel per metric, over epochs."""
+    """Draw one small panel per metric, over epochs."""
     with drawing(ON_PAGE):
         count = len(metrics)
         tall = size(2.2 * count if narrow else 2.2, narrow=narrow, width=min(WIDE, 3.4 * count))

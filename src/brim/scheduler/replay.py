@@ -47,7 +47,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What deciding again gave.
+    """The result of deciding again.
 
     Args:
         cycles: that were decided again.
@@ -152,7 +152,7 @@ class CourseOfDecisions:
     def course(
         self, origin: Origin, *, subject: str, policy: str, states: Mapping[str, str]
     ) -> Course:
-        """What they come to."""
+        """The course of these decisions."""
         supply = self._supply or [Supply(0.0, 0, {})]
         start = min((job.submitted for job in self._jobs.values()), default=supply[0].at)
         return Course(
@@ -245,7 +245,7 @@ class _Journal:
 
 
 def _left_by(row: CycleRow) -> Memory | None:
-    """What a cycle left to the next; None where that is damaged."""
+    """The memory that a cycle left to the next; None where that is damaged."""
     try:
         return decode_memory(row.memory, policy=row.policy)
     except EnvironmentFault:
@@ -253,7 +253,7 @@ def _left_by(row: CycleRow) -> Memory | None:
 
 
 def _outcome(decision: Decision) -> dict[str, str]:
-    """What jobs notice: who is let in, and who has how many workers."""
+    """The part that jobs notice: verdicts and workers."""
     found = {f"verdict on {verdict.job}": _word(verdict) for verdict in decision.verdicts}
     return found | {
         f"workers of {job}": str(count) for job, count in decision.workers.items() if count

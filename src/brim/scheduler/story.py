@@ -36,7 +36,7 @@ _KINDS = {"up": "joined", "node back": "joined", "down": "left", "node lost": "l
 def cluster_course(
     database: Database, *, subject: str, now: float | None, since: float | None = None
 ) -> Course:
-    """What happened, as far as it was written down.
+    """The course of a cluster, as far as it was written down.
 
     Args:
         now: where a scheduler runs; None: the history ends with the last thing that happened.
@@ -81,8 +81,8 @@ def cluster_course(
 
 
 def holdings_by(story: Sequence[Change], end: float) -> list[Holding]:
-    """What a job had from its submission on: the plan's workers while it has processes, none while
-    it waits.
+    """The workers of a job from its submission on: those of the plan while it has processes, none
+    while it waits.
 
     Args:
         end: its own, or that of the course.
@@ -150,7 +150,7 @@ def _of_job(job: JobCourse, story: Sequence[Change], end: float) -> list[Inciden
 def _supply(
     database: Database, story: Sequence[Change], spec: ClusterSpec, start: float
 ) -> list[Supply]:
-    """What there was whenever that may have changed, as the next cycle saw it."""
+    """The devices that there were whenever that may have changed, as the next cycle saw it."""
     described = [change.at for change in story if change.event != "down" and change.at > start]
     found: list[Supply] = []
     for at in [start, *described]:

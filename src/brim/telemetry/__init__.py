@@ -1,1 +1,1 @@
-"""What a run tells its people: events, progress, reports."""
+"""Reads and writes what a run says of itself: its events, steps and logs, and their one fold."""

@@ -39,7 +39,7 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
-    """What the training data turned out to be; `block_size` as in `EpochOrder`, `order` as in
+    """The facts of the training data; `block_size` as in `EpochOrder`, `order` as in
     `Facts`.
 
     `order_size` is 0 where it is that of `samples`.
@@ -69,7 +69,7 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether that is why it was lost, or seems to be."""
+        """True where that is why it was lost, or seems to be."""
         return self.state == "lost" and "out of memory" in self.reason
 
 
@@ -89,7 +89,7 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
     @property
     def is_uneven(self) -> bool:
-        """Whether some compute more than what cannot be divided evenly."""
+        """True where some compute more than what cannot be divided evenly."""
         shares = [share for share in self.shares if share]
         return bool(shares) and max(shares) - min(shares) > 1
 
@@ -100,7 +100,7 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
     @property
     def members(self) -> str:
-        """Who takes part, in words.
+        """The members in words.
 
         >>> RoundFormed(at=0.0, round=1, world_size=2, workers=["w1", "w2", "w3"], shares=[4, 4, 0]).members
         '2 workers and 1 server'
@@ -110,7 +110,7 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
 
 class WorldReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
-    """How long training stood still for a round,
+    """The time that training stood still for a round,
     and how many steps' work was lost and done again.
     """
 
@@ -136,7 +136,7 @@ class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
 
 
 class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
-    """What the user's code logged of the state after `step`; `epoch` counts the epochs that are
+    """Values that the user's code logged of the state after `step`; `epoch` counts the epochs that are
     over.
     """
 
@@ -168,13 +168,13 @@ class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
 
 
 class Warned(_Record, frozen=True, kw_only=True, tag="warning"):
-    """Something that the user should know, and that stops nothing."""
+    """A word that the user should know, and that stops nothing."""
 
     message: str
 
 
 class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
-    """Why the run cannot go on, and who must act."""
+    """The reason why the run cannot go on, and who must act."""
 
     who: Literal["user", "spec", "environment", "internal"] = "internal"
     message: str = ""

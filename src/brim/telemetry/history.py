@@ -32,7 +32,7 @@ from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 @dataclass(slots=True, kw_only=True)
 class WorkerLife:
-    """What became of one worker; times are wall clock."""
+    """The life of one worker; times are wall clock."""
 
     worker: str
     state: str
@@ -47,7 +47,7 @@ class WorkerLife:
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run stands, as its records say: the one fold of them, for whoever reads a run.
+    """The state of a run, as its records say: the one fold of them, for whoever reads a run.
 
     Restores and steps are put in order by the commits that they count, never by their times: a
     clock may have been set between two lives of a run, and then the times of its two files lie.
@@ -149,7 +149,7 @@ class RunState:
 
 @dataclass(slots=True)
 class RunHistory(RunState):
-    """Where a run stands, and everything that led there, in order.
+    """The state of a run, and everything that led there, in order.
 
     Args:
         keep_steps: hold every step, which the ledger and the report need; else the last alone, so
@@ -188,7 +188,7 @@ class RunHistory(RunState):
 
     @property
     def verb(self) -> str:
-        """What the run does with its model: `train`, `evaluate` or `predict`."""
+        """The verb that the run was started by: `train`, `evaluate` or `predict`."""
         inference = self.spec.get("inference")
         return str(inference["kind"]) if isinstance(inference, dict) else "train"
 
@@ -298,7 +298,7 @@ class RunReader:
         self.history = RunHistory(keep_steps=keep_steps)
 
     def poll(self) -> list[Event | StepRecord]:
-        """What is new."""
+        """Fold in and return the new records, in order."""
         events = self._events.poll()  # first: the commits that a restore counts are then there
         fresh = []
         for number, record in in_order(events, self._steps.poll_numbered()):

@@ -80,7 +80,7 @@ class RecordFile:
         return os.pread(self._file, self.size - start, start)
 
     def count_lines(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return sum(
             os.pread(self._file, _BLOCK, start).count(b"\n")
             for start in range(0, self.size, _BLOCK)
@@ -95,7 +95,7 @@ class RecordFile:
 
 
 def _end_of_last_line(file: int, end: int) -> int:
-    """How many of the first `end` bytes of a file are whole lines."""
+    """The number of bytes, of the first `end` of a file, that are whole lines."""
     while end > 0:
         start = max(0, end - (1 << 16))
         found = os.pread(file, end - start, start).rfind(b"\n")
@@ -140,7 +140,7 @@ class LineReader(Generic[T]):
         return [record for _, record in self.poll_numbered(at_once=at_once)]
 
     def poll_numbered(self, *, at_once: int | None = None) -> list[tuple[int, T]]:
-        """As `poll`, each record with the number of its line, from 1."""
+        """Read as `poll` does; each record comes with the number of its line, from 1."""
         records = self._next(at_once or _BLOCK)
         while self.behind and at_once is None:
             records += self._next(_BLOCK)
@@ -283,7 +283,7 @@ def _time_of(timed: tuple[float, Numbered]) -> float:
 
 
 def _rising(records: Iterable[Numbered]) -> Iterator[tuple[float, Numbered]]:
-    """Each with its time, or with the latest before it."""
+    """Pair each record with its time, or with the latest before it."""
     latest = -math.inf
     for number, record in records:
         latest = max(latest, record.at)
