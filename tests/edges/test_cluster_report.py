@@ -40,7 +40,7 @@ def test_what_jobs_had_is_what_was_counted(house: House) -> None:
     course = course_of(house)
     assert [job.job for job in course.jobs] == list(house.book.jobs)
     for job in course.jobs:
-        assert job.attained == pytest.approx(house.book.jobs[job.job].attained, abs=4.0)
+        assert job.attained == pytest.approx(house.book.jobs[job.job].progress.attained, abs=4.0)
         assert job.holdings[0].start == job.submitted
         assert [a.end for a in job.holdings[:-1]] == [b.start for b in job.holdings[1:]]
     for time in course.times()[:-1]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from bookkeeping import job_of
+from brim.domain.course import Change
 from brim.domain.lifecycle import Life, Phase
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.course import Change
 from brim.storage.database import Database
 from brim_lab.chaos.census import Census, Recount, take_census
 from brim_lab.chaos.cluster_promises import database_is_sound, state_is_whole

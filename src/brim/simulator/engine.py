@@ -298,7 +298,9 @@ class _World:
             del self.jobs[one.job.id]
             self.outcomes.append(_outcome(one, one.finish))
             if self.settings.record:
-                self.changes.append(Change(one.finish, one.job.id, "workers", one.workers, 0, "finished", ""))
+                self.changes.append(
+                    Change(one.finish, one.job.id, "workers", one.workers, 0, "finished", "")
+                )
 
     def _fail(self, one: _SimulatedJob) -> None:
         undone = min(one.job.work - one.remaining, one.rate * self.settings.overheads.lost)
@@ -406,7 +408,9 @@ class _World:
         settings, now = self.settings, self.now
         if settings.record:
             reason, detail = decision.reasons.get(one.job.id, ("", ""))
-            self.changes.append(Change(now, one.job.id, "workers", one.workers, workers, str(reason), detail))
+            self.changes.append(
+                Change(now, one.job.id, "workers", one.workers, workers, str(reason), detail)
+            )
         if workers:
             one.ready = now + settings.overheads.cost(one.workers, workers, moved=moved)
             if one.started is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from brim.domain.course import Change
 from brim.domain.lifecycle import Phase
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.course import Change
 from brim_lab.chaos.deeds import SUBMITS, Deed, DeedKind
 
 # A promise follows from measured steps, which take a little longer or shorter: seconds, and a part
