@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import recorded_run
-from brim.master.asking import refusal
+from brim.master.decisions import refusal
 from brim.wire.messages import Ask
 
 PLACES = "at least 1 on each"

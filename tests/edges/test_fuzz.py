@@ -21,8 +21,7 @@ from brim.domain.faults import parse_faults
 from brim.domain.quantities import parse_duration
 from brim.errors import BrimError
 from brim.master import entries
-from brim.master.decisions import Decisions
-from brim.master.snapshot import freeze, thaw
+from brim.master.state import State, freeze, thaw
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import CONTACT, Contact, read_contact, write_contact
 from brim.storage.job_file import JOB_FILE, read_job, write_job
@@ -149,7 +148,7 @@ def everything(directory: Path) -> list[Decoder]:
         codec(wire.Answer, wire.Answer(ok=True, status={"phase": "running"})),
         Decoder("frames", (frame(b"one") + frame(b"two"),), lambda data: FrameBuffer().feed(data)),
         Decoder("journal entries", (heard, began), entries.decode),
-        Decoder("snapshot", (freeze(Decisions(begun)),), thaw),
+        Decoder("snapshot", (freeze(State.after(begun)),), thaw),
         Decoder(
             "journal",
             (journal_of(began, heard, directory=directory),),

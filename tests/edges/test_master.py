@@ -336,7 +336,7 @@ def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attem
 
     play(desk, story)
     assert [event["kind"] for event in desk.records(EVENTS)] == ["failed", "warning"]
-    assert desk.master._decisions.life == 1
+    assert desk.master._decisions.state.life == 1
 
 
 @pytest.mark.parametrize("longest", [1 << 30, 1], ids=["resumed", "snapshots"])
@@ -394,7 +394,7 @@ def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(
     assert (tmp_path / f"{JOURNAL}.damaged").exists()
     desk.kill()
     desk.start("3")
-    assert desk.master._decisions.life == 2
+    assert desk.master._decisions.state.life == 2
 
 
 def test_more_workers_than_micro_batches_are_not_added(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from brim.master.decisions import Decisions
 from brim.master.entries import Asked, Before, Began, Joined
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.master.snapshot import freeze, thaw
+from brim.master.state import State, freeze, thaw
 from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
@@ -286,11 +286,11 @@ def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
     began = Began(
         at=0.0, now=0.0, attempt="1", life=1, spec=spec, run="run", started=0.0, before=Before()
     )
-    decisions = Decisions(began)
+    decisions = Decisions(State.after(began))
     decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
     decisions.take(
         Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend"))
     )  # its worker still starts
-    read = thaw(freeze(decisions))
+    read = Decisions(thaw(freeze(decisions.state)))
     told = [message for _, message in read.agents["a1"].outbox.after(0)]
     assert any(isinstance(message, wire.SignalWorker) for message in told)

@@ -11,10 +11,9 @@ import pytest
 
 import recorded_run
 from brim.domain.job import WorkerRange
-from brim.master.decisions import Decisions
-from brim.master.effects import Effect, Record
+from brim.master.decisions import Decisions, Effect, Record
 from brim.master.entries import Asked, Before, Began, Entry, Heard, Joined
-from brim.master.snapshot import freeze, thaw
+from brim.master.state import State, freeze, thaw
 from brim.telemetry.record_files import EVENTS
 from brim.wire import messages as wire
 from edges.test_master import FACTS
@@ -82,10 +81,11 @@ class Job:
 
     def effects(self, *, restated_at: int | None = None) -> list[Effect]:
         """What follows from the entries; on the way the master may be put to sleep and woken."""
-        decisions, effects = Decisions(self.began), []
+        decisions = Decisions(State.after(self.began))
+        effects = list[Effect]()
         for index, entry in enumerate(self.entries):
             if index == restated_at:
-                decisions = thaw(freeze(decisions))
+                decisions = Decisions(thaw(freeze(decisions.state)))
             effects += decisions.take(entry)
         return effects
 
@@ -145,7 +145,7 @@ def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
         "with 1 worker; brim resize run 2 gives it another try"
     )
     job.entries.append(Asked(at=99.0, now=99.0, question=wire.Ask(verb="resize", workers=2)))
-    decisions = Decisions(job.began)
+    decisions = Decisions(State.after(job.began))
     for entry in job.entries:
         decisions.take(entry)
     starts = [

@@ -34,7 +34,7 @@ from brim.master.entries import (
     Lost,
     Overstayed,
 )
-from brim.master.snapshot import freeze, thaw
+from brim.master.state import State, freeze, thaw
 from brim.wire import messages as wire
 from coordination import cluster
 from edges.test_master import FACTS, REPORT
@@ -67,8 +67,8 @@ def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
     assert there.is_dir()  # the payload is one
     there.rmdir()
     # This one changes a module of the process that reads it, and names nothing but what is brim's.
-    through_us = b"\x80\x04cbrim.master.telling\nmsgspec\n}\x8c\x0b__version__\x8c\x05owneds\x62."
-    snapshot = msgspec.msgpack.decode(freeze(Decisions(begun())))
+    through_us = b"\x80\x04cbrim.master.decisions\nmsgspec\n}\x8c\x0b__version__\x8c\x05owneds\x62."
+    snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
     inside = msgspec.msgpack.encode({**snapshot, "state": pickled})
     for crafted in (pickled, through_us, inside, b""):
         with pytest.raises(EnvironmentFault, match="snapshot cannot be read"):
@@ -78,7 +78,7 @@ def test_a_snapshot_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_another_version_says_so() -> None:
-    snapshot = msgspec.msgpack.decode(freeze(Decisions(begun())))
+    snapshot = msgspec.msgpack.decode(freeze(State.after(begun())))
     other = msgspec.msgpack.encode({"version": "0.0.1", "something": "else"})
     with pytest.raises(EnvironmentFault, match=r"is of brim 0\.0\.1, this is"):
         thaw(other)
@@ -127,7 +127,7 @@ class Life:
             spares=self._rng.randint(0, 1),
             faults=faults if seed % 2 else (),
         )
-        self.decisions = Decisions(self.began)
+        self.decisions = Decisions(State.after(self.began))
         self._read = dict[str, int]()
         self._worlds = dict[str, World]()
         self._step = 0
@@ -231,15 +231,13 @@ def _from(worker: str, message: wire.WorkerMessage) -> wire.FromWorker:
 
 
 def test_decisions_come_back_as_they_were() -> None:
-    """Through random lives: nothing of a `Decisions` is left out, and the woken one decides the
-    same.
-    """
+    """Through random lives: nothing of a state is left out, and the woken master decides the same."""
     outcomes = set[Outcome | None]()
     told = 0
     for seed in range(LIVES):
         life = Life(seed)
         for entry in life.entries(120):
-            woken = thaw(freeze(life.decisions))
+            woken = Decisions(thaw(freeze(life.decisions.state)))
             assert vars(woken) == vars(life.decisions), f"life {seed}"
             effects = life.decisions.take(entry)
             assert woken.take(entry) == effects, f"life {seed}: {entry}"

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 import recorded_run
-from brim.master.decisions import Decisions
-from brim.master.effects import Record
+from brim.master.decisions import Decisions, Record
 from brim.master.entries import Before, Began, Heard, Joined
+from brim.master.state import State
 from brim.runs.trained import find_trained
 from brim.storage.job_file import SOURCE, change_of_source, keep_source
 from brim.wire import messages as wire
@@ -54,7 +54,7 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
         before=Before(),
         note="job.py has changed",
     )
-    decisions = Decisions(began)
+    decisions = Decisions(State.after(began))
     decisions.take(Joined(at=1.0, now=1.0, agent="a1", session="s", host="h"))
     hello = wire.FromWorker(worker="w1", message=wire.Hello(address="h:1", layout="", facts=FACTS))
     effects = decisions.take(Heard(at=1.0, now=1.0, agent="a1", number=1, message=hello))

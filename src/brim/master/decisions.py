@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, assert_never
 
 import msgspec
 
+from brim.coordination.barrier import COMMIT, Point, Release
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
@@ -51,9 +53,10 @@ from brim.coordination.roster import at_work
 from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
+from brim.domain.faults import Fault, FaultKind, describe
+from brim.domain.job import LARGEST_COUNT, JobSpec
 from brim.errors import InternalError, ProtocolError
-from brim.master.asking import refusal
-from brim.master.effects import AgentSession, Effect, Effects
+from brim.master import words
 from brim.master.entries import (
     Asked,
     Began,
@@ -67,116 +70,83 @@ from brim.master.entries import (
     Restated,
     TookOver,
 )
-from brim.master.pace import loads_of
-from brim.master.progress import step_fields
-from brim.master.root import Root
-from brim.master.state import State
-from brim.master.strikes import Strikes
-from brim.master.telling import MORE_MEMORY, Telling
+from brim.master.progress import loads_of, step_fields
+from brim.master.state import AgentSession, State
+from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire import messages as wire
 
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
 _AGAIN = 1.0  # and until it looks again
 
+_SIGNALS = {
+    FaultKind.KILL: signal.SIGKILL,
+    FaultKind.TERM: signal.SIGTERM,
+    FaultKind.STOP: signal.SIGSTOP,
+}
+
 _reports = msgspec.msgpack.Decoder(wire.StepReport)
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A line that belongs at this place of a record file, whether or not it is there already."""
+
+    file: str
+    place: int
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """Bring the journal down to the disk before anything else is said."""
+
+
+Effect = Record | Secure
+
+
 class Decisions:
-    """The state of one job.
+    """The decisions on one job.
 
     Args:
-        began: the first entry of its journal.
-        state: where the entries since then have led, as `state` said; None: there were none.
+        state: where they stand; `State.after(began)` where nothing has followed its beginning.
     """
 
-    def __init__(self, began: Began, state: State | None = None) -> None:
-        state = State.after(began) if state is None else state
-        self.began, self.spec, self.attempt = began, began.spec, began.attempt
-        self.life, self.progress, self.outcome = state.life, state.progress, state.outcome
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.spec = state.began.spec
+        self.progress = state.progress
         self._rendezvous = state.rendezvous
-        self._stragglers = state.stragglers
-        self._out = Effects(
-            sizes=state.sizes,
-            commits=state.commits,
-            at=state.at,
-            now=state.now,
-            agents=state.agents,
-        )
-        self._rounds = state.rounds
-        self._root = Root(out=self._out, hosts=state.hosts, barrier=state.barrier)
-        self._telling = Telling(
-            out=self._out,
-            rendezvous=self._rendezvous,
-            note=began.note,
-            pids=state.pids,
-            ranks=state.ranks,
-        )
-        self._strikes = Strikes(
-            spec=self.spec, rounds=self._rounds, telling=self._telling, faults=state.faults
-        )
-        self._hangs = state.hangs
-        self._late = state.late
-        self._ended_by_itself = state.ended_by_itself
-        self._too_large = state.too_large
-        self._patience_told = state.patience_told
-        self._failure_told = state.failure_told
-        self.grace_ends = state.grace_ends
-
-    @property
-    def state(self) -> State:
-        """Where they stand between two entries."""
-        return State(
-            life=self.life,
-            at=self._out.at,
-            now=self._out.now,
-            progress=self.progress,
-            rendezvous=self._rendezvous,
-            faults=self._strikes.faults,
-            sizes=self._out.sizes,
-            commits=self._out.commits,
-            agents=self._out.agents,
-            stragglers=self._stragglers,
-            rounds=self._rounds,
-            hosts=self._root.hosts,
-            barrier=self._root.barrier,
-            pids=self._telling.pids,
-            ranks=self._telling.ranks,
-            hangs=self._hangs,
-            late=self._late,
-            ended_by_itself=self._ended_by_itself,
-            too_large=self._too_large,
-            patience_told=self._patience_told,
-            failure_told=self._failure_told,
-            outcome=self.outcome,
-            grace_ends=self.grace_ends,
-        )
+        self._effects: list[Effect] = []
 
     @property
     def agents(self) -> dict[str, AgentSession]:
         """The agents in the job, by name."""
-        return self._out.agents
+        return self.state.agents
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the job ended; None where it goes on."""
+        return self.state.outcome
 
     @property
     def is_ending(self) -> bool:
-        """Whether workers were dismissed and are still to go."""
+        """Workers were dismissed and are still to go."""
         return self._rendezvous.phase is Phase.ENDING
 
     def goes_on_without(self, agent: str) -> bool:
-        """Whether a round is under way that has workers of other agents: these have all that is
-        committed.
-        """
+        """A round is under way that has workers of other agents: these have all that is committed."""
         workers = at_work(self._rendezvous.roster.members)
         return self._rendezvous.phase is Phase.RUNNING and any(
             each.agent != agent for each in workers
         )
 
     def has_started(self, worker: str) -> bool:
-        """Whether a worker of this name ever had a process."""
-        return worker in self._telling.pids
+        """A worker of this name had a process at some time."""
+        return worker in self.state.pids
 
     def status(self) -> dict[str, Any]:
-        """What people are told of it."""
+        """The answer to people who ask how the job is."""
         rendezvous = self._rendezvous
         return {
             "phase": rendezvous.phase.value,
@@ -186,19 +156,20 @@ class Decisions:
         }
 
     def refusal(self, question: wire.Ask) -> str:
-        """Why people cannot have what they ask for; empty where they can."""
+        """The reason why people cannot have what they ask for; empty where they can."""
         return refusal(question, self.spec, is_stopping=self._rendezvous.is_stopping)
 
     def take(self, entry: Entry) -> list[Effect]:
         """Take the next entry of the journal; the effects are to be performed in order."""
-        self._out.begin(at=entry.at, now=entry.now)
+        self.state.at = entry.at
+        self.state.now = entry.now
         match entry:
             case Began() | Restated():
                 raise InternalError("a journal begins once")
             case TookOver(life=life):
-                self.life = life
-                if self.outcome is None:
-                    self._out.event(
+                self.state.life = life
+                if self.state.outcome is None:
+                    self._event(
                         "warning", message=f"the master died; another, life {life}, has taken over"
                     )
             case Joined(agent=agent, session=session, host=host):
@@ -218,7 +189,9 @@ class Decisions:
                 self._on_grace_over()
             case _:
                 assert_never(entry)
-        return self._out.end()
+        effects = self._effects
+        self._effects = []
+        return effects
 
     # Agents ---------------------------------------------------------------------------------------
 
@@ -237,27 +210,27 @@ class Decisions:
         if self.agents.pop(name, None) is None:
             return
         self._lose_workers_of(name)
-        self._rounds.notice(now=self._out.now)
+        self.state.rounds.notice(now=self.state.now)
         self._handle(AgentLost(name, reason))
 
     def _lose_workers_of(self, agent: str) -> None:
         for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == agent]:
-            self._late.pop(worker, None)
-            self._out.event(
+            self.state.late.pop(worker, None)
+            self._event(
                 "worker", worker=worker, state="lost", agent=agent, reason="its agent is gone"
             )
 
     def _replace_agent(self, name: str, session: AgentSession) -> None:
         """Nobody hears any more what was said to the process that was killed."""
         self.agents[name] = session
-        if self.outcome is not None:
-            self._out.tell(name, wire.EndRun(well=self.outcome is not Outcome.FAILED))
+        if self.state.outcome is not None:
+            self._tell(name, wire.EndRun(well=self.state.outcome is not Outcome.FAILED))
             return
-        self._out.event(
+        self._event(
             "warning", message=f"the agent of {session.host} was killed; another one goes on"
         )
         self._lose_workers_of(name)
-        self._rounds.notice(now=self._out.now)
+        self.state.rounds.notice(now=self.state.now)
         self._handle(AgentReplaced(name))
 
     def _on_declined(self, agent: str, failure: wire.Failed) -> None:
@@ -267,7 +240,8 @@ class Decisions:
         if not self._rendezvous.round:
             self._on_failed(agent, failure)
             return
-        self._telling.declined(agent, wire.words_of(failure))
+        reason = wire.words_of(failure)
+        self._event("warning", message=words.host_left_out(self._host_of(agent), reason))
         self._lose_agent(agent, f"it cannot take part: {failure.message}")
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
@@ -275,8 +249,8 @@ class Decisions:
             case wire.Beat() | wire.JoinJob() | wire.Printed():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case wire.WorkerStarted(worker=worker, pid=pid):
-                self._telling.pids[worker] = pid
-                self._telling.state_of(worker, "started")
+                self.state.pids[worker] = pid
+                self._note_state(worker, "started")
             case wire.FromWorker(worker=worker, message=inner):
                 self._on_worker(worker, inner)
             case wire.LoseWorker():
@@ -284,11 +258,13 @@ class Decisions:
             case wire.Silence(worker=worker, silent=silent):
                 self._on_silence(worker, silent)
             case wire.Late(worker=worker, doing=doing):
+                template = f"the template process on {self._host_of(agent)}"
                 if worker:
-                    self._late[worker] = doing
-                self._telling.late(agent, message)
+                    self.state.late[worker] = doing
+                who = self._name_of(worker) if worker else template
+                self._event("warning", message=words.waiting_for(message, who=who))
             case wire.OnTime(worker=worker):
-                self._late.pop(worker, None)
+                self.state.late.pop(worker, None)
             case wire.Decline(failure=failure):
                 self._on_declined(agent, failure)
             case wire.Commits(records=records):
@@ -301,7 +277,7 @@ class Decisions:
             case wire.Failed():
                 self._on_failed(agent, message)
             case wire.Warn(message=text):
-                self._out.event("warning", message=text)
+                self._event("warning", message=text)
             case _:
                 assert_never(message)
 
@@ -312,61 +288,63 @@ class Decisions:
             case wire.Hello(address=address, facts=facts):
                 if facts is not None:
                     self._learn(facts)
-                self._telling.state_of(worker, "ready")
+                self._note_state(worker, "ready")
                 self._handle(WorkerReady(worker, address))
             case wire.Introduce(facts=facts):
                 self._learn(facts)
             case wire.Installed(round=round, step=step, restored_from=path):
                 self._on_installed(worker, round, step, path)
             case wire.Leave():
-                self._telling.state_of(worker, "leaving", reason="SIGTERM")
+                self._note_state(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
             case wire.Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on
                 # record, and on disk.
-                self._out.secure()
+                self._effects.append(Secure())
                 writers = sorted(self._rendezvous.workers)
-                self._telling.worker(worker, wire.Publish(step=step, writers=writers))
+                self._tell_worker(worker, wire.Publish(step=step, writers=writers))
             case wire.CheckpointMade(
                 step=step, path=path, size_bytes=size, seconds=seconds, pause=pause
             ):
-                self._out.event(
+                self._event(
                     "checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause
                 )
             case wire.NowWritten():
                 self._handle(CheckpointWritten(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 if self.progress.ended(epoch, metrics):
-                    self._out.event("epoch", epoch=epoch, step=step, metrics=metrics)
+                    self._event("epoch", epoch=epoch, step=step, metrics=metrics)
             case wire.Logged(epoch=epoch, step=step, values=values):
                 fresh = self.progress.logged(step, values)
                 if fresh:
-                    self._out.event("logged", epoch=epoch, step=step, values=fresh)
+                    self._event("logged", epoch=epoch, step=step, values=fresh)
             case wire.Completed(weights_sha256=digest, metrics=metrics):
                 self.progress.weights_sha256, self.progress.metrics = digest, metrics
                 self._handle(Completed(worker))
             case wire.Failed():
                 self._on_failed(worker, message)
             case wire.Warn(message=text):
-                self._out.event("warning", message=text)
+                self._event("warning", message=text)
             case wire.Beat() | wire.Arrive():
                 raise ProtocolError(f"{type(message).__name__} is between a worker and its agent")
             case _:
                 assert_never(message)
 
     def _learn(self, facts: wire.Facts) -> None:
-        if self.progress.facts is None and not self._failure_told:  # else it would hide the failure
+        if (
+            self.progress.facts is None and not self.state.failure_told
+        ):  # else it would hide the failure
             self.progress.facts = facts
-            self._telling.beginning(self.progress.run, self.spec, facts)
+            self._note_beginning(facts)
 
     def _on_silence(self, worker: str, silent: bool) -> None:
         known = self._rendezvous.workers.get(worker)
         if known is None:
             return
         usual = "started" if known.state is WorkerState.STARTING else known.state.value
-        self._telling.state_of(worker, "suspect" if silent else usual)
+        self._note_state(worker, "suspect" if silent else usual)
 
     def _on_lost(self, lost: wire.LoseWorker) -> None:
         """A worker's process has ended; whatever it did that another would do again is the user's
@@ -374,31 +352,35 @@ class Decisions:
         """
         reason = f"ended by itself with {lost.reason}" if lost.by_itself else lost.reason
         if lost.by_itself:
-            self._ended_by_itself += 1
+            self.state.ended_by_itself += 1
             reason += f" at step {self.progress.step}, before the job was done"
-        if lost.hang is not None and self._hangs.again(step=lost.hang.step, round=lost.hang.round):
-            self._on_failed(lost.worker, self._telling.hung_again(lost))
-        if self._ended_by_itself > 1:
-            self._on_failed(lost.worker, self._telling.ended_again(lost.worker, reason))
+        if lost.hang is not None and self.state.hangs.again(
+            step=lost.hang.step, round=lost.hang.round
+        ):
+            self._on_failed(lost.worker, words.hung_again(lost, who=self._name_of(lost.worker)))
+        if self.state.ended_by_itself > 1:
+            self._on_failed(lost.worker, words.ended_again(reason, who=self._name_of(lost.worker)))
         if lost.memory and lost.worker in self._rendezvous.workers:
             self._note_memory(lost)
         self._on_gone(lost.worker, reason)
 
     def _note_memory(self, lost: wire.LoseWorker) -> None:
         self.progress.out_of_memory += 1
-        self._too_large = lost.reason if lost.memory == "limit" else self._too_large
+        self.state.too_large = lost.reason if lost.memory == "limit" else self.state.too_large
         if self.progress.out_of_memory == 1:
-            self._telling.out_of_memory(lost)
+            host = self._host_of(self._rendezvous.workers[lost.worker].agent)
+            text = words.out_of_memory(lost, who=self._name_of(lost.worker), host=host)
+            self._event("warning", message=text)
 
     def _on_gone(self, worker: str, reason: str) -> None:
-        self._late.pop(worker, None)
+        self.state.late.pop(worker, None)
         known = self._rendezvous.workers.get(worker)
         if known is None:
             return
         ending = self._rendezvous.phase in (Phase.ENDING, Phase.ENDED)
         left = ending or (known.state is WorkerState.LEAVING and not known.in_round)
-        self._telling.state_of(worker, "left" if left else "lost", reason=reason)
-        self._rounds.notice(now=self._out.now)
+        self._note_state(worker, "left" if left else "lost", reason=reason)
+        self.state.rounds.notice(now=self.state.now)
         self._handle(WorkerGone(worker, reason))
 
     def _on_failed(self, source: str, failure: wire.Failed) -> None:
@@ -406,8 +388,8 @@ class Decisions:
             failure
         ):
             return
-        self._failure_told = True
-        self._out.event("failed", who=failure.who, message=failure.message, trace=failure.trace)
+        self.state.failure_told = True
+        self._event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
 
     def _spoils_the_end(self, failure: wire.Failed) -> bool:
@@ -419,68 +401,148 @@ class Decisions:
     # Steps ----------------------------------------------------------------------------------------
 
     def _on_arrival(self, agent: str, arrival: wire.ArriveTogether) -> None:
-        record = self._root.arrive(agent, arrival)
-        if record is not None:
-            self._on_commit(record)
+        """All workers of an agent stand at a point; where all agents do, they are released.
+
+        The master is the root of a round that spans agents: its release is the commit.
+
+        Raises:
+            ProtocolError: they cannot stand there.
+        """
+        point = Point(arrival.step, arrival.phase)
+        payload = msgspec.msgpack.encode(arrival.payloads)
+        release = self.state.barrier.arrive(agent, arrival.round, point, payload)
+        if release is None:
+            return
+        payloads = [
+            each
+            for part in release.payloads
+            for each in msgspec.msgpack.decode(part, type=list[bytes])
+        ]
+        if point.phase != COMMIT:
+            self._release(release, payloads)
+            return
+        self._release(release, [])
+        self._on_commit(
+            wire.CommitRecord(
+                round=release.round,
+                step=point.step + 1,
+                at=self.state.at,
+                payloads=payloads,
+                held=release.hold,
+            )
+        )
+
+    def _release(self, release: Release, payloads: list[bytes]) -> None:
+        for agent in self.state.hosts:
+            self._tell(
+                agent,
+                wire.ReleaseTogether(
+                    round=release.round,
+                    step=release.point.step,
+                    phase=release.point.phase,
+                    hold=release.hold,
+                    payloads=payloads,
+                ),
+            )
 
     def _on_commit(self, record: wire.CommitRecord) -> None:
         reports = [_reports.decode(payload) for payload in record.payloads]
         fields = step_fields(record, reports)
-        self._out.step(fields)
+        self._record(STEPS, fields)
+        self.state.commits += 1
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
         self._mind_stragglers(record, reports)
-        for fault in self._strikes.due(record.step):
-            workers = self._strikes.perform(fault, step=record.step)
-            if workers is not None:
-                self._resize(workers)
+        while self.state.faults and self.state.faults[0].step <= record.step:
+            self._perform_fault(self.state.faults.pop(0), step=record.step)
         if record.held:
             self._on_held(record.round, record.step)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Without canonical reduction every rank has one part: there is nothing to move."""
         if (
-            self._rounds.world is None
-            or record.round != self._rounds.world.round
+            self.state.rounds.world is None
+            or record.round != self.state.rounds.world.round
             or not self.spec.exact
         ):
             return
-        loads, other = loads_of(self._rounds.world, reports)
-        for advice in self._stragglers.committed(record.round, loads, other=other):
+        loads, other = loads_of(self.state.rounds.world, reports)
+        for advice in self.state.stragglers.committed(record.round, loads, other=other):
             match advice:
                 case Uneven(paces=paces, cause=cause):
                     self._handle(Straggling(paces, cause))
                 case Bottleneck():
-                    self._telling.bottleneck(advice, self.spec)
+                    host = self._host_of(self._rendezvous.workers[advice.worker].agent)
+                    text = words.slow_worker(advice, host=host, parts=self.spec.micro_batches)
+                    self._event("warning", message=text)
                 case _:
                     assert_never(advice)
 
     def _on_held(self, round: int, step: int) -> None:
-        self._rounds.hold(now=self._out.now)
+        self.state.rounds.hold(now=self.state.now)
         self._handle(Held(round, step))
 
     def _on_installed(self, worker: str, round: int, step: int, restored_from: str) -> None:
         self._handle(WorkerInstalled(worker, round, step))
         # Who restored may speak later than who had it from there, and this directory may know
         # nothing of the job.
-        if self._rounds.is_first_restored(round) and (restored_from or step or self.progress.step):
+        if self.state.rounds.is_first_restored(round) and (
+            restored_from or step or self.progress.step
+        ):
             # Its time is that of the naming: the round's first commit may be older than this
             # message.
-            self._out.restored(step, at=self._rounds.named_at, path=restored_from)
-        re_formed = self._rounds.install(worker, round, step, now=self._out.now)
+            fields = {"step": step, "path": restored_from, "commits": self.state.commits}
+            at = self.state.rounds.named_at
+            self._record(EVENTS, {"at": at, "kind": "restored", **fields})
+        re_formed = self.state.rounds.install(worker, round, step, now=self.state.now)
         if re_formed is None:
             return
         redone = re_formed.in_flight + max(0, self.progress.step - step)
         self.progress.steps_redone += re_formed.in_flight
-        self.progress.installed(step, self._out.at)
+        self.progress.installed(step, self.state.at)
         if round > 1:
             self.progress.re_forming += re_formed.seconds
-            self._out.event("re_formed", round=round, seconds=re_formed.seconds, redone=redone)
+            self._event("re_formed", round=round, seconds=re_formed.seconds, redone=redone)
+
+    # Faults ---------------------------------------------------------------------------------------
+
+    def _perform_fault(self, fault: Fault, *, step: int) -> None:
+        """Perform a fault of the job's spec, now that its step is committed."""
+        if fault.kind in (FaultKind.ADD, FaultKind.REMOVE):
+            self._note_fault(fault, step)
+            self._change_workers(fault)
+            return
+        world = self.state.rounds.world
+        members = world.members if world is not None else ()
+        worker = members[fault.rank].worker if fault.rank < len(members) else None
+        self._note_fault(fault, step, worker)
+        if worker is None:
+            self._warn_of_fault(fault, f"there is no rank {fault.rank}")
+        else:
+            self._signal(worker, _SIGNALS[fault.kind], resume_after=fault.seconds)
+
+    def _change_workers(self, fault: Fault) -> None:
+        more = fault.count if fault.kind is FaultKind.ADD else -fault.count
+        wanted = self._rendezvous.target + more
+        most = self.spec.micro_batches
+        if self.spec.exact and wanted > most:
+            detail = f"{wanted} workers are more than the {most} micro-batches of a step"
+            self._warn_of_fault(fault, detail)
+        elif wanted <= 0:
+            self._warn_of_fault(fault, "no worker would be left")
+        else:
+            self._resize(wanted)
+
+    def _note_fault(self, fault: Fault, step: int, worker: str | None = None) -> None:
+        self._event("fault", text=describe(fault), step=step, worker=worker)
+
+    def _warn_of_fault(self, fault: Fault, detail: str) -> None:
+        self._event("warning", message=f"{describe(fault)}: {detail}")
 
     # Commands -------------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
-        if self.outcome is not None:
+        if self.state.outcome is not None:
             return
         for command in self._rendezvous.handle(event):
             self._perform(command)
@@ -488,46 +550,81 @@ class Decisions:
     def _perform(self, command: Command) -> None:
         match command:
             case StartWorker(agent, worker, delay):
-                self._out.tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
+                self._tell(agent, wire.StartWorkers(workers=[worker], delay=delay))
             case Install(world, cause, still):
                 self._install(world, cause, still=still)
             case Hold(round):
-                self._root.hold(round)
+                self._hold(round)
             case WriteCheckpoint(worker):
-                self._root.barrier.close()
-                self._telling.worker(worker, wire.WriteNow(recorded=self.progress.step))
+                self.state.barrier.close()
+                self._tell_worker(worker, wire.WriteNow(recorded=self.progress.step))
             case Dismiss(worker):
-                self._telling.worker(worker, wire.Dismissed())
+                self._tell_worker(worker, wire.Dismissed())
             case Kill(worker, reason):
-                self._telling.signal(worker, signal.SIGKILL, reason=reason)
+                self._signal(worker, signal.SIGKILL, reason=reason)
             case GiveUpOn():
-                self._telling.given_up(command, self.progress.run, self.spec)
+                host = self._host_of(command.agent)
+                run = self.progress.run
+                text = words.host_given_up(command, host=host, run=run, spec=self.spec)
+                self._event("warning", message=text)
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
                 assert_never(command)
 
+    def _hold(self, round: int) -> None:
+        """Have everyone stop at the next step boundary; the root of the round's barrier sees to it."""
+        if len(self.state.hosts) > 1:
+            self.state.barrier.hold(round)
+        else:
+            self._tell(self.state.hosts[0], wire.HoldRound(round=round))
+
     def _install(self, world: World, cause: str, *, still: bool) -> None:
         if still:
-            self._rounds.notice(now=self._out.now)
-        self._rounds.name(world, at=self._out.at)
-        self._root.begin(world)
+            self.state.rounds.notice(now=self.state.now)
+        self.state.rounds.name(world, at=self.state.at)
+        # Also where an agent's hub is the root: a late arrival must not complete, and commit, the
+        # round before.
+        self.state.hosts = list(world.hosts)
+        self.state.barrier.begin(world.round, self.state.hosts)
         self.progress.world_sizes.add(len(world.workers))
         self.progress.servers.add(len(world.servers))
-        self._telling.world(world, step=self.progress.step, cause=cause, still=still)
+        self._announce(world, cause, still=still)
+
+    def _announce(self, world: World, cause: str, *, still: bool) -> None:
+        """Let everybody know the round that begins, and record whose rank is new."""
+        step = self.progress.step
+        self._event(
+            "round",
+            round=world.round,
+            world_size=len(world.workers),
+            workers=[member.worker for member in world.members],
+            shares=list(world.shares),
+            step=step,
+            cause=cause,
+        )
+        # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the
+        # records by now.
+        recorded = step if step or self.state.commits else None
+        for agent in world.hosts:
+            self._tell(agent, wire.InstallRound(world=world, recorded=recorded, still=still))
+        for rank, member in enumerate(world.members):
+            if self.state.ranks.get(member.worker) != rank:
+                self.state.ranks[member.worker] = rank
+                self._note_state(member.worker, "active", rank=rank)
 
     def _end(self, outcome: Outcome, reason: str) -> None:
-        self.outcome = outcome
-        if outcome is Outcome.FAILED and not self._failure_told:
+        self.state.outcome = outcome
+        if outcome is Outcome.FAILED and not self.state.failure_told:
             # Another start would end as this one, wherever a worker has too little by its user's
             # own words.
-            theirs = bool(self._too_large) and reason.endswith(self._too_large)
-            who, hint = ("user", f"; {MORE_MEMORY}") if theirs else ("environment", "")
-            self._out.event("failed", who=who, message=f"{reason}{hint}", trace="")
-        self._out.event("run_ended", summary=self.progress.summary(outcome, self._out.at))
-        self._out.secure()
+            theirs = bool(self.state.too_large) and reason.endswith(self.state.too_large)
+            who, hint = ("user", f"; {words.MORE_MEMORY}") if theirs else ("environment", "")
+            self._event("failed", who=who, message=f"{reason}{hint}", trace="")
+        self._event("run_ended", summary=self.progress.summary(outcome, self.state.at))
+        self._effects.append(Secure())
         for agent in self.agents:
-            self._out.tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
+            self._tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
 
     # People ---------------------------------------------------------------------------------------
 
@@ -545,8 +642,8 @@ class Decisions:
         if self.is_ending and self._goes_on_behind_loop:
             self._end_who_overstays(hurried=True)
         self._handle(Stop(reason))
-        if self.grace_ends is None and self._waits_for_boundary:
-            self.grace_ends = self._out.now + _GRACE
+        if self.state.grace_ends is None and self._waits_for_boundary:
+            self.state.grace_ends = self.state.now + _GRACE
 
     @property
     def _waits_for_boundary(self) -> bool:
@@ -556,21 +653,21 @@ class Decisions:
 
     def _on_grace_over(self) -> None:
         """A run that is to end has waited: it goes on without those who are late."""
-        self.grace_ends = self._out.now + _AGAIN if self._waits_for_boundary else None
+        self.state.grace_ends = self.state.now + _AGAIN if self._waits_for_boundary else None
         late = {
             worker: doing
-            for worker, doing in self._late.items()
+            for worker, doing in self.state.late.items()
             if worker in self._rendezvous.workers
         }
-        if late and self.grace_ends is not None:
-            self._late.clear()
+        if late and self.state.grace_ends is not None:
+            self.state.late.clear()
             self._handle(Hurry(late))
 
     def _resize(
         self, workers: int, places: Mapping[str, int] | None = None, *, servers: int | None = None
     ) -> None:
         """Change the number of workers, or of servers alone: then workers stay where they are."""
-        self._rounds.notice(now=self._out.now)
+        self.state.rounds.notice(now=self.state.now)
         if not workers:
             workers, places = self._rendezvous.target, self._rendezvous.roster.places.wanted
         self._handle(Resize(workers, places or {}, servers))
@@ -587,12 +684,130 @@ class Decisions:
             return
         workers = list(self._rendezvous.workers)
         if self._goes_on_behind_loop and not hurried:
-            if not self._patience_told:
-                self._patience_told = True
+            if not self.state.patience_told:
+                self.state.patience_told = True
                 text = f"waiting for what the scripts of {', '.join(workers)} do behind their loops"
-                self._out.event(
+                self._event(
                     "warning", message=f"{text}; brim suspend {self.progress.run} ends them"
                 )
             return
         for worker in workers:
-            self._telling.signal(worker, signal.SIGKILL)
+            self._signal(worker, signal.SIGKILL)
+
+    # Effects --------------------------------------------------------------------------------------
+
+    def _event(self, kind: str, /, **fields: object) -> None:
+        """A line of events.jsonl, of this moment."""
+        self._record(EVENTS, {"at": self.state.at, "kind": kind, **fields})
+
+    def _record(self, file: str, record: dict[str, Any]) -> None:
+        line = msgspec.json.encode(record) + b"\n"
+        place = self.state.sizes.get(file, 0)
+        self.state.sizes[file] = place + len(line)
+        self._effects.append(Record(file, place, line))
+
+    def _tell(self, agent: str, message: wire.MasterMessage) -> None:
+        """Say something to an agent, if it is in the job."""
+        if agent in self.agents:
+            self.agents[agent].outbox.put(message)
+
+    def _tell_worker(self, worker: str, message: wire.WorkerBound) -> None:
+        """Say something to a worker, if it is in the job."""
+        known = self._rendezvous.workers.get(worker)
+        if known is not None:
+            self._tell(known.agent, wire.ToWorker(worker=worker, message=message))
+
+    def _signal(
+        self, worker: str, number: int, *, resume_after: float = 0.0, reason: str = ""
+    ) -> None:
+        """Have a worker sent a signal, if it is in the job."""
+        known = self._rendezvous.workers.get(worker)
+        if known is not None:
+            message = wire.SignalWorker(
+                worker=worker, signal=number, resume_after=resume_after, reason=reason
+            )
+            self._tell(known.agent, message)
+
+    def _note_state(
+        self, worker: str, state: str, *, rank: int | None = None, reason: str = ""
+    ) -> None:
+        """Record what became of a worker."""
+        known = self._rendezvous.workers.get(worker)
+        self._event(
+            "worker",
+            worker=worker,
+            state=state,
+            pid=self.state.pids.get(worker, 0),
+            agent=known.agent if known else "",
+            rank=rank,
+            reason=reason,
+            serves=known is not None and known.serves,
+        )
+
+    def _note_beginning(self, facts: wire.Facts) -> None:
+        """Record what the run is of: nobody knew before the first worker said so."""
+        said_by_loop = {
+            name: getattr(facts, name)
+            for name in ("epochs", "global_batch_size", "seed", "clip_norm", "on_nan")
+        }
+        self._event(
+            "run_started",
+            run=self.progress.run,
+            file=self.spec.file,
+            command=list(self.spec.command),
+            spec={**msgspec.to_builtins(self.spec), **said_by_loop},
+            steps=facts.steps,
+            steps_per_epoch=facts.steps_per_epoch,
+            versions=facts.versions,
+            host=next((agent.host for agent in self.agents.values()), ""),
+            start_method=facts.start_method,
+            tables=[asdict(each) for each in facts.tables],
+        )
+        self._event(
+            "dataset",
+            samples=facts.samples,
+            test_samples=facts.test_samples,
+            quarantined=facts.quarantined,
+            quarantine_path=facts.quarantine_path,
+            block_size=facts.block_size,
+            order=facts.order,
+            order_size=facts.order_size,
+        )
+        if self.state.began.note:
+            self._event("warning", message=self.state.began.note)
+
+    def _name_of(self, worker: str) -> str:
+        """A worker as people know it."""
+        known = self._rendezvous.workers.get(worker)
+        rank = self.state.ranks.get(worker) if known is not None and known.in_round else None
+        return worker if rank is None else f"{worker} (rank {rank})"
+
+    def _host_of(self, agent: str) -> str:
+        """The host of an agent as people know it."""
+        known = self.agents.get(agent)
+        return f"agent {agent}" if known is None else f"{known.host} (agent {agent})"
+
+
+def refusal(question: wire.Ask, spec: JobSpec, *, is_stopping: bool) -> str:
+    """The reason why people cannot have what they ask of a job that is alive; empty where they can."""
+    if question.verb == "suspend":
+        return ""
+    if question.verb != "resize":
+        return f"unknown question {question.verb!r}"
+    workers = question.workers
+    servers = question.servers
+    places = question.places
+    if servers is not None and not spec.servers:
+        return (
+            "servers: this run began without any, and its model may not be one for them; "
+            "start it with --ps"
+        )
+    if servers is not None and not 0 <= servers <= LARGEST_COUNT:
+        return f"servers: got {servers}, need a whole number from 0"
+    if workers or servers is None:
+        most = spec.micro_batches
+        if not workers >= 1 or (spec.exact and workers > most):
+            return f"workers: got {workers}, need 1 to {most}, the micro-batches of a step"
+        if places and (sum(places.values()) != workers or min(places.values()) < 1):
+            return f"places: got {places}, need {workers} in all, at least 1 on each"
+    return "it is stopping: nothing is resized any more" if is_stopping else ""

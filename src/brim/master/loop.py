@@ -12,13 +12,14 @@ from brim.coordination.membership import Outcome
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
-from brim.master.effects import AgentSession
 from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed, Replaced
 from brim.master.records import Records
+from brim.master.state import AgentSession
 from brim.wire import messages as wire
 from brim.wire.control import Reply
 
-_TICK, _LEAST = 0.2, 0.001  # seconds between two looks at the time, and at least
+_TICK = 0.2  # seconds between two looks at the time
+_LEAST = 0.001  # and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 _TO_CALL_AGAIN = 0.3  # and where others go on without it: one that lives calls again after 0.05 s
@@ -28,7 +29,7 @@ _TO_END = 15.0
 
 @dataclass(slots=True)
 class _Connection:
-    """The stream of an agent, and whether there is something new to be said on it."""
+    """The stream of an agent; its news are set where there is something to be said on it."""
 
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -53,8 +54,10 @@ class Master:
         returning: float = _AGENT_SILENCE,
         source_sha256: str = "",
     ) -> None:
+        self._decisions = decisions
+        self._records = records
+        self._clock = clock
         self._source_sha256 = source_sha256
-        self._decisions, self._records, self._clock = decisions, records, clock
         self._connections: dict[str, _Connection] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._silence = max(_AGENT_SILENCE, 2 * decisions.spec.heartbeat_timeout)
@@ -92,8 +95,7 @@ class Master:
             connection.news.set()
 
     def _give_up(self, error: Exception, said: dict[str, int]) -> None:
-        """What is not on record did not happen: a run that cannot be recorded any more ends, at
-        once.
+        """End a run that cannot be recorded any more, at once: what is not on record did not happen.
 
         Args:
             error: what is in the way.
@@ -128,9 +130,8 @@ class Master:
             await reply(wire.FromMaster(0, 0, refused))
             return
         name, session = join.agent, self._decisions.agents[join.agent]
-        connection = self._connections[name] = (
-            _Connection()
-        )  # a stream that was there before is of no effect
+        # A stream that was there before is of no effect from here on.
+        connection = self._connections[name] = _Connection()
         session.outbox.acknowledge(join.heard)
         self._returning.forget(name)
         self._liveness.beat(name, now=self._clock.now())
@@ -207,9 +208,8 @@ class Master:
     def _on_parcel(self, agent: str, session: AgentSession, parcel: wire.FromAgent) -> None:
         session.outbox.acknowledge(parcel.heard)
         if not parcel.number:
-            self._connections[
-                agent
-            ].news.set()  # a heartbeat: answer it, if only with what was heard
+            # a heartbeat: answer it, if only with what was heard
+            self._connections[agent].news.set()
             if isinstance(parcel.message, wire.Printed) and self._decisions.has_started(
                 parcel.message.worker
             ):
@@ -228,7 +228,7 @@ class Master:
         hello = wire.Configure(
             spec=decisions.spec,
             run_dir=decisions.progress.run,
-            life=decisions.life,
+            life=decisions.state.life,
             heard=session.heard,
             source_sha256=self._source_sha256,
         )
@@ -253,13 +253,14 @@ class Master:
             self.look()
 
     def look(self) -> None:
-        """What only time brings."""
+        """Take in what only time brings."""
         now = self._clock.now()
         for agent in self._liveness.lost(now=now):
             self._lose(agent, f"it was silent for {self._silence:.0f} s")
         for agent in self._returning.lost(now=now):
             self._lose(agent, "its connection closed, and it did not come back")
-        if self._decisions.grace_ends is not None and now >= self._decisions.grace_ends:
+        grace_ends = self._decisions.state.grace_ends
+        if grace_ends is not None and now >= grace_ends:
             self._take(GraceOver(**self._stamp()))
         if not self._decisions.is_ending:
             self._ending_since = None

@@ -1,15 +1,20 @@
-"""What the master knows of a run's progress, and the summary it ends with.
+"""The progress of a run: what committed steps say of it, and the summary that it ends with.
 
-No I/O: records in, numbers out.
+Pure: records in, numbers out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import Outcome, World
+from brim.coordination.stragglers import Load
 from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
+
+# what a rank does by itself, and the more of it the larger its share is
+_OWN_WORK = ("data", "compute")
 
 
 def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
@@ -61,6 +66,28 @@ def _mean_seconds(reports: list[StepReport]) -> dict[str, float]:
         name: round(sum(report.seconds.get(name, 0.0) for report in reports) / len(reports), 7)
         for name in names
     }
+
+
+def loads_of(world: World, reports: Sequence[StepReport]) -> tuple[list[Load], float]:
+    """The load of each worker in a step, and the seconds of the step that do not depend on shares.
+
+    A server has no pace: it waits for blocks, and how long its own work takes is seen in
+    everybody's step.
+    """
+    own = [sum(report.seconds.get(name, 0.0) for name in _OWN_WORK) for report in reports]
+    loads = [
+        Load(member.worker, len(report.parts), seconds)
+        for member, share, report, seconds in zip(
+            world.members, world.shares, reports, own, strict=False
+        )
+        if share
+    ]
+    # Who is last waits for nobody, so its other seconds are the fewest.
+    others = (
+        sum(report.seconds.values()) - work for report, work in zip(reports, own, strict=True)
+    )
+    other = min(others, default=0.0)
+    return loads, other
 
 
 @dataclass(slots=True, kw_only=True)

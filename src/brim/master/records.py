@@ -14,10 +14,9 @@ import msgspec
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.master.decisions import Decisions
-from brim.master.effects import Effect, Record, Secure
+from brim.master.decisions import Decisions, Effect, Record, Secure
 from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
-from brim.master.snapshot import freeze, thaw
+from brim.master.state import State, freeze, thaw
 from brim.storage.journal import Journal
 from brim.telemetry.events import event_of
 from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
@@ -25,9 +24,8 @@ from brim.wire.messages import Printed
 
 JOURNAL = "journal"
 Begin = Callable[[int, Before], Began]
-_LONGEST = (
-    16 << 20
-)  # bytes of a journal before it is put more briefly: its replay takes about a second
+# bytes of a journal before it is put more briefly: its replay takes about a second
+_LONGEST = 16 << 20
 _steps = msgspec.json.Decoder(StepRecord)
 
 
@@ -66,13 +64,13 @@ class Records:
             OSError: something cannot be written.
         """
         decisions = self._follow(attempt, clock)
-        life = decisions.life + 1 if decisions else 1
-        if decisions is not None and decisions.attempt == attempt:
+        life = decisions.state.life + 1 if decisions else 1
+        if decisions is not None and decisions.state.began.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
         began = begin(life, self._before())
         self._put_instead(began)
-        return Decisions(began)
+        return Decisions(State.after(began))
 
     def keep_prints(self, printed: Printed) -> None:
         """Put what a worker of another host printed where logs of this host's workers are, if that
@@ -109,18 +107,16 @@ class Records:
 
     def _replay(self) -> Decisions | None:
         decisions = None
-        written, self._journal.written = (
-            self._journal.written,
-            [],
-        )  # the file has it: nobody needs it twice
+        written = self._journal.written
+        self._journal.written = []  # the file has it: nobody needs it twice
         for payload in written:
             entry = decode(payload)
             if isinstance(entry, Began | Restated):
                 self._attempt = entry.attempt
             if isinstance(entry, Began):
-                decisions = Decisions(entry)
+                decisions = Decisions(State.after(entry))
             elif isinstance(entry, Restated):
-                decisions = thaw(entry.state)
+                decisions = Decisions(thaw(entry.state))
             elif decisions is None:
                 raise EnvironmentFault("the journal has no beginning")
             else:
@@ -136,9 +132,14 @@ class Records:
         self._journal.append(encode(entry))
         self._perform(decisions.take(entry))
         if self._journal.size > self._longest:
-            state = freeze(decisions)
+            state = decisions.state
             self._put_instead(
-                Restated(at=entry.at, now=entry.now, attempt=decisions.attempt, state=state)
+                Restated(
+                    at=entry.at,
+                    now=entry.now,
+                    attempt=state.began.attempt,
+                    state=freeze(state),
+                )
             )
             self._longest = max(_LONGEST, 2 * self._journal.size)
 

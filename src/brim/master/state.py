@@ -1,41 +1,140 @@
-"""All that a master's decisions follow from besides its next entry, as a value that can be written
-down. Pure.
+"""Where the decisions of a master stand between two entries of its journal: a value, and its bytes.
+Pure.
+
+A long journal is replaced by such a value, so that its replay stays short. What is read back is
+data: reading it runs nothing, and content that is not of this version is refused.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+import brim
 from brim.coordination.barrier import Barrier
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import Outcome, World
 from brim.coordination.places import Places
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.roster import Roster
+from brim.coordination.session import Outbox
 from brim.coordination.stragglers import Stragglers
 from brim.coordination.waits import Hangs
+from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault
-from brim.master.effects import AgentSession
+from brim.errors import EnvironmentFault, InternalError
 from brim.master.entries import Began
 from brim.master.progress import Progress
-from brim.master.rounds import RoundAccount
+from brim.wire.messages import MasterMessage
+
+
+@dataclass(slots=True)
+class AgentSession:
+    """The master's end of its conversation with one agent."""
+
+    session: str
+    host: str
+    heard: int = 0
+    outbox: Outbox[MasterMessage] = field(default_factory=Outbox)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReFormed:
+    """All members of a round have the state.
+
+    Args:
+        seconds: since the reason for this round was noticed.
+        in_flight: steps that were under way, and given up: 0 or 1.
+    """
+
+    seconds: float
+    in_flight: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundAccount:
+    """From one round to the next: how long nobody trained, what was redone, what was restored.
+
+    `at` is seconds since 1970, `now` monotonic.
+    """
+
+    world: World | None = None
+    named_at: float = 0.0
+    _noticed: float = 0.0
+    _steps: dict[str, int] = field(default_factory=dict)  # of the members that have the state
+    _step_in_flight: bool = False
+
+    def notice(self, *, now: float) -> None:
+        """There is a reason for another round."""
+        self._noticed = now
+
+    def hold(self, *, now: float) -> None:
+        """All members stand at a boundary: no step is under way."""
+        self._step_in_flight = False
+        self.notice(now=now)
+
+    def name(self, world: World, *, at: float) -> None:
+        """The next round is named."""
+        self.world = world
+        self.named_at = at
+        self._steps = {}
+
+    def is_first_restored(self, round: int) -> bool:
+        """Nobody has said yet what this round was restored to: who restored may die before its own
+        words.
+        """
+        return (
+            self.world is not None
+            and round == self.world.round
+            and self.world.restore
+            and not self._steps
+        )
+
+    def install(self, worker: str, round: int, step: int, *, now: float) -> ReFormed | None:
+        """A member has the state as of `step`; what that took, once all have it.
+
+        Raises:
+            InternalError: members stand at different steps.
+        """
+        if self.world is None or round != self.world.round:
+            return None
+        self._steps[worker] = step
+        if len(self._steps) < self.world.world_size:
+            return None
+        if len(set(self._steps.values())) > 1:
+            raise InternalError(f"members of round {round} stand at different steps: {self._steps}")
+        re_formed = ReFormed(seconds=now - self._noticed, in_flight=int(self._step_in_flight))
+        self._step_in_flight = True
+        return re_formed
 
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """Where the decisions of one job stand; `at` is seconds since 1970, `now` monotonic.
+    """All that the decisions of one job follow from, besides the next entry.
 
     Args:
+        began: the first entry of the journal.
+        life: counts the masters of the run.
+        at: when the last entry was written, in seconds since 1970.
+        now: the same, monotonic.
+        faults: those that are still to come, in the order of their steps.
         sizes: bytes of the record files, by name.
         commits: steps that were ever committed.
         agents: those in the job, by name.
-        hosts, barrier: of the current round, see `brim.master.root`.
-        pids, ranks: by which people know a worker.
-        faults: that are still to come, in the order of their steps.
+        hosts: agents that the members of the current round are with.
+        barrier: of the current round, in use where it has several hosts.
+        pids: the process of each worker.
+        ranks: the rank that people know each worker by.
         late: what a worker has been at for too long.
+        ended_by_itself: workers that ended before the job without an error.
         too_large: why the last worker was ended that had more memory than it may have.
-        grace_ends: of a run that waits for its last boundary, monotonic.
+        patience_told: people know that scripts go on behind their loops.
+        failure_told: people know why the job fails.
+        outcome: None where the job goes on.
+        grace_ends: when a run that waits for its last boundary does without who is late, monotonic.
     """
 
+    began: Began
     life: int
     at: float
     now: float
@@ -62,9 +161,10 @@ class State:
 
     @classmethod
     def after(cls, began: Began) -> State:
-        """Where they stand once the first entry of the journal was taken."""
+        """The state once the first entry of a journal was taken."""
         spec = began.spec
         return cls(
+            began=began,
             life=began.life,
             at=began.at,
             now=began.now,
@@ -82,3 +182,40 @@ class State:
             sizes=dict(began.before.sizes),
             commits=began.before.commits,
         )
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a snapshot that every version can read."""
+
+    version: str
+
+
+class _Snapshot(_Version, frozen=True, kw_only=True):
+    state: State
+
+
+_encoder = msgspec.msgpack.Encoder()
+_versions = msgspec.msgpack.Decoder(_Version)
+_snapshots = msgspec.msgpack.Decoder(_Snapshot)
+
+
+def freeze(state: State) -> bytes:
+    """A state as bytes."""
+    return _encoder.encode(_Snapshot(version=brim.__version__, state=state))
+
+
+def thaw(data: bytes) -> State:
+    """The state that `freeze` was given.
+
+    Raises:
+        EnvironmentFault: the bytes are not of this version of brim.
+    """
+    try:
+        version = _versions.decode(data).version
+        if version != brim.__version__:
+            raise EnvironmentFault(
+                f"the journal's snapshot is of brim {version}, this is {brim.__version__}"
+            )
+        return _snapshots.decode(data).state
+    except UNDECODABLE as error:
+        raise EnvironmentFault(f"the journal's snapshot cannot be read: {error}") from error

@@ -1,0 +1,81 @@
+"""The words in which a master warns people, and says why a job fails. Pure: values in, text out."""
+
+from __future__ import annotations
+
+from brim.coordination.membership import GiveUpOn
+from brim.coordination.stragglers import Bottleneck
+from brim.domain.job import JobSpec
+from brim.domain.quantities import format_duration
+from brim.wire import messages as wire
+
+MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
+
+
+def slow_worker(slow: Bottleneck, *, host: str, parts: int) -> str:
+    """A worker holds everyone up, however little it is given."""
+    return (
+        f"{slow.worker} on {host} takes {slow.times:.1f} times as long for a micro-batch as its "
+        f"peers: everyone waits for it even where it has one of {parts}, and without it steps "
+        f"would be {slow.speedup:.1f} times as fast; send it SIGTERM to go on without it, or start "
+        "with a larger --micro-batches"
+    )
+
+
+def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> str:
+    """A host on which workers die young gets no more of them."""
+    goes_on = f"{given_up.target} worker{'' if given_up.target == 1 else 's'}"
+    return (
+        f"{host} gets no more workers: {given_up.deaths} in a row died young there, the last: "
+        f"{given_up.reason}; the job goes on with {goes_on}; brim resize {run} "
+        f"{spec.workers.maximum} gives it another try"
+    )
+
+
+def waiting_for(late: wire.Late, *, who: str) -> str:
+    """A wait: for whom, at what, for how long, when it ends, and where the code stands."""
+    end = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
+    stack = (
+        f"its stack, the most recent call last:\n{late.stack}"
+        if late.stack
+        else "it shows no stack yet"
+    )
+    return (
+        f"waiting for {who}, which has been {late.doing} for {late.seconds:.0f} s and is {end} "
+        f"(--hang-timeout); {stack}"
+    )
+
+
+def out_of_memory(lost: wire.LoseWorker, *, who: str, host: str) -> str:
+    """A worker was lost since memory ran out, and what can be done."""
+    if lost.memory == "limit":
+        return f"{who} was ended, {lost.reason}; {MORE_MEMORY}"
+    return (
+        f"{who} on {host} is lost, {lost.reason}; run fewer workers there, have them do less at a "
+        "time (--micro-batches), or end what else takes memory"
+    )
+
+
+def host_left_out(host: str, reason: str) -> str:
+    """A host does not take part."""
+    return f"{host} cannot take part, and is left out: {reason}"
+
+
+def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.Failed:
+    """The failure of a run where a second worker hangs in one step."""
+    assert lost.hang is not None
+    where = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
+    return wire.Failed(
+        who="user",
+        message=f"{who} hangs: {lost.reason}, as another worker before it; mend what {where} waits "
+        "for, or give it longer: --hang-timeout",
+        trace=f"Stack (most recent call last):\n{lost.hang.stack}" if lost.hang.stack else "",
+    )
+
+
+def ended_again(reason: str, *, who: str) -> wire.Failed:
+    """The failure of a run where a second worker ends without an error, and before the job."""
+    return wire.Failed(
+        who="user",
+        message=f"{who} {reason}, as another worker before it; let the loop over batches end by "
+        "itself, and take exit() and os._exit() out of it",
+    )
