@@ -23,8 +23,8 @@ from benchmarks.harness.brim_cluster import FILE, BrimCluster, Kind, replay_line
 from benchmarks.harness.report import Report, table
 from benchmarks.harness.waiting import GLOBAL_BATCH, MICRO_BATCHES
 from brim.domain.schedule import Reason
+from brim.scheduler.cycles import decode_cycle
 from brim.storage.contact import read_contact
-from brim.storage.cycles import decode_cycle
 from brim.telemetry.events import RoundFormed, RunStarted, WorkerChanged
 
 HERE = Path(__file__).parent

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import logging
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from brim.clock import monotonic, sleep
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
@@ -160,14 +160,14 @@ class Client:
         """Wait until a job has `ended` or was `judged`, or for `timeout` seconds; survives the
         scheduler's death.
         """
-        end = time.monotonic() + timeout
+        end = monotonic() + timeout
         while True:
-            seconds = max(0.0, min(end - time.monotonic(), _POLL))
+            seconds = max(0.0, min(end - monotonic(), _POLL))
             path = f"{_path(job)}?wait={seconds}&until={until}"
             view = self._patiently("GET", path, JobView, until=end, longer=seconds)
-            if view.has_ended or (until == "judged" and view.judged) or time.monotonic() >= end:
+            if view.has_ended or (until == "judged" and view.judged) or monotonic() >= end:
                 return view
-            time.sleep(_AGAIN)  # a scheduler that is ending answers at once
+            sleep(_AGAIN)  # a scheduler that is ending answers at once
 
     def logs(
         self, job: str, *, worker: str = "", follow: bool = False
@@ -191,7 +191,7 @@ class Client:
                 return
             after, more = logs.after, bool(logs.lines)
             if follow and not more:
-                time.sleep(_AGAIN)
+                sleep(_AGAIN)
 
     def explain(self, job: str) -> list[ChangeView]:
         """List what happened to a job, with the reasons."""
@@ -225,7 +225,7 @@ class Client:
         except _AnswerLost:
             with contextlib.suppress(SpecError):  # it is gone: that was the answer
                 return self._patiently(
-                    "DELETE", _path(job), Forgotten, until=time.monotonic() + _TO_HEAR
+                    "DELETE", _path(job), Forgotten, until=monotonic() + _TO_HEAR
                 )
             return Forgotten(job=job, bytes=0)
 
@@ -273,7 +273,7 @@ class Client:
             return self._call(method, path, gives, body)
         except _AnswerLost as lost:
             try:
-                return self._patiently(method, path, gives, body, until=time.monotonic() + _TO_HEAR)
+                return self._patiently(method, path, gives, body, until=monotonic() + _TO_HEAR)
             except EnvironmentFault as error:
                 raise _AnswerLost(str(lost)) if error.retryable else error from lost
 
@@ -298,7 +298,7 @@ class Client:
             try:
                 answer = self._call(method, path, gives, body, longer=longer)
             except EnvironmentFault as error:
-                now = time.monotonic()
+                now = monotonic()
                 since = since or now
                 if not error.retryable or now + _AGAIN > until:
                     raise
@@ -309,7 +309,7 @@ class Client:
                 if said < len(_SAID) and now - since >= _SAID[said]:
                     self._notice(self._away(error, now - since))
                     said += 1
-                time.sleep(_AGAIN)
+                sleep(_AGAIN)
             else:
                 if said:
                     self._notice("the scheduler answers again")

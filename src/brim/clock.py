@@ -1,4 +1,8 @@
-"""The only module that reads a clock."""
+"""The only module that reads a clock: contracts in pyproject.toml keep it so.
+
+What orders events is handed a `Clock` and can be tried with a virtual one; what only waits for
+something outside, or measures how long its own work takes, calls the functions.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,21 @@ from datetime import datetime
 _BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _A_STEP = 1.0  # seconds; what is less may be the work of a time server, which sets no clock for it
 _FIRST, _LAST = -62_135_500_000.0, 253_402_200_000.0  # of years 1 to 9999, in any time zone
+
+
+def monotonic() -> float:
+    """Seconds that nobody sets: for deadlines, and for how long something takes."""
+    return time.monotonic()
+
+
+def wall() -> float:
+    """Seconds since 1970 as the host's clock says now, which somebody may set: for single moments."""
+    return time.time()
+
+
+def sleep(seconds: float) -> None:
+    """Wait: only between two looks at something that has a deadline."""
+    time.sleep(seconds)
 
 
 def local_time(at: float) -> datetime:

@@ -13,12 +13,12 @@ import contextlib
 import hashlib
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from brim.clock import monotonic, sleep
 from brim.procfs import read_proc
 
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
@@ -79,13 +79,13 @@ class Group:
         Returns:
             Whether nothing is left.
         """
-        deadline = time.monotonic() + patience
+        deadline = monotonic() + patience
         while not self.remove():
             with contextlib.suppress(OSError):
                 (self.path / _KILL).write_text("1")
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 return self.remove()
-            time.sleep(_LOOK)
+            sleep(_LOOK)
         return True
 
     def remove(self) -> bool:

@@ -11,11 +11,11 @@ import os
 import select
 import signal
 import socket
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from brim.clock import monotonic, sleep
 from brim.procfs import read_proc
 
 AGENT = "brim-agent"  # what an agent is called
@@ -56,9 +56,9 @@ def die_with_adopter(adopter: int) -> None:
     """As `die_with_parent`, for a process whose own parent is about to end and leave it to
     `adopter`.
     """
-    deadline = time.monotonic() + _TO_BE_ADOPTED
-    while os.getppid() != adopter and time.monotonic() < deadline:
-        time.sleep(0.0005)
+    deadline = monotonic() + _TO_BE_ADOPTED
+    while os.getppid() != adopter and monotonic() < deadline:
+        sleep(0.0005)
     die_with_parent(adopter)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ALIGNMENT = 64  # bytes: a cache line, and what vector kernels want
+
 
 def memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the host, not a copy."""

@@ -21,7 +21,7 @@ from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot,
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.placement import on_nodes
-from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
+from brim.scheduler.cycles import decode_cycle, decode_memory, encode_cycle, encode_memory
 from conformance.worlds import LiveWorld, measured, run
 from submissions import submission
 

@@ -7,7 +7,8 @@ import pytest
 from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
-from brim.storage.cluster_file import cluster_spec, read_cluster_file, read_yaml
+from brim.scheduler.cluster_file import cluster_spec, read_cluster_file
+from brim.storage.yaml_file import read_yaml
 
 WHOLE = """
 policy: elasticflow

@@ -24,11 +24,11 @@ from brim.domain.lifecycle import Happening
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.scheduler import forgetting as forgetting_module
+from brim.scheduler.cluster_file import cluster_spec
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.story import cluster_course
 from brim.storage import removing
 from brim.storage.book import Book
-from brim.storage.cluster_file import cluster_spec
 from brim.storage.database import Database
 from brim.storage.removing import remove_run
 from e2e.running import until

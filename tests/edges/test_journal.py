@@ -69,7 +69,7 @@ def test_there_is_one_writer(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     with pytest.raises(EnvironmentFault, match="another process writes"):
         Journal(tmp_path / "journal")
-    journal.replace(b"new")
+    journal.replace_with(b"new")
     with pytest.raises(EnvironmentFault, match="another process writes"):
         Journal(tmp_path / "journal")
     journal.close()

@@ -29,11 +29,11 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, StorageFault
 from brim.policies.brim import Remembered
 from brim.policies.cycle import Memory
+from brim.scheduler.cycles import decode_memory
 from brim.scheduler.replay import replay
 from brim.scheduler.story import cluster_course
 from brim.storage import migrations
 from brim.storage.book import Book
-from brim.storage.cycles import decode_memory
 from brim.storage.database import Database
 from brim.storage.migrations import FORMAT, kept_copy, migrate
 

@@ -38,9 +38,10 @@ from brim.domain.schedule import Admitted, Decision, JobState, Reason, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError
-from brim.storage import checkpoints, cycles
+from brim.scheduler import cycles
+from brim.scheduler.cluster_file import read_cluster_file
+from brim.storage import checkpoints
 from brim.storage.checkpoints import Checkpoint, Store
-from brim.storage.cluster_file import read_cluster_file, read_yaml
 from brim.storage.contact import (
     CONTACT,
     SCHEDULER,
@@ -51,6 +52,7 @@ from brim.storage.contact import (
 )
 from brim.storage.job_file import JOB_FILE, read_job
 from brim.storage.places import Directory
+from brim.storage.yaml_file import read_yaml
 from brim.telemetry.record_files import STEPS, follow_steps
 from brim.train.checkpoint import Image
 from brim.train.state import receive_state, send_state

@@ -19,9 +19,9 @@ from brim.domain.schedule import Admitted, Decision, Reason, Rejected
 from brim.domain.tenancy import Tenant
 from brim.policies.brim import Remembered
 from brim.policies.named import POLICIES
+from brim.scheduler.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.scheduler.loop import Scheduler
 from brim.scheduler.replay import replay
-from brim.storage.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.storage.database import CycleRow, Database
 from conformance.worlds import LiveWorld, measured, run
 from pages import assert_loads_nothing

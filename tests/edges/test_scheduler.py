@@ -41,10 +41,10 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
 from brim.policies.what_if import Outlook, what_if
-from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
+from brim.scheduler.server import listen, offer
 from brim.storage.book import Book
 from brim.storage.contact import (
     SchedulerContact,
@@ -595,7 +595,7 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("brim.cli.screen.time.sleep", sleep)
+    monkeypatch.setattr("brim.cli.screen.sleep", sleep)
     shown = brim("jobs", "--watch").stdout.split("\n\n")
     assert len(shown) == 3  # what had not changed was not shown again
     assert shown[0].startswith("8 of 8 devices · 1 running, 0 waiting · policy brim\njob ")

@@ -146,7 +146,7 @@ class House:
         self.live()
 
     def live(self) -> None:
-        """As `brim.scheduler.__main__` does."""
+        """As `brim.up` does."""
         self.database = Database(self.folder / "scheduler.db")
         self.database._sql.execute(
             "pragma synchronous = off"

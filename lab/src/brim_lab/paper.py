@@ -19,6 +19,7 @@ from brim.simulator.engine import Settings
 from brim.simulator.profiles import Profiles, read_profiles
 from brim.simulator.run import Run
 from brim.simulator.traces import read_trace
+from brim.storage.files import write_whole
 
 _CODED = ("edf", "gandiva", "tiresias", "themis", "elasticflow")
 _OWN = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
@@ -262,5 +263,5 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         plot.savefig(out / f"fig{name}_{key}.png", dpi=110)
         plt.close(plot)
     body = {"bars": [asdict(cell) for cell in cells], "lines": lines}
-    (out / "figures.json").write_text(json.dumps(body) + "\n")
+    write_whole(out / "figures.json", (json.dumps(body) + "\n").encode())
     return cells

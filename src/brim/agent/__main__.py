@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from brim.agent.conversation import Conversation, Displaced
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
-from brim.clock import SystemClock
+from brim.clock import SystemClock, monotonic, sleep
 from brim.control_groups import Group
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
 from brim.storage.heir import UNHEARD, succession
 from brim.wire.control import AgentStream, open_stream
+from brim.wire.listening import address_towards
 
 _TO_END = (
     10.0  # seconds for what user code left behind: one in an uninterruptible sleep ends when it can
@@ -35,7 +35,7 @@ _TO_END = (
 
 def join(master: str, *, token: str) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status."""
-    host = _address_towards(master)
+    host = address_towards(master)
     os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
@@ -55,20 +55,9 @@ def _end_what_is_left() -> None:
     """The job's own processes have ended here: the user's code started what is left, which may use
     devices.
     """
-    deadline = time.monotonic() + _TO_END
-    while end_family(children_of(os.getpid())) and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def _address_towards(master: str) -> str:
-    """The address of this host on the network that leads to the master; nothing is sent."""
-    host, _, port = master.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, int(port)))
-        except OSError as error:
-            raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
-        return str(probe.getsockname()[0])
+    deadline = monotonic() + _TO_END
+    while end_family(children_of(os.getpid())) and monotonic() < deadline:
+        sleep(0.01)
 
 
 async def _serve(

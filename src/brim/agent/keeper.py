@@ -10,6 +10,7 @@ from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import EnvironmentFault
+from brim.storage.files import open_log
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
 _LONGEST_WAIT = 2.0  # seconds between two starts
@@ -38,7 +39,7 @@ class Keeper:
 
     def _start(self, start: Start) -> Process:
         # Its standard input is ours: a pipe that closes with whoever wanted the job.
-        with self._log.open("ab") as log:
+        with open_log(self._log) as log:
             return start(
                 "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept
             )

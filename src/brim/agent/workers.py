@@ -20,6 +20,7 @@ from brim.death_notice import signal_that_ended
 from brim.errors import ProtocolError
 from brim.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.stacks import Stacks
+from brim.storage.files import open_log
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
@@ -64,7 +65,7 @@ def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Templ
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
     stacks, nothing = Stacks(), os.open(os.devnull, os.O_RDONLY)
-    with (run_dir / "logs" / "template.log").open("ab") as log, theirs:
+    with open_log(run_dir / "logs" / "template.log") as log, theirs:
         keep = [theirs.fileno(), stacks.file]
         arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
         arguments += ["--run-dir", str(run_dir), "--host", host]
@@ -244,7 +245,7 @@ class Workers:
         os.set_blocking(notice, False)
         loop.add_reader(notice, self._on_notice, worker)
         self._asked.add(worker)
-        with theirs, (self._run_dir / "logs" / f"{worker}.log").open("ab") as log:
+        with theirs, open_log(self._run_dir / "logs" / f"{worker}.log") as log:
             descriptors = [
                 theirs.fileno(),
                 self._memory,

@@ -11,13 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from brim.clock import SystemClock
+from brim.clock import SystemClock, monotonic
 from brim.control_groups import groups_of, make_group
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
@@ -100,8 +99,8 @@ class LocalRun:
         master, heir = self._left_master(), heir_of(self._run_dir, self._succession)
         if not (master or heir):
             return False
-        self._died_at = self._died_at or time.monotonic()
-        waited = time.monotonic() - self._died_at
+        self._died_at = self._died_at or monotonic()
+        waited = monotonic() - self._died_at
         if master and (goes_on or waited >= _GRACE):
             _kill(master)
         if heir and (not goes_on or waited >= PATIENCE or state_of(heir) in _STOPPED):

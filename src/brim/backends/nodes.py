@@ -19,7 +19,7 @@ from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.process import with_equal_hashes
-from brim.storage.files import is_locked, lock
+from brim.storage.files import is_locked, lock, open_log
 from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
 
 _LOCK = ".lock"
@@ -236,7 +236,7 @@ def _start(node: _Node) -> subprocess.Popen[bytes] | None:
     if held is None:
         return None
     try:
-        with (node.folder / "node.log").open("ab") as log:
+        with open_log(node.folder / "node.log") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "brim.node", str(node.folder), "--lock", str(held)],
                 stdin=subprocess.DEVNULL,

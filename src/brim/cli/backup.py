@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from brim.cli.usage import EXIT_DONE, warn
+from brim.clock import local_time, monotonic, wall
 from brim.domain.quantities import counted, format_bytes
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.options import STATE, option
@@ -44,7 +44,7 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
         raise SpecError(
             "FILE", got=f"no directory {file.absolute().parent}", need="a directory for the backup"
         )
-    manifest = write_backup(state, file.absolute(), now=time.time(), progress=_Telling())
+    manifest = write_backup(state, file.absolute(), now=wall(), progress=_Telling())
     size = file.stat().st_size
     if as_json:
         found = {"jobs": manifest.jobs, "unfinished": manifest.unfinished, "bytes": size}
@@ -89,8 +89,9 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
                 "add --force: what is there is moved aside, into a directory before-restore-… in it"
             )
             raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
-        aside = time.strftime("before-restore-%Y%m%d-%H%M%S")
-        restored = prepare_restore(file, state, now=time.time(), aside=aside)
+        now = wall()
+        aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"
+        restored = prepare_restore(file, state, now=now, aside=aside)
         kept = finish_restore(state)
     if as_json:
         import msgspec
@@ -99,7 +100,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
             json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)})
         )
         return EXIT_DONE
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written))
+    when = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
     click.echo(
         f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on",
         err=True,
@@ -135,9 +136,9 @@ class _Telling:
     """Says on stderr how far a long copy is."""
 
     def __init__(self) -> None:
-        self._last = time.monotonic()
+        self._last = monotonic()
 
     def __call__(self, part: float) -> None:
-        if time.monotonic() - self._last > _TOLD:
-            self._last = time.monotonic()
+        if monotonic() - self._last > _TOLD:
+            self._last = monotonic()
             click.echo(f"copied {part:.0%} of the database", err=True)

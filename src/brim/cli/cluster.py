@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import click
 
 from brim.cli.clients import client_of
 from brim.cli.usage import EXIT_DONE, warn
+from brim.clock import monotonic, sleep
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError, StorageFault
 from brim.runs.options import ADDRESS, STATE, option, parse_env
@@ -74,7 +74,7 @@ def up(
     """
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir
-    from brim.storage.cluster_file import read_cluster_file
+    from brim.scheduler.cluster_file import read_cluster_file
 
     state = (state or default_state_dir()).resolve()
     environment = environment_of_jobs(os.environ, parse_env(variables, os.environ))
@@ -111,7 +111,7 @@ def _claim(state: Path, *, hint: str) -> int:
     """The lock of the scheduler: whoever describes the cluster has it, since one that runs may not
     answer yet.
     """
-    end = time.monotonic() + _TO_COME_UP
+    end = monotonic() + _TO_COME_UP
     while True:
         try:
             client_of(state).cluster()
@@ -119,7 +119,7 @@ def _claim(state: Path, *, hint: str) -> int:
             held = lock_state(state)
             if held is not None:
                 return held
-            if time.monotonic() > end:
+            if monotonic() > end:
                 raise EnvironmentFault(
                     f"a scheduler runs in {state}, and has not answered for {_TO_COME_UP:.0f} s: "
                     "nothing was "
@@ -190,7 +190,7 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
 
 def _command(state: Path, listen: str, file: Path | None) -> list[str]:
     host, _, port = listen.rpartition(":")
-    command = [sys.executable, "-m", "brim.scheduler", str(state), "--host", host, "--port", port]
+    command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", port]
     return [*command, "--cluster", str(file.resolve())] if file else command
 
 
@@ -198,7 +198,9 @@ def _spawn(
     command: list[str], state: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """A process of its own session: it outlives this command, and Ctrl-C does not reach it."""
-    with (state / "scheduler.log").open("ab") as log:
+    from brim.storage.files import open_log
+
+    with open_log(state / "scheduler.log") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -212,15 +214,15 @@ def _spawn(
 def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
     from brim.telemetry.logs import last_line
 
-    end = time.monotonic() + _TO_COME_UP
-    while time.monotonic() < end:
+    end = monotonic() + _TO_COME_UP
+    while monotonic() < end:
         try:
             client_of(state).cluster()
             return
         except EnvironmentFault:
             if process.poll() is not None:
                 break
-            time.sleep(_LOOK)
+            sleep(_LOOK)
     if process.poll() is None:
         raise EnvironmentFault(
             f"the scheduler has not answered for {_TO_COME_UP:.0f} s, and goes on trying: "
@@ -259,13 +261,13 @@ def down(kill: bool, state: Path | None) -> int:
     views = [] if cluster.holds else client.jobs(unfinished=True)
     running = [view.job for view in views if view.state == "running"]
     client.down(kill=kill)
-    end = time.monotonic() + _TO_GO_DOWN
+    end = monotonic() + _TO_GO_DOWN
     while is_locked(state / SCHEDULER_LOCK):
-        if time.monotonic() > end:
+        if monotonic() > end:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
             )
-        time.sleep(_LOOK)
+        sleep(_LOOK)
     if cluster.holds:
         how = "were killed" if kill else "train on"
         click.echo(
@@ -290,7 +292,7 @@ def apply(file: Path, state: Path | None) -> int:
     \b
     brim apply cluster.yaml
     """
-    from brim.storage.cluster_file import read_cluster_file
+    from brim.scheduler.cluster_file import read_cluster_file
 
     spec = read_cluster_file(file)
     view = client_of(state).apply(spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 
 from brim.cli.tables import table
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, warn
+from brim.clock import monotonic
 from brim.demo import Demo
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.plugins import DEMOS, how_to_install, load_plugin, plugins
@@ -88,19 +88,21 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
             json.dumps({"demos": list(demos)}) if as_json else table(("demo", "takes", ""), rows)
         )
         return EXIT_DONE
+    from brim.storage.files import write_whole
+
     chosen = _demo_called(name)
     _require_extras(chosen)
     # As Ctrl-C: what the demo started ends with it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = _folder(name, out)
-    began = time.monotonic()
+    began = monotonic()
 
     def tell(text: str) -> None:
-        click.echo(f"[{time.monotonic() - began:4.0f} s] {text}", err=True)
+        click.echo(f"[{monotonic() - began:4.0f} s] {text}", err=True)
 
     shown = chosen.run(folder, tell, quick)
     numbers = {"demo": name, **shown.numbers, "figure": str(shown.figure)}
-    (folder / f"{name}.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    write_whole(folder / f"{name}.json", (json.dumps(numbers, indent=1) + "\n").encode())
     if as_json:
         click.echo(json.dumps(numbers))
     else:

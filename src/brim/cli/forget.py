@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import click
 
 from brim.cli.clients import client_of
 from brim.cli.usage import EXIT_DONE, warn
+from brim.clock import wall
 from brim.domain.quantities import counted, format_bytes, parse_duration
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.runs import completing
@@ -93,7 +93,7 @@ def _ended(client: Client, job: str) -> JobView:
 
 def _chosen(client: Client, ended_before: str | None, tenant: str | None) -> list[JobView]:
     age = parse_duration(ended_before, field="--ended-before") if ended_before else 0.0
-    latest = time.time() - age
+    latest = wall() - age
     return [
         view
         for view in client.jobs()

@@ -4,13 +4,13 @@ one's own.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.clock import monotonic, sleep
 from brim.errors import SpecError
 from brim.runs.options import LOGGERS, STATE
 
@@ -55,7 +55,7 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
         for index, follower in enumerate(followers):
             told[index] += follower.poll()
         if not all(follower.ended for follower in followers):
-            time.sleep(_INTERVAL)
+            sleep(_INTERVAL)
     for name, follower, count in zip(names, followers, told, strict=True):
         follower.close()
         click.echo(
@@ -74,7 +74,7 @@ class _Waiting:
     def is_dead(self) -> bool:
         from brim.storage.journal import has_writer
 
-        now = time.monotonic()
+        now = monotonic()
         if has_writer(self._journal):
             self._since = None
             return False

@@ -7,13 +7,13 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.clock import sleep
 from brim.runs import completing
 from brim.runs.options import STATE, option
 
@@ -113,7 +113,7 @@ def _lines(run_dir: Path, worker: str, *, follow: bool) -> Iterator[tuple[str, s
             yield from lines
         if ended:
             return
-        time.sleep(INTERVAL)
+        sleep(INTERVAL)
 
 
 def _ended(run_dir: Path) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import click
 
+from brim.clock import sleep
 from brim.errors import EnvironmentFault
 from brim.terminal import console
 
@@ -33,7 +33,7 @@ def keep_showing(look: Callable[[], str], *, interval: float = _INTERVAL) -> Non
                     raise
                 text = f"{error}; before:\n{seen}" if seen else str(error)
             show(text)
-            time.sleep(interval)
+            sleep(interval)
 
 
 @contextlib.contextmanager

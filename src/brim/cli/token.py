@@ -32,6 +32,8 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
     brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to
     its path) brim token ads --revoke
     """
+    from brim.storage.files import write_through
+
     client = client_of(state)
     if revoke:
         client.revoke_token(tenant)
@@ -41,7 +43,7 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
     else:
         _make(output)  # first: a token that nobody can keep would revoke the last one for nothing
         try:
-            output.write_text(f"{client.give_token(tenant)}\n")
+            write_through(output, f"{client.give_token(tenant)}\n".encode())
         except BaseException:
             output.unlink()
             raise

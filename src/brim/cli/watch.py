@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Iterator
 from typing import Protocol
 
 from brim.cli.invite import Invitation
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from brim.clock import sleep
 from brim.runs.followers import Followers
 from brim.runs.prints import Prints
 from brim.runs.views import View
@@ -57,7 +57,7 @@ def watch(
                     view.note(text)
                 if followers and reader.history.started:
                     followers.tend(view)
-                time.sleep(INTERVAL)
+                sleep(INTERVAL)
             # What it wrote between our last look and its end.
             _show(reader, view, prints)
             for line in prints.rest(reader.history) if prints else ():

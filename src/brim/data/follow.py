@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from brim.clock import monotonic, sleep
 from brim.data.datasets import Columnar
 from brim.data.sized_stream import SizedStream
 from brim.errors import SpecError, did_you_mean
@@ -120,7 +120,7 @@ class _Parts(IterableDataset[Any]):
         self._names.append(name)
 
     def _next(self) -> str:
-        end = time.monotonic() + self._patience
+        end = monotonic() + self._patience
         if not self._names:
             self._check_place()
         while True:
@@ -144,7 +144,7 @@ class _Parts(IterableDataset[Any]):
                 )
             if len(there) > known:
                 return there[known]
-            if time.monotonic() > end:
+            if monotonic() > end:
                 raise SpecError(
                     str(self._folder / self._pattern),
                     got=f"no part after {self._names[-1] if known else 'the start'} in "
@@ -152,7 +152,7 @@ class _Parts(IterableDataset[Any]):
                     need="another one",
                     hint="brim resume goes on once it is there; patience= waits for longer",
                 )
-            time.sleep(_LOOK)
+            sleep(_LOOK)
 
     def _check_place(self) -> None:
         """Refuse what no part will ever come to.

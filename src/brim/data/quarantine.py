@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from brim.data.tables import BadRow
+from brim.storage.files import write_whole
 
 
 def write(run_directory: str, bad: Sequence[tuple[str, BadRow]]) -> Path | None:
@@ -43,16 +43,16 @@ def _name(file: str, files: dict[str, list[BadRow]]) -> str:
 
 def _write(folder: Path, name: str, file: str, rows: Sequence[BadRow]) -> Path:
     final = folder / f"{name}.jsonl"
-    temporary = folder / f".{name}.{os.getpid()}.partial"
-    with temporary.open("w", encoding="utf-8") as out:
-        for row in sorted(rows, key=lambda row: row.line):
-            record = {
-                "file": file,
-                "line": row.line,
-                "column": row.column,
-                "text": row.text,
-                "reason": row.reason,
-            }
-            out.write(json.dumps(record, ensure_ascii=False) + "\n")
-    temporary.replace(final)
+    records = [
+        {
+            "file": file,
+            "line": row.line,
+            "column": row.column,
+            "text": row.text,
+            "reason": row.reason,
+        }
+        for row in sorted(rows, key=lambda row: row.line)
+    ]
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    write_whole(final, "".join(lines).encode())
     return final

@@ -9,11 +9,11 @@ import contextlib
 import os
 import signal
 import sys
-import time
 import traceback
 from functools import partial
 from pathlib import Path
 
+from brim.clock import local_time, wall
 from brim.errors import BrimError, UserCodeError
 from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
@@ -59,7 +59,7 @@ def main() -> None:
     except BrimError as error:
         sys.exit(str(error))
     except Exception:  # noqa: BLE001 - whatever a logger raises
-        stamp = time.strftime("%H:%M:%S")
+        stamp = f"{local_time(wall()):%H:%M:%S}"
         sys.exit(f"{stamp} {arguments.logger}: {traceback.format_exc()}".rstrip())
 
 

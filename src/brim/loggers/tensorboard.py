@@ -7,13 +7,13 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from brim.clock import wall
 from brim.loggers.protocol import Entry, LoggedRun
 
 _NUMBER = re.compile(r"events\.out\.tfevents\.(\d+)\.")
@@ -32,12 +32,12 @@ class TensorBoard:
         name = f"events.out.tfevents.{_next_number(folder):010d}.{socket.gethostname()}.{os.getpid()}.0"
         self._file = (folder / name).open("xb")
         self._writer = RecordWriter(self._file)
-        self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._write(Event(wall_time=wall(), file_version="brain.Event:2"))
 
     def rewind(self, step: int) -> None:
         # Readers drop what they have read of this step and later ones.
         start = SessionLog(status=SessionLog.START)
-        self._write(Event(wall_time=time.time(), step=step + 1, session_log=start))
+        self._write(Event(wall_time=wall(), step=step + 1, session_log=start))
 
     def log(self, entry: Entry) -> None:
         values = [
@@ -60,4 +60,4 @@ def _next_number(folder: Path) -> int:
     there.
     """
     found = [int(match[1]) for path in folder.iterdir() if (match := _NUMBER.match(path.name))]
-    return max([int(time.time()), *(number + 1 for number in found)])
+    return max([int(wall()), *(number + 1 for number in found)])

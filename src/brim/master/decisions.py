@@ -72,6 +72,8 @@ from brim.master.entries import (
 )
 from brim.master.progress import loads_of, step_fields
 from brim.master.state import AgentSession, State
+from brim.telemetry import events as told
+from brim.telemetry.events import Restored, event_of
 from brim.telemetry.record_files import EVENTS, STEPS
 from brim.wire import messages as wire
 
@@ -491,9 +493,13 @@ class Decisions:
         ):
             # Its time is that of the naming: the round's first commit may be older than this
             # message.
-            fields = {"step": step, "path": restored_from, "commits": self.state.commits}
-            at = self.state.rounds.named_at
-            self._record(EVENTS, {"at": at, "kind": "restored", **fields})
+            restored = Restored(
+                at=self.state.rounds.named_at,
+                step=step,
+                path=restored_from,
+                commits=self.state.commits,
+            )
+            self._record(EVENTS, restored)
         re_formed = self.state.rounds.install(worker, round, step, now=self.state.now)
         if re_formed is None:
             return
@@ -698,9 +704,9 @@ class Decisions:
 
     def _event(self, kind: str, /, **fields: object) -> None:
         """A line of events.jsonl, of this moment."""
-        self._record(EVENTS, {"at": self.state.at, "kind": kind, **fields})
+        self._record(EVENTS, event_of(kind, at=self.state.at, **fields))
 
-    def _record(self, file: str, record: dict[str, Any]) -> None:
+    def _record(self, file: str, record: told.Event | dict[str, Any]) -> None:
         line = msgspec.json.encode(record) + b"\n"
         place = self.state.sizes.get(file, 0)
         self.state.sizes[file] = place + len(line)

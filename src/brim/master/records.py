@@ -17,6 +17,7 @@ from brim.interfaces import Clock
 from brim.master.decisions import Decisions, Effect, Record, Secure
 from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
 from brim.master.state import State, freeze, thaw
+from brim.storage.files import open_log
 from brim.storage.journal import Journal
 from brim.telemetry.events import event_of
 from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
@@ -78,8 +79,8 @@ class Records:
         """
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
-            with (self._logs / f"{printed.worker}.log").open("a") as log:
-                log.write(printed.text)
+            with open_log(self._logs / f"{printed.worker}.log") as log:
+                log.write(printed.text.encode())
 
     def _before(self) -> Before:
         steps = self._files[STEPS]
@@ -150,7 +151,7 @@ class Records:
         """
         for file in self._files.values():
             file.sync()
-        self._journal.replace(encode(entry))
+        self._journal.replace_with(encode(entry))
 
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

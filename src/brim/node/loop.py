@@ -13,12 +13,12 @@ import os
 import selectors
 import socket
 import sys
-import time
 from typing import Any
 
 import brim
 from brim.account import become
 from brim.agent.births import Forked, fork, perform
+from brim.clock import monotonic
 from brim.control_groups import Group
 from brim.errors import BrimError
 from brim.process import (
@@ -66,10 +66,10 @@ class NodeAgent:
         adopt_orphans()
         self._warm = _warm_up()
         while not (self._parting and not self._agents):
-            sweeping = time.monotonic() < self._sweep_until
+            sweeping = monotonic() < self._sweep_until
             for key, _ in self._watch.select(_SWEEP if sweeping or self._left else None):
                 self._attend(key.fileobj)
-            if time.monotonic() < self._sweep_until:
+            if monotonic() < self._sweep_until:
                 self._end_what_is_left()
             elif self._left:
                 self._end_groups()
@@ -87,7 +87,7 @@ class NodeAgent:
             self._agents = {
                 job: agent for job, agent in self._agents.items() if agent is not source
             }
-            self._sweep_until = time.monotonic() + _TO_LEAVE
+            self._sweep_until = monotonic() + _TO_LEAVE
         elif not self._serve(source):
             self._watch.unregister(source)
             source.close()

@@ -18,6 +18,7 @@ from brim.domain.course import Course
 from brim.report.course import View, devices_figure, jobs_figure, stories
 from brim.report.drawing import ON_PAGE, Series, as_svg, both_widths, drawing, size
 from brim.report.page import light_colours, page, section, table, tiles
+from brim.storage.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -248,7 +249,7 @@ def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None
         if chart.name != "tenants" or not _is_recorded(first):
             sections.append(section(chart.title, f"<figure>{_drawn(chart)}</figure>"))
     sections += [*_story(first), _policies(summary), _numbers(summary)]
-    path.write_text(page("brim simulate", sections), encoding="utf-8")
+    write_whole(path, page("brim simulate", sections).encode())
 
 
 def _story(course: Course) -> list[str]:

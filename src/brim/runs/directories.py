@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brim.clock import monotonic, sleep
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 
@@ -237,11 +237,11 @@ def _is_running(run_dir: Path) -> bool:
     with contextlib.suppress(EnvironmentFault):
         client.status(run_dir)
         return True
-    deadline = time.monotonic() + _TO_END
+    deadline = monotonic() + _TO_END
     while has_writer(run_dir / "journal"):
-        if time.monotonic() > deadline:
+        if monotonic() > deadline:
             return True
-        time.sleep(0.05)
+        sleep(0.05)
     return False
 
 

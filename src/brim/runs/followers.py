@@ -7,13 +7,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from brim.clock import monotonic
 from brim.loggers.follower import place_of, recorded_loggers
+from brim.storage.files import open_log
 from brim.telemetry.logs import last_line
 
 _TO_END = 10.0  # seconds that loggers may take to finish once the run is over
@@ -56,7 +57,7 @@ class Followers:
 
     def tend(self, view: _View) -> None:
         """Start those that do not run and are due; never waits."""
-        now = time.monotonic()
+        now = monotonic()
         for one in self._all:
             if one.process is None:
                 self._start(one, now)
@@ -74,7 +75,7 @@ class Followers:
         one.log.parent.mkdir(exist_ok=True)
         if one.process is not None and one.process.stdin is not None:
             one.process.stdin.close()
-        with one.log.open("ab") as log:
+        with open_log(one.log) as log:
             one.process = subprocess.Popen(
                 [*command, "--parent", str(os.getpid())],
                 stdin=subprocess.PIPE,
@@ -90,7 +91,7 @@ class Followers:
 
         What to say about those that did not come to it.
         """
-        now = time.monotonic()
+        now = monotonic()
         for one in self._all:
             if one.process is None or one.process.poll():
                 self._start(one, now)  # it was killed, or waits to be started again: once more
@@ -102,7 +103,7 @@ class Followers:
     def _see_off(self, one: _One, deadline: float) -> str:
         assert one.process is not None
         try:
-            code = one.process.wait(max(0.0, deadline - time.monotonic()))
+            code = one.process.wait(max(0.0, deadline - monotonic()))
         except subprocess.TimeoutExpired:
             one.process.kill()
             one.process.wait()

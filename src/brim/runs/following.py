@@ -6,10 +6,10 @@ No signal handlers: an interrupt arrives as KeyboardInterrupt.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 
 from brim.backends import local
+from brim.clock import sleep
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.followers import Followers
 from brim.runs.outcome import error_of
@@ -89,7 +89,7 @@ def _wait(
                 return interrupts
             if reader.history.started:
                 followers.tend(view)
-            time.sleep(INTERVAL)
+            sleep(INTERVAL)
         except KeyboardInterrupt:
             interrupts += 1
             _stop(run, view, interrupts)

@@ -5,12 +5,12 @@ the lines of the terminal, redrawn in place.
 from __future__ import annotations
 
 import io
-import time
 from typing import Any
 
 from IPython.display import display
 from rich.console import Console
 
+from brim.clock import monotonic
 from brim.domain.accounting import StepRecord
 from brim.domain.printable import printable
 from brim.interfaces import Clock
@@ -27,12 +27,12 @@ class NotebookView(Drawing):
 
     def __init__(self, *, clock: Clock) -> None:
         super().__init__(clock=clock)
-        self._shown = time.monotonic()
+        self._shown = monotonic()
         self._place: Any = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def show(self, fresh: list[Event | StepRecord], history: RunHistory) -> None:
         super().show(fresh, history)
-        if fresh and time.monotonic() - self._shown > _REDRAW:
+        if fresh and monotonic() - self._shown > _REDRAW:
             self._redraw()
 
     def note(self, text: str) -> None:
@@ -46,7 +46,7 @@ class NotebookView(Drawing):
         self._redraw()
 
     def _redraw(self) -> None:
-        self._shown = time.monotonic()
+        self._shown = monotonic()
         self._place.update(self._bundle(), raw=True)
 
     def _bundle(self) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brim.clock import monotonic, sleep
 from brim.domain.accounting import lasting
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault, SpecError
@@ -210,16 +210,16 @@ class Run:
             SpecError, UserCodeError, EnvironmentFault, InternalError: it failed, was cancelled or
                 refused.
         """
-        end = time.monotonic() + timeout
+        end = monotonic() + timeout
         if self._client:
             view = self._client.wait(self._id, timeout=timeout)
             if not view.has_ended:
                 raise TimeoutError(f"{self._id} is {view.state} after {timeout:g} s")
             return self._ended_well(view.state)
         while self._is_alive():
-            if time.monotonic() > end:
+            if monotonic() > end:
                 raise TimeoutError(f"{self.path} is {self.status} after {timeout:g} s")
-            time.sleep(_LOOK)
+            sleep(_LOOK)
         return self._ended_well(self.status)
 
     def _ended_well(self, status: str) -> Run:

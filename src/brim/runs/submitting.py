@@ -80,7 +80,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     """Let a job.yaml say what the options do not."""
     if ctx.resilient_parsing or Path(file).suffix not in (".yaml", ".yml"):
         return file
-    from brim.storage.cluster_file import read_yaml
+    from brim.storage.yaml_file import read_yaml
 
     content = read_yaml(Path(file), words=True)
     if not isinstance(content, dict):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from brim.clock import local_time
+from brim.clock import local_time, wall
 
 
 def clock_time(at: float) -> str:
     """The time, and the date where that is not today's."""
     when = local_time(at)
     return when.strftime(
-        "%H:%M:%S" if when.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S"
+        "%H:%M:%S" if when.date() == local_time(wall()).date() else "%Y-%m-%d %H:%M:%S"
     )
 
 

@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 
 import msgspec
 
+from brim.clock import local_time, wall
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.scheduler.loop import Scheduler
@@ -225,4 +225,4 @@ def _unproven(life: Scheduler) -> str:
 def _say(text: str) -> None:
     """In the scheduler's log, which may be on the disk that is full."""
     with contextlib.suppress(OSError):
-        print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{local_time(wall()):%Y-%m-%d %H:%M:%S} {text}", file=sys.stderr, flush=True)  # noqa: T201

@@ -38,11 +38,11 @@ from brim.policies.cycle import Memory, cycle
 from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
+from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book
-from brim.storage.cycles import decode_memory, encode_cycle, encode_memory
 from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 

@@ -24,8 +24,8 @@ from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory
+from brim.scheduler.cycles import decode_cycle, decode_memory
 from brim.scheduler.loop import decide
-from brim.storage.cycles import decode_cycle, decode_memory
 from brim.storage.database import CycleRow
 
 

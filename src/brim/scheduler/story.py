@@ -22,9 +22,9 @@ from brim.domain.lifecycle import Phase
 from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
+from brim.scheduler.cycles import decode_cycle
 from brim.scheduler.loop import CLUSTER
 from brim.storage.book import Book
-from brim.storage.cycles import decode_cycle
 from brim.storage.database import Database
 
 # Whether a job has processes after an event; "refused" is also said of a deadline whose job runs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from brim.clock import monotonic
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import Body, Malformed
@@ -116,11 +116,11 @@ def application(
         return None
 
     async def predict(request: Request) -> Response:
-        started = time.perf_counter()
+        started = monotonic()
         response, rows = refusal(request), 0
         if response is None:
             response, rows = await _predict(batches, request)
-        figures.answered(response.status_code, rows=rows, seconds=time.perf_counter() - started)
+        figures.answered(response.status_code, rows=rows, seconds=monotonic() - started)
         return response
 
     async def health(_: Request) -> Response:

@@ -17,7 +17,7 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import write_through
+from brim.storage.files import sync_file, write_through
 from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular, read_regular
 
@@ -105,8 +105,7 @@ def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
     """Write the manifest of all files of a draft, which are synced first; return it."""
     files = {}
     for path in sorted(each for each in draft.rglob("*") if each.is_file()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
         files[path.relative_to(draft).as_posix()] = _File(
             bytes=path.stat().st_size, sha256=_sha256(path)
         )

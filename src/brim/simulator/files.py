@@ -5,6 +5,7 @@ back.
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from brim.domain.schedule import Admitted
 from brim.errors import SpecError
 from brim.simulator.run import Run
-from brim.storage.files import nearby
+from brim.storage.files import nearby, write_whole
 
 _COLUMNS = (
     "policy", "job_id", "tenant", "label", "submitted", "deadline", "started", "finished", "jct_seconds",
@@ -23,7 +24,7 @@ _COLUMNS = (
 
 def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
     """One row for each job under each policy."""
-    with path.open("w", newline="") as file:
+    with io.StringIO(newline="") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for policy, run in runs.items():
@@ -38,11 +39,12 @@ def write_jobs(path: Path, runs: Mapping[str, Run]) -> None:
                         one.changes,
                     ]
                 )  # fmt: skip
+        write_whole(path, file.getvalue().encode())
 
 
 def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
     """One JSON object a line, by time: verdicts and changes of workers, each with its reason."""
-    with path.open("w") as file:
+    with io.StringIO() as file:
         for policy, run in runs.items():
             rows: list[tuple[float, int, dict[str, Any]]] = []
             for time, verdict in run.verdicts:
@@ -61,11 +63,12 @@ def write_decisions(path: Path, runs: Mapping[str, Run]) -> None:
                 )
             for time, _, row in sorted(rows, key=lambda one: (one[0], one[1])):
                 file.write(json.dumps({"policy": policy, "time": round(time, 3), **row}) + "\n")
+        write_whole(path, file.getvalue().encode())
 
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
     """The object that `--json` prints."""
-    path.write_text(json.dumps(summary, indent=2) + "\n")
+    write_whole(path, (json.dumps(summary, indent=2) + "\n").encode())
 
 
 def read_decisions(folder: Path) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from brim.simulator.generate import Recipe, generate
 from brim.simulator.profiles import read_profiles
+from brim.storage.files import write_whole
 
 SAMPLE = Path(str(resources.files("brim.simulator"))) / "sample"
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
@@ -58,9 +59,9 @@ def write_sample(folder: Path) -> None:
     profiles = folder / "profiles"
     profiles.mkdir(exist_ok=True)
     for name, kind in _KINDS.items():
-        (profiles / f"{name}.csv").write_text(_profile(kind))
+        write_whole(profiles / f"{name}.csv", _profile(kind).encode())
     lines = generate(_RECIPE, read_profiles(profiles))
-    (folder / "trace.csv").write_text("".join(line + "\n" for line in lines))
+    write_whole(folder / "trace.csv", "".join(line + "\n" for line in lines).encode())
 
 
 def _profile(kind: _Kind) -> str:

@@ -9,11 +9,12 @@ import os
 import secrets
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
 from brim.untrusted import NotRegularError, open_regular
 
@@ -33,12 +34,12 @@ def lock(path: Path) -> int | None:
         OSError: the file cannot be opened, or is no regular one.
     """
     descriptor = open_regular(path, os.O_RDWR | os.O_CREAT, 0o600)
-    end = time.monotonic() + _LOOKERS
+    end = monotonic() + _LOOKERS
     while not _taken(descriptor, fcntl.LOCK_EX):
-        if time.monotonic() > end:
+        if monotonic() > end:
             os.close(descriptor)
             return None
-        time.sleep(0.01)
+        sleep(0.01)
     return descriptor
 
 
@@ -171,6 +172,17 @@ def write_through(path: Path, content: bytes | bytearray) -> None:
     with path.open("wb") as file:
         file.write(content)
         file.flush()
+        os.fsync(file.fileno())
+
+
+def open_log(path: Path) -> BinaryIO:
+    """A file behind which a process writes what it prints; nobody reads it but people."""
+    return path.open("ab")
+
+
+def sync_file(path: Path) -> None:
+    """Put the content of a file on disk that something else has written."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
 
 

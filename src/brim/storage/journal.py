@@ -72,7 +72,7 @@ class Journal:
         """Bring everything down to the disk."""
         os.fsync(self._file)
 
-    def replace(self, *payloads: bytes) -> None:
+    def replace_with(self, *payloads: bytes) -> None:
         """Put these in place of everything there is, at once.
 
         Raises:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.files import sync_directory, write_through
 
@@ -182,14 +182,14 @@ class Remote:
         """Call it until it succeeds, or patience is at its end, or what is missing will not come by
         waiting.
         """
-        began, tries = time.monotonic(), 0
+        began, tries = monotonic(), 0
         while True:
             try:
                 return function()
             except (FileNotFoundError, PermissionError) as error:
                 raise EnvironmentFault(f"cannot {verb} {self.where(name)}: {error}") from error
             except Exception as error:  # each store's library has exceptions of its own
-                waited = time.monotonic() - began
+                waited = monotonic() - began
                 if waited >= self._patience:
                     raise EnvironmentFault(
                         f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}",
@@ -197,7 +197,7 @@ class Remote:
                     ) from error
                 if not tries:
                     self._warn(f"cannot {verb} {self.where(name)} yet: {error}; trying again")
-            time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
+            sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
             tries += 1
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from brim.clock import monotonic
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint
@@ -96,9 +96,9 @@ class Copy:
 
     def wait(self) -> None:
         """Stand still until it is complete."""
-        started = time.perf_counter()
+        started = monotonic()
         self._data.result()
-        self.pause += time.perf_counter() - started
+        self.pause += monotonic() - started
 
 
 def state_of(checkpoint: Checkpoint) -> Any:

@@ -7,7 +7,6 @@ writer's.
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import brim
-from brim.clock import SystemClock
+from brim.clock import SystemClock, monotonic
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage, StoredTable
 from brim.errors import EnvironmentFault, SpecError
@@ -76,7 +75,7 @@ class Checkpoints:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
         self._copy: Copy | None = None
-        self._last = time.monotonic()
+        self._last = monotonic()
         self._warned_of: int | None = None
         self._store: Store | None = None
         self._writer: Writer | None = None
@@ -113,7 +112,7 @@ class Checkpoints:
         self._look_at_bases()
         if self._is_owed and self._bases is not None:
             return not self._bases.are_coming
-        return self._spec.checkpoint_every.is_due(step, time.monotonic() - self._last)
+        return self._spec.checkpoint_every.is_due(step, monotonic() - self._last)
 
     def is_due_at_epochs_end(self) -> bool:
         """Whether the end of each epoch has a checkpoint: its metrics are those of that state."""
@@ -153,7 +152,7 @@ class Checkpoints:
             self._is_owed = self._bases is not None and self._bases.are_coming
             return
         self._is_owed, self._passes = False, 0
-        self._last = time.monotonic()
+        self._last = monotonic()
         checkpoint, self._copy, tables = self._take()
         self._writer.start(
             checkpoint,
@@ -167,7 +166,7 @@ class Checkpoints:
         """Begin to copy the state: a checkpoint without its tensors, these once they are copied,
         and its tables.
         """
-        started, step = time.monotonic(), self.state.committed
+        started, step = monotonic(), self.state.committed
         tables = self._take_tables(step)
         state = self.state.get()
         tree, copied = self._image.begin(state, steady=_steady(state))
@@ -180,7 +179,7 @@ class Checkpoints:
             metrics=self.state.metrics if self.state.measured == step else {},
             lineage=self.state.lineage.id,
         )
-        return checkpoint, Copy(copied, pause=time.monotonic() - started), tables
+        return checkpoint, Copy(copied, pause=monotonic() - started), tables
 
     # Tables ---------------------------------------------------------------------------------------
 
@@ -243,8 +242,8 @@ class Checkpoints:
         files, deadline = -1, 0.0
         while self._bases.are_coming and not self._look_at_bases():
             if files < 0 or (renewed and files != self._bases.files):
-                files, deadline = self._bases.files, time.monotonic() + patience
-            if time.monotonic() >= deadline:
+                files, deadline = self._bases.files, monotonic() + patience
+            if monotonic() >= deadline:
                 return
             self._listen(_LOOK)
 
@@ -256,7 +255,7 @@ class Checkpoints:
         if (
             self._bases.fault is not None
         ):  # as one that cannot be written: the next is tried when it is due
-            self._is_owed, self._last = False, time.monotonic()
+            self._is_owed, self._last = False, monotonic()
             self._tell(Warn(message=f"{self._bases.fault}; training goes on without a checkpoint"))
         return True
 
@@ -274,9 +273,9 @@ class Checkpoints:
 
     def _settle(self, patience: float) -> bool:
         """Wait until nothing is being written, and hear the master meanwhile; whether it is so."""
-        deadline = time.monotonic() + patience
+        deadline = monotonic() + patience
         while self._writer is not None and self._writer.in_flight is not None:
-            if time.monotonic() >= deadline:
+            if monotonic() >= deadline:
                 return False
             self._listen(_LOOK)
         return True

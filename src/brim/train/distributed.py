@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from brim.clock import sleep
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
 from brim.train.accumulate import combine
@@ -195,7 +195,7 @@ class Distributed:
             while not work.is_completed():
                 if self._cancelled():
                     raise Interrupted
-                time.sleep(_LOOK)
+                sleep(_LOOK)
             work.wait()
         return list(torch.split(received, list(sizes)))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 import numpy as np
 from torch import nn
 
+from brim.clock import monotonic
 from brim.coordination.barrier import COMMIT
 from brim.coordination.reduction import share
 from brim.domain.batch import Span
@@ -96,11 +96,11 @@ class _Job:
         step, rank = self._parts.committed, self._members.rank
         chunks = chunks_of_step(step, self._per_step, self._samples)
         mine = [list(chunks)[index] for index in self._own(len(chunks))]
-        results, started = [], time.perf_counter()
+        results, started = [], monotonic()
         for chunk in mine:
             self._members.poll()
             results.append(self._task.compute(chunk, chunks[chunk]))
-        computed = time.perf_counter()
+        computed = monotonic()
         everyone = self._members.arrive(step, "gather", msgspec.msgpack.encode(results)).payloads
         if rank == 0:
             results = [each for payload in everyone for each in msgspec.msgpack.decode(payload)]
@@ -109,7 +109,7 @@ class _Job:
         report = StepReport(
             epoch=0,
             parts=[_report(rank, chunk - step * self._per_step, chunks[chunk]) for chunk in mine],
-            seconds={"compute": computed - started, "wait": time.perf_counter() - computed},
+            seconds={"compute": computed - started, "wait": monotonic() - computed},
         )
         released = self._members.arrive(step, COMMIT, msgspec.msgpack.encode(report))
         self._parts.committed += 1

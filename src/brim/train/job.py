@@ -11,7 +11,6 @@ import contextlib
 import math
 import platform
 import sys
-import time
 from collections import defaultdict, deque
 from collections.abc import (
     Callable,
@@ -33,6 +32,7 @@ from torch import Tensor, nn
 
 import brim
 from brim.chance import Sources
+from brim.clock import monotonic
 from brim.coordination.reduction import ReductionPlan
 from brim.data.batches import Collate
 from brim.data.feed import Feed, Read, Request, requests
@@ -754,7 +754,7 @@ class Job:
         self._attributes.check()
         if self.members.world_size == 1:
             return
-        started = time.perf_counter()
+        started = monotonic()
         digests = self._state.digests(unless_put=at_hold)
         roots = self.members.arrive(self.committed, "agree", root_of(digests)).payloads
         self._spent("agree", started)
@@ -830,7 +830,7 @@ class Job:
             yield from self._micro_batches(round, round.reads, self.committed)
 
     def _wait_for_data(self, round: _Round) -> None:
-        self.members.wait_for_data(self.committed, time.monotonic() - round.asked)
+        self.members.wait_for_data(self.committed, monotonic() - round.asked)
 
     def _asynchronous_epoch(
         self, asynchrony: Asynchrony, feed: Feed, end: int
@@ -902,7 +902,7 @@ class Job:
             span=self._schedule.span(batch),
             todo=deque(round.mine),
             due=round.rank == 0 and not self._takes_turns and self._checkpoints.is_due(number + 1),
-            since=time.perf_counter(),
+            since=monotonic(),
         )
         round.accumulator.begin()
         round.rows.begin()
@@ -912,7 +912,7 @@ class Job:
         self._skip_empty(round, step)
         while step.todo:
             self.members.poll()
-            round.asked = time.monotonic()
+            round.asked = monotonic()
             yield self._hand_out(round, step, next(reads))
             if self._round is not round:
                 raise RoundChanged  # job.step found it out
@@ -933,7 +933,7 @@ class Job:
             round.accumulator.add(step.todo.popleft(), nothing)
 
     def _hand_out(self, round: _Round, step: _Step, read: Read) -> MicroBatch:
-        started = time.perf_counter()
+        started = monotonic()
         self._interrupted = False
         inputs, target = pair_of(to_device(read.sample, self.device))
         if round.commits < _WATCHED_STEPS:
@@ -1080,7 +1080,7 @@ class Job:
             step.staleness = 0
             if self._takes_turns:
                 return self._commit_in_turn(self._asynchrony, round, step)
-        started = time.perf_counter()
+        started = monotonic()
         if (
             self.device.type == "cuda"
         ):  # what it has still to do is this rank's own work, not the exchange's
@@ -1090,15 +1090,15 @@ class Job:
 
         def arrive(phase: str) -> None:
             nonlocal waited
-            before = time.perf_counter()
+            before = monotonic()
             self.members.arrive(step.number, phase)
-            waited += time.perf_counter() - before
+            waited += monotonic() - before
 
         self._put_rows(round)
-        reducing = time.perf_counter()
+        reducing = monotonic()
         own = round.accumulator.only() if self.members.world_size == 1 else []
         total = round.exchange.reduce(own, arrive)
-        busy = time.perf_counter() - reducing - waited
+        busy = monotonic() - reducing - waited
         # Tables are changed before the commit, which all wait for, so that nobody reads what is
         # half written; what does not count is taken back. Who is alone has nobody to wait for.
         early = bool(self._embeddings.weights) and self.members.world_size > 1
@@ -1115,7 +1115,7 @@ class Job:
             round.exchange.took(busy + started - since)
         report = msgspec.msgpack.encode(self._report(round, step))
         held = self.members.commit(step.number, report)
-        round.pace = time.perf_counter() - step.since
+        round.pace = monotonic() - step.since
         started = self._spent("wait", started)
         if outcome is None:  # before the commit, others may still have been adding up
             outcome = self._prepare(round, total)
@@ -1137,7 +1137,7 @@ class Job:
         """Apply a batch to the newest state, to which others have come meanwhile; none of them does
         so now.
         """
-        started = time.perf_counter()
+        started = monotonic()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
             started = self._spent("compute", started)
@@ -1163,7 +1163,7 @@ class Job:
             asynchrony.store()
         started = self._spent("apply", started)
         round.held = self.members.commit(before, report)
-        round.pace = time.perf_counter() - step.since
+        round.pace = monotonic() - step.since
         self._spent("wait", started)
         round.commits += 1
         return outcome
@@ -1318,7 +1318,7 @@ class Job:
         )
 
     def _spent(self, what: str, since: float) -> float:
-        now = time.perf_counter()
+        now = monotonic()
         self._seconds[what] += now - since
         return now
 

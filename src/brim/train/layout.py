@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from brim.errors import SpecError
+from brim.tensors import ALIGNMENT
 from brim.train.rows import Rows, joined
-
-ALIGNMENT = 64  # bytes: a cache line, and what vector kernels want
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,11 @@ import math
 import socket
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, NoReturn, Protocol
 
-from brim.clock import SystemClock
+from brim.clock import SystemClock, monotonic, sleep
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import Member, World
 from brim.coordination.reduction import ReductionPlan
@@ -300,7 +299,7 @@ class Loner:
         pass
 
     def listen(self, seconds: float) -> None:
-        time.sleep(seconds)
+        sleep(seconds)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
         return Released(round=1, step=step, phase=phase, hold=False, payloads=[payload])
@@ -498,7 +497,7 @@ class Membership:
 
     def poll(self) -> None:
         self._moves += 1
-        now = time.perf_counter()
+        now = monotonic()
         if now - self._looked < _GLANCE:
             return
         self._looked = now
@@ -537,7 +536,7 @@ class Membership:
     def commit(self, step: int, report: bytes) -> bool:
         if self.world_size > 1 or self._idle_at[0] == self._round.round:
             return self.arrive(step, COMMIT, report).hold
-        now = time.monotonic()
+        now = monotonic()
         with self._telling:
             self._await_answer()
             self._made.append(Made(step, now, report))
@@ -633,7 +632,7 @@ class Membership:
         words: list[tuple[int, AgentMessage]] = []
         with self._telling:
             made = [*(self._told_of if self._told is not None else []), *self._made]
-        behind = SystemClock().wall() - time.monotonic()
+        behind = SystemClock().wall() - monotonic()
         for each in made:  # the answer can only be yes (docs/design/decisions.md)
             commit = CommitRecord(
                 round=self._round.round,
@@ -650,9 +649,9 @@ class Membership:
 
     def await_replacement(self) -> None:
         serves = self.rank not in self.workers
-        deadline = time.monotonic() + (_TO_BE_JOINED if serves else _PATIENCE)
+        deadline = monotonic() + (_TO_BE_JOINED if serves else _PATIENCE)
         with contextlib.suppress(RoundChanged):
-            while time.monotonic() < deadline:
+            while monotonic() < deadline:
                 self._moves += 1
                 message = self._link.receive(_LOOK)
                 if message is not None:

@@ -5,7 +5,6 @@ input.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from brim.data import Columnar
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import partial_of, sync_directory
+from brim.storage.files import partial_of, sync_directory, sync_file
 
 Indices = npt.NDArray[np.int64]
 _HINT = "a function predict(output) in the training file may return a dict of tensors [rows]"
@@ -136,8 +135,7 @@ def write_predictions(
     partial = partial_of(path, job)
     try:
         _write(partial, rows, _Outputs(chunks), text=path.suffix == ".csv")
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(partial)
         partial.replace(path)
         sync_directory(path.parent)
     except OSError as error:

@@ -6,9 +6,9 @@ import os
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 
+from brim.clock import sleep
 from brim.errors import EnvironmentFault
 from brim.storage.heir import PATIENCE
 
@@ -43,7 +43,7 @@ def beat_forever(beat: Callable[[], None], *, interval: float) -> None:
             try:
                 beat()
             except EnvironmentFault:
-                time.sleep(PATIENCE)  # the main thread may have something to leave, or hang
+                sleep(PATIENCE)  # the main thread may have something to leave, or hang
                 os._exit(1)
 
     threading.Thread(target=go_on, name="brim-heartbeat", daemon=True).start()

@@ -12,10 +12,10 @@ import contextlib
 import os
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from brim.clock import monotonic
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import PartFile, StoredTable
 from brim.errors import EnvironmentFault
@@ -146,7 +146,7 @@ class Writer:
 
     def _write(self, order: _Order) -> None:
         data = order.copy.data()
-        started = time.perf_counter()
+        started = monotonic()
         with given_up(self._store) as new:
             new += order.tables.new
             stored = store_taken(self._store, order.tables.taken, writer=self._name)
@@ -171,7 +171,7 @@ class Writer:
                 step=draft.step,
                 path=path,
                 size_bytes=len(data) + sum(file.size_bytes for file in new),
-                seconds=time.perf_counter() - started,
+                seconds=monotonic() - started,
                 pause=order.copy.pause,
             )
         )

@@ -16,13 +16,13 @@ import contextlib
 import secrets
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from brim.clock import monotonic
 from brim.errors import EnvironmentFault
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
@@ -262,7 +262,7 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
     Raises:
         EnvironmentFault: it does not answer in time, or is not the master of a run with this token.
     """
-    door, end = _Door(address), time.monotonic() + timeout
+    door, end = _Door(address), monotonic() + timeout
     with contextlib.closing(door), grpc.insecure_channel(door.address, options=_OPTIONS) as channel:
         greet = channel.stream_unary(f"/{_SERVICE}/Greet")
         answer_question = channel.stream_unary(
@@ -298,7 +298,7 @@ def _result_of(call: Any, end: float) -> Any:
     """
     answered = threading.Event()
     call.add_done_callback(lambda _: answered.set())
-    if not answered.wait(max(0.0, end - time.monotonic())):
+    if not answered.wait(max(0.0, end - monotonic())):
         call.cancel()
         raise TimeoutError
     return call.result()

@@ -12,11 +12,12 @@ import asyncio
 import logging
 import resource
 import sys
-import time
 from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from brim.clock import monotonic
 
 BACKLOG = 128  # connections that are taken at once, so that no burst uses up all descriptors
 LARGEST_HEADERS = 16 << 10  # bytes
@@ -201,7 +202,7 @@ class _Seldom(logging.Filter):
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
+        now = monotonic()
         if now - self._said.get(str(record.msg), -_SELDOM) < _SELDOM:
             return False
         self._said[str(record.msg)] = now

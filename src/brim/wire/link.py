@@ -5,9 +5,9 @@ from __future__ import annotations
 import collections
 import socket
 import threading
-import time
 from collections.abc import Callable
 
+from brim.clock import monotonic
 from brim.errors import EnvironmentFault
 from brim.process import readable
 from brim.wire.frames import FrameBuffer, frame
@@ -62,9 +62,9 @@ class WorkerLink:
 
     def receive(self, timeout: float) -> WorkerBound | AgentGone | None:
         """The next message, or None when a signal or the timeout came first."""
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         while not (self._inbox or self.is_over):
-            left = deadline - time.monotonic()
+            left = deadline - monotonic()
             if left < 0 or self._read(left):
                 break
         if self._inbox:

@@ -49,6 +49,21 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         raise EnvironmentFault(f"cannot listen on {where}: {why}{by}; {hint}") from error
 
 
+def address_towards(master: str) -> str:
+    """The address of this host on the network that leads to a master; nothing is sent.
+
+    Raises:
+        EnvironmentFault: no network leads there.
+    """
+    host, _, port = master.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, int(port)))
+        except OSError as error:
+            raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
+        return str(probe.getsockname()[0])
+
+
 def holder_of(port: int) -> str:
     """Who listens on a TCP port of this host, as far as the kernel tells; empty where nobody does,
     or it does not.

@@ -17,10 +17,10 @@ import os
 import selectors
 import socket
 import struct
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from brim.clock import monotonic
 from brim.errors import EnvironmentFault
 from brim.process import close_in_children
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
@@ -91,11 +91,11 @@ class Listener:
             Interrupted: the agent spoke first.
             PeerLost: nobody greeted so in time.
         """
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         while greeting not in self._waiting:
             if cancelled():
                 raise Interrupted
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise PeerLost(
                     f"no worker called with {greeting!r} in {timeout:.0f} s", retryable=True
                 )
@@ -113,7 +113,7 @@ class Listener:
                 self._admit()
             elif each in self._callers:
                 self._hear(each, self._callers[each])
-        now = time.monotonic()
+        now = monotonic()
         for peer in [peer for peer, caller in self._callers.items() if now > caller.deadline]:
             self._dismiss(peer)
 
@@ -126,7 +126,7 @@ class Listener:
         close_in_children(peer)
         if len(self._callers) == _MOST_CALLERS:
             self._dismiss(next(iter(self._callers)))
-        self._callers[peer] = _Caller(time.monotonic() + _TO_GREET)
+        self._callers[peer] = _Caller(monotonic() + _TO_GREET)
 
     def _hear(self, peer: socket.socket, caller: _Caller) -> None:
         try:
@@ -260,13 +260,13 @@ def _await_connection(
     """Wait until a connection under way (`status` is what `connect_ex` gave) is there."""
     if status not in (0, errno.EINPROGRESS):
         raise OSError(status, os.strerror(status))
-    deadline = time.monotonic() + timeout
+    deadline = monotonic() + timeout
     with selectors.DefaultSelector() as selector:
         selector.register(peer, selectors.EVENT_WRITE)
         while not selector.select(_SLICE):
             if cancelled():
                 raise Interrupted
-            if time.monotonic() > deadline:
+            if monotonic() > deadline:
                 raise TimeoutError(f"no answer in {timeout:.0f} s")
     if status := peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         raise OSError(status, os.strerror(status))
@@ -311,7 +311,7 @@ def swap(
         for each in {**outgoing, **incoming}:
             each.setblocking(False)
             _watch(selector, each, to_send, to_fill)
-        last_moved = time.monotonic()
+        last_moved = monotonic()
         while selector.get_map():
             ready = selector.select(_SLICE)
             for key, events in ready:
@@ -325,10 +325,10 @@ def swap(
                     raise PeerLost(f"a worker went away: {error}", retryable=True) from error
                 _watch(selector, peer, to_send, to_fill)
             if ready:
-                last_moved = time.monotonic()
+                last_moved = monotonic()
             elif cancelled():
                 raise Interrupted
-            silent = time.monotonic() - last_moved
+            silent = monotonic() - last_moved
             if silent > timeout:
                 raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
             if silent > _UNANSWERED and any(

@@ -20,8 +20,8 @@ from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import InternalError
+from brim.scheduler.cluster_file import cluster_spec
 from brim.storage.book import Book
-from brim.storage.cluster_file import cluster_spec
 from brim.storage.database import Database
 from brim.telemetry.history import read_history
 from brim_lab.chaos.census import Census, Recount, take_census

@@ -13,15 +13,15 @@ import fcntl
 import json
 import mmap
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, InternalError
-from brim.train.layout import ALIGNMENT
+from brim.tensors import ALIGNMENT
 from brim.train.state import flatten, unflatten
 
 _PAGE = mmap.PAGESIZE
@@ -74,17 +74,17 @@ class Home:
         Raises:
             EnvironmentFault: it does not let go.
         """
-        deadline = time.monotonic() + patience
+        deadline = monotonic() + patience
         while True:
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except (BlockingIOError, PermissionError):
-                if time.monotonic() > deadline:
+                if monotonic() > deadline:
                     raise EnvironmentFault(
                         "another worker of this host does not end its turn"
                     ) from None
-                time.sleep(_LOOK)
+                sleep(_LOOK)
         try:
             yield
         finally:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from brim.errors import SpecError
-from brim.train.layout import ALIGNMENT
+from brim.tensors import ALIGNMENT
 from brim.train.tables.changes import Changes
 from brim.train.tables.roster import Roster, RosterChange, Rules
 from brim.train.tables.table import MOST_OWNERS, WEIGHT

@@ -12,7 +12,6 @@ import fcntl
 import io
 import mmap
 import os
-import time
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 
 from brim.anonymous import anonymous_file
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
 from brim.train.memory import have_mapped, have_ready
 from brim.train.tables.keyed_table import KeyedTable
@@ -111,19 +111,19 @@ class TableMemory:
         Raises:
             EnvironmentFault: one has not.
         """
-        deadline = time.monotonic() + patience
+        deadline = monotonic() + patience
         while self._file is not None:
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
                 return
             except (BlockingIOError, PermissionError) as error:
-                if time.monotonic() >= deadline:
+                if monotonic() >= deadline:
                     text = (
                         "another process may still write to the tables of embeddings after "
                         f"{patience:g} s"
                     )
                     raise EnvironmentFault(text) from error
-            time.sleep(_LOOK)
+            sleep(_LOOK)
 
     @property
     def is_written_to(self) -> bool:

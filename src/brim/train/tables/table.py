@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from brim.train.layout import ALIGNMENT
+from brim.tensors import ALIGNMENT
 from brim.train.tables.changes import Changes
 from brim.train.tables.kernels import gather, put
 

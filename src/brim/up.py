@@ -1,22 +1,19 @@
-"""`python -m brim.scheduler STATE_DIR`: the scheduler of one cluster; its jobs outlive it."""
+"""`python -m brim.up STATE_DIR`: the scheduler of one cluster, put together with what runs its jobs;
+they outlive it.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import logging
 import os
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import uvicorn
 
 from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
@@ -25,35 +22,22 @@ from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, SpecError, StorageFault
-from brim.process import be_called, birth_of
-from brim.scheduler.api import application
-from brim.scheduler.audit import Audit
-from brim.scheduler.keys import Keys
+from brim.process import be_called
+from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
+from brim.scheduler.server import listen, offer
 from brim.storage.book import Book
-from brim.storage.cluster_file import read_cluster_file
-from brim.storage.contact import (
-    SCHEDULER_LOCK,
-    SchedulerContact,
-    remove_scheduler_contact,
-    write_scheduler_contact,
-)
+from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import migrate
 from brim.storage.own_clock import own_clock
 from brim.telemetry.log_limit import LogLimit
-from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
-from brim.wire.listening import listen_on
 
 _QUESTIONS = 64  # to masters, at once
-_OWN_LOGS = (
-    64 << 20
-)  # bytes that the logs of the scheduler and of its nodes' agents may have together
-_AGAIN = 1.0  # seconds between two attempts to write where it is
-
-_log = logging.getLogger(__name__)
+# bytes that the logs of the scheduler and of its nodes' agents may have together
+_OWN_LOGS = 64 << 20
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +55,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     foreground: bool
     cluster: Path | None
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours."""
-        yield
 
 
 async def serve(settings: Settings, held: int) -> None:
@@ -129,8 +106,11 @@ class _Beginning:
     def __init__(
         self, state_dir: Path, nodes: Nodes, clock: SystemClock, spec: ClusterSpec | None = None
     ) -> None:
-        self._path, self._jobs = state_dir / "scheduler.db", state_dir / "jobs"
-        self._nodes, self._clock, self._spec = nodes, clock, spec
+        self._path = state_dir / "scheduler.db"
+        self._jobs = state_dir / "jobs"
+        self._nodes = nodes
+        self._clock = clock
+        self._spec = spec
 
     def __call__(self, alarm: Alarm) -> Scheduler:
         """Raises StorageFault where it cannot be read."""
@@ -158,69 +138,8 @@ class _Beginning:
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
-async def offer(
-    lives: Lives, listener: socket.socket, state_dir: Path, *, until: asyncio.Task[None]
-) -> None:
-    """Answer people until the scheduling has ended, and let them know where.
-
-    Args:
-        listener: where; it is closed at the end.
-    """
-    keys = Keys(state_dir, tenants=lambda: lives.now.declared)
-    door = Door()
-    tell_seldom(asyncio.get_running_loop())
-    config = uvicorn.Config(
-        application(lives, keys=keys, audit=Audit(state_dir, SystemClock()), door=door),
-        http=protocol_behind(door),
-        ws="none",
-        backlog=BACKLOG,
-        h11_max_incomplete_event_size=LARGEST_HEADERS,
-        log_level="warning",
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-    )
-    server = _Server(config)
-    host, port = listener.getsockname()[:2]
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    pid = os.getpid()
-    contact = SchedulerContact(
-        host=host, port=port, token=keys.administrator, pid=pid, birth=birth_of(pid)
-    )
-    telling = asyncio.create_task(_tell_where(state_dir, contact))
-    try:
-        await asyncio.wait([until, serving], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        telling.cancel()
-        remove_scheduler_contact(state_dir, pid=os.getpid())
-        server.should_exit = True
-        await serving
-    if not until.cancelled():
-        await until
-
-
-async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
-    """Let callers know where it is, also where a full disk takes that only later."""
-    said = False
-    while True:
-        try:
-            return write_scheduler_contact(state_dir, contact)
-        except OSError as error:
-            if not said:
-                where = f"{contact.host}:{contact.port}"
-                _log.warning(
-                    "no client knows that the scheduler is at %s: %s; trying again", where, error
-                )
-            said = True
-            await asyncio.sleep(_AGAIN)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    hint = "brim up --listen HOST:0 lets the system choose a port"
-    return listen_on(host, port, backlog=BACKLOG, hint=hint)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m brim.scheduler", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m brim.up", description=__doc__)
     parser.add_argument("state_dir", type=Path)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -229,9 +148,8 @@ def main() -> None:
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.geteuid() == 0:
-        os.setgroups(
-            []
-        )  # what is done with the rights of a tenant's account is not done with our groups'
+        # what is done with the rights of a tenant's account is not done with our groups'
+        os.setgroups([])
     be_called("brim-scheduler")
     # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at
     # first, are few.

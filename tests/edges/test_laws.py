@@ -1,0 +1,183 @@
+"""Laws that the contracts of imports in pyproject.toml cannot say: which calls belong where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "brim"
+LABORATORY = (
+    "chaos/",
+    "experiments/",
+)  # it is outside of what it tries, and goes about as users do
+
+_TODAY = {"now", "today", "utcnow"}
+_CONNECTS = {
+    "create_connection",
+    "create_server",
+    "open_connection",
+    "open_unix_connection",
+    "start_server",
+    "start_unix_server",
+}
+_PUTS_ON_DISK = {"fsync", "fdatasync", "replace", "rename", "renames"}
+_WRITES = {"write_text", "write_bytes"}
+_TO_WRITE = {"O_WRONLY", "O_RDWR", "O_CREAT", "O_APPEND", "O_TRUNC"}
+
+
+def reads_a_clock(call: ast.Call) -> bool:
+    """Whether this is `datetime.now()` or like it: `time` itself is forbidden to import."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="datetime" | "date"), attr=name):
+            return name in _TODAY
+        case ast.Attribute(value=ast.Attribute(attr="datetime" | "date"), attr=name):
+            return name in _TODAY
+    return False
+
+
+def opens_a_connection(call: ast.Call) -> bool:
+    """Whether this listens or connects.
+
+    A pair between a process and its child, and a socket that was inherited, are no connections to
+    strangers.
+    """
+    given = {keyword.arg for keyword in call.keywords}
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="socket"), attr="socket"):
+            return "fileno" not in given
+        case ast.Attribute(attr=name):
+            return name in _CONNECTS and "sock" not in given
+    return False
+
+
+def writes_a_file(call: ast.Call) -> bool:
+    """Whether this writes a file, or puts what was written on disk or in its place."""
+    match call.func:
+        case ast.Attribute(value=ast.Name(id="os"), attr=name) if name in _PUTS_ON_DISK:
+            return True
+        case ast.Attribute(value=ast.Name(id="os"), attr="open"):
+            return any(
+                isinstance(node, ast.Attribute) and node.attr in _TO_WRITE
+                for argument in call.args
+                for node in ast.walk(argument)
+            )
+        case ast.Attribute(attr="replace" | "rename"):  # of a path: texts and values take more
+            return len(call.args) == 1 and not call.keywords
+        case ast.Attribute(attr=name) if name in _WRITES:
+            return True
+        case ast.Attribute(attr="open" | "fdopen") | ast.Name(id="open" | "open_regular"):
+            given = [*call.args, *(each.value for each in call.keywords)]
+            texts = [each.value for each in given if isinstance(each, ast.Constant)]
+            return any(isinstance(text, str) and _is_mode_to_write(text) for text in texts) or any(
+                isinstance(node, ast.Attribute) and node.attr in _TO_WRITE
+                for argument in given
+                for node in ast.walk(argument)
+            )
+    return False
+
+
+def _is_mode_to_write(text: str) -> bool:
+    return len(text) <= 3 and set(text) <= set("rwaxbt+") and bool(set(text) & set("wax+"))
+
+
+@dataclass(frozen=True)
+class Law:
+    """A kind of call that belongs at home; elsewhere each module that makes it has a reason."""
+
+    breaks: Callable[[ast.Call], bool]
+    home: tuple[str, ...]
+    exceptions: dict[str, str]
+
+
+LAWS = {
+    "clocks": Law(reads_a_clock, ("clock.py",), {}),
+    "connections": Law(
+        opens_a_connection,
+        ("wire/",),
+        {
+            "train/distributed.py": "torch's store would listen on every interface by itself",
+        },
+    ),
+    "writes": Law(
+        writes_a_file,
+        ("storage/",),
+        {
+            "backends/local.py": "a log in a folder of another account must be a regular file",
+            "cli/token.py": "a file for the token must be there before the token is given",
+            "control_groups.py": "files of the kernel",
+            "loggers/tensorboard.py": "tensorboard reads its file while it grows",
+            "process.py": "files of the kernel",
+            "runs/directories.py": "the link to the latest run, which no file can be",
+            "scheduler/audit.py": "a line is one write: nobody replays it",
+            "serving/contents.py": "a private copy, checked before anybody reads it",
+            "telemetry/record_files.py": "record files: each line has its place, the journal has it too",
+            "telemetry/log_limit.py": "cuts logs of processes that have them open",
+            "train/predictions.py": "rows of any number are streamed by pyarrow into a draft",
+        },
+    ),
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        yield name, ast.parse(path.read_bytes())
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_holds_but_for_its_named_exceptions(law: str) -> None:
+    found = {
+        name: [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and LAWS[law].breaks(node)
+        ]
+        for name, tree in modules()
+        if not name.startswith(LAWS[law].home)
+    }
+    broken = {name: lines for name, lines in found.items() if lines}
+    named = LAWS[law].exceptions
+    assert {name: lines for name, lines in broken.items() if name not in named} == {}
+    assert named.keys() <= broken.keys(), "an exception that nobody needs any more"
+
+
+@pytest.mark.parametrize(
+    ("law", "call"),
+    [
+        ("clocks", "datetime.now()"),
+        ("clocks", "datetime.date.today()"),
+        ("connections", "socket.socket(socket.AF_INET, socket.SOCK_STREAM)"),
+        ("connections", "asyncio.start_server(serve, host, 0)"),
+        ("writes", "path.open('w')"),
+        ("writes", "open(path, mode='ab')"),
+        ("writes", "path.write_text(text)"),
+        ("writes", "draft.replace(path)"),
+        ("writes", "os.fsync(file.fileno())"),
+        ("writes", "os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)"),
+    ],
+)
+def test_a_law_sees_who_breaks_it(law: str, call: str) -> None:
+    found = ast.parse(call, mode="eval").body
+    assert isinstance(found, ast.Call)
+    assert LAWS[law].breaks(found)
+
+
+@pytest.mark.parametrize(
+    ("law", "call"),
+    [
+        ("clocks", "local_time(wall())"),
+        ("connections", "socket.socket(fileno=link)"),
+        ("connections", "loop.create_connection(make, sock=ours)"),
+        ("writes", "path.open('rb')"),
+        ("writes", "text.replace('a', 'b')"),
+        ("writes", "structs.replace(manifest, files=files)"),
+    ],
+)
+def test_a_law_lets_others_pass(law: str, call: str) -> None:
+    found = ast.parse(call, mode="eval").body
+    assert isinstance(found, ast.Call)
+    assert not LAWS[law].breaks(found)
