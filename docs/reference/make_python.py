@@ -14,7 +14,7 @@ import click
 
 import brim
 from brim.runs.keywords import keyword_of
-from brim.runs.options import job_options
+from brim.runs.options import run_options
 from brim.runs.submitting import submission
 
 PAGE = Path(__file__).with_name("python.md")
@@ -140,10 +140,8 @@ def _options() -> Iterator[str]:
         "dict.\n"
     )
     yield "| keyword | for | meaning |\n|---|---|---|"
-    runs, jobs = _described(job_options), _described(submission)
+    runs, jobs = _described(run_options), _described(submission)
     for name in [*runs, *(each for each in jobs if each not in runs)]:
-        if name == "json":
-            continue
         where = (
             "all" if name in runs and name in jobs else "submit" if name in jobs else "train, run"
         )

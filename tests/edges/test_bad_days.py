@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from bookkeeping import submit
-from brim.cli import cluster
+from brim.cli import down as cli_down
 from brim.cli.__main__ import cli
 from brim.client import Client
 from brim.clock import SystemClock
@@ -425,7 +425,7 @@ def test_a_scheduler_that_holds_can_be_ended_and_writes_nothing(
         with pytest.raises(EnvironmentFault, match="database is locked"):
             client.cancel("job-1")
         until(lambda: bool(problem(client)), "the hold")
-        monkeypatch.setattr(cluster, "_TO_GO_DOWN", 0.0)
+        monkeypatch.setattr(cli_down, "_TO_GO_DOWN", 0.0)
         done = brim("down", *words)
         assert f"its jobs {'were killed' if words else 'train on'}" in done.stderr
         served.thread.join(20.0)

@@ -29,7 +29,7 @@ from brim import client as client_module
 from brim.backends.live import LiveBackend
 from brim.backends.processes import Launch
 from brim.cli.__main__ import cli
-from brim.cli.jobs import end_of, status_of
+from brim.cli.ending import say
 from brim.client import Client
 from brim.clock import SystemClock
 from brim.coordination.sightings import NodeSeen, Seen
@@ -41,6 +41,8 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
 from brim.policies.what_if import Outlook, what_if
+from brim.runs.handle import JobHandle, ending_of
+from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler
@@ -517,35 +519,26 @@ def test_a_policy_that_does_not_run_what_it_refuses_says_why(
     no = msgspec.structs.replace(
         view, state="refused", reason="no-capacity", detail="8 devices are promised"
     )
-    assert end_of(no, as_json=False) == 3
+    assert say(ending_of(no), no.job, as_json=False) == 3
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
 
 
 def test_the_status_of_a_job_shows_what_train_shows(
-    served: Served,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
     view = msgspec.structs.replace(client.submit(ask()), run=str(tmp_path / "run"))
     monkeypatch.setattr(client, "job", lambda job: view)
-    status_of(client, view.job, wait=False, as_json=False)  # it has no records yet
-    assert "loss" not in capsys.readouterr().out
+    handle = JobHandle(client, view.job)
+    assert "loss" not in handle.look().text  # it has no records yet
     run = RecordedRun(tmp_path / "run", spec(), samples=2048)
     run.begin()
     run.train(3)
-    status_of(client, view.job, wait=False, as_json=False)
-    text = capsys.readouterr().out
-    assert "step 3/8 · epoch 1/2 · loss 0." in text
-    assert "workers: w0 active, w1 active, w2 active, w3 active" in text
-    status_of(client, view.job, wait=False, as_json=True)
-    known = json.loads(capsys.readouterr().out)
-    assert (known["job"], known["progress"]["step"], known["progress"]["world_size"]) == (
-        view.job,
-        3,
-        4,
-    )
+    sight = handle.look()
+    assert "step 3/8 · epoch 1/2 · loss 0." in sight.text
+    assert "workers: w0 active, w1 active, w2 active, w3 active" in sight.text
+    progress = sight.facts["progress"]
+    assert (sight.facts["job"], progress["step"], progress["world_size"]) == (view.job, 3, 4)
 
 
 def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
@@ -618,7 +611,7 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
         (("resume", "flights-1"), "flights-1 is a job of a scheduler; no scheduler runs"),
         (("status", "flights-1", "--wait"), "flights-1 is a job of a scheduler; no scheduler runs"),
         (("status", "flihgts-1"), "did you mean 'flights-1'?"),
-        (("status", "runs/mine", "--wait"), "--wait: got runs/mine, a run without a scheduler"),
+        (("cancel", "runs/mine"), "no scheduler runs in"),
     ],
 )
 def test_without_a_scheduler(
@@ -672,7 +665,7 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
 
 
 def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
-    modules = "brim.client, brim.cli.jobs, brim.cli.control, brim.runs.times, brim.cli.tables"
+    modules = "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.tables"
     code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

@@ -72,7 +72,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "flights.py").write_text(GOOD)
     (tmp_path / "loop.py").write_text("import brim\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("brim.cli.watch.INTERVAL", 0.0)
+    monkeypatch.setattr("brim.runs.following.INTERVAL", 0.0)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from brim.cli import cluster
+from brim.cli import up as cli_up
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
 from brim.storage.database import Database
@@ -41,8 +41,8 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 
 def up(state: Path, scheduler: Busy, monkeypatch: pytest.MonkeyPatch) -> Result:
-    monkeypatch.setattr(cluster, "client_of", lambda _: scheduler)
-    monkeypatch.setattr(cluster, "_spawn", lambda *_: pytest.fail("a second scheduler"))
+    monkeypatch.setattr(cli_up, "client_of", lambda _: scheduler)
+    monkeypatch.setattr(cli_up, "_spawn", lambda *_: pytest.fail("a second scheduler"))
     described = state / "cluster.yaml"
     described.write_text("nodes: [{name: n1, workers: 3}]\n")
     return CliRunner().invoke(cli, ["up", "--cluster", str(described), "--state", str(state)])
@@ -59,7 +59,7 @@ def description(state: Path) -> bytes | None:
 def test_a_scheduler_that_does_not_answer_keeps_its_description(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_TO_COME_UP", 0.1)
+    monkeypatch.setattr(cli_up, "_TO_COME_UP", 0.1)
     done = up(state, Busy(float("inf")), monkeypatch)
     assert done.exit_code == 1, done.output
     assert "has not answered" in done.stderr

@@ -1,19 +1,16 @@
-"""`brim backup` and `brim restore`: what a scheduler remembers, in one file."""
+"""`brim backup`: what a scheduler remembers, in one file."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_DONE, warn
-from brim.clock import local_time, monotonic, wall
+from brim.cli.usage import EXIT_DONE
 from brim.domain.quantities import counted, format_bytes
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import SpecError
 from brim.runs.options import STATE, option
 
 _TOLD = 2.0  # seconds between two lines of progress
@@ -54,82 +51,6 @@ def backup(file: Path, as_json: bool, state: Path | None) -> int:
     click.echo(f"backed up {what} in {file} ({format_bytes(size)})", err=True)
     click.echo(f"not in it: run directories, with logs and checkpoints, in {state}/jobs", err=True)
     return EXIT_DONE
-
-
-@click.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--force", is_flag=True, help="Move what the state directory has aside, instead of refusing."
-)
-@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@STATE
-def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
-    """Restore what `brim backup` wrote to FILE, in a state directory where no scheduler runs.
-
-    \b
-    brim restore brim-2026-11-22.tar.gz && brim up
-    brim restore brim-2026-11-22.tar.gz --force      (the present database is kept in
-    before-restore-…)
-
-    Unfinished jobs continue from their checkpoints if their run directories are there, and begin
-    anew if not.
-    """
-    from brim.client import default_state_dir
-    from brim.storage.backup import finish_restore, is_half_restored, prepare_restore, read_manifest
-
-    state = (state or default_state_dir()).resolve()
-    manifest = read_manifest(file)
-    with _locked(state):
-        if is_half_restored(state):
-            finish_restore(state)
-            warn("an earlier brim restore was killed; it was brought to its end first")
-        if (state / "scheduler.db").exists() and not force:
-            need = "one without jobs; run directories may be there"
-            hint = (
-                "add --force: what is there is moved aside, into a directory before-restore-… in it"
-            )
-            raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
-        now = wall()
-        aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"
-        restored = prepare_restore(file, state, now=now, aside=aside)
-        kept = finish_restore(state)
-    if as_json:
-        import msgspec
-
-        click.echo(
-            json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)})
-        )
-        return EXIT_DONE
-    when = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
-    click.echo(
-        f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on",
-        err=True,
-    )
-    if kept:
-        click.echo(f"what was there is in {kept}", err=True)
-    for jobs, what in (
-        (restored.go_on, "continue from their checkpoints"),
-        (restored.begin_anew, "begin anew, since their run directories are not there"),
-        (restored.unknown, "are not in the backup: their directories stay, and belong to no job"),
-    ):
-        if jobs:
-            click.echo(f"{what}: {', '.join(jobs)}", err=True)
-    if manifest.state != str(state):
-        warn(f"it was written in {manifest.state}; brim up --cluster FILE describes another host")
-    return EXIT_DONE
-
-
-@contextlib.contextmanager
-def _locked(state: Path) -> Iterator[None]:
-    from brim.cli.cluster import lock_state
-
-    held = lock_state(state)
-    if held is None:
-        raise EnvironmentFault(f"a scheduler runs in {state}: brim down --state {state} ends it")
-    try:
-        yield
-    finally:
-        os.close(held)
 
 
 class _Telling:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.clients import client_of
+from brim.cli.handles import client_of
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import STATE
+
+if TYPE_CHECKING:
+    from brim.client import Client
 
 
 @click.command()
@@ -36,9 +39,7 @@ def explain(
     brim explain 17 --sim out --policy edf      (of a simulation)
     """
     if folder is None:
-        from brim.cli.jobs import explain_job
-
-        return explain_job(client_of(state), job, as_json=as_json)
+        return _explain_live(client_of(state), job, as_json=as_json)
     from brim.simulator.files import read_decisions
 
     rows = [
@@ -59,6 +60,22 @@ def explain(
             last, start = row["policy"], row["time"]
             click.echo(f"{row['job']} under {last}")
         click.echo(f"  +{row['time'] - start:>10.0f} s  {_sentence(row)}")
+    return EXIT_DONE
+
+
+def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
+    """What happened to a job, line by line."""
+    import msgspec
+
+    from brim.domain.course import sentence_of
+    from brim.runs.times import clock_time
+
+    story = client.explain(job)
+    if as_json:
+        click.echo(json.dumps({"job": job, "story": msgspec.to_builtins(story)}))
+        return EXIT_DONE
+    for change in story:
+        click.echo(f"{clock_time(change.at)} {sentence_of(change)}")
     return EXIT_DONE
 
 

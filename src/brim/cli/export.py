@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import click
 
 from brim.cli.usage import EXIT_DONE, warn
+from brim.domain.options import choice
 from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs import completing
-from brim.runs.options import STATE, choice, option
+from brim.runs.options import STATE, Value, option
 from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
 from brim.storage.places import absolute
@@ -34,7 +35,7 @@ _SERVED = ("bundle", "delta")
 @option("--output", required=True, metavar="DIR", help="Directory to make.")
 @option(
     "--format",
-    type=choice((*_FILES, *_SERVED)),
+    type=Value(choice(*_FILES, *_SERVED)),
     default="safetensors",
     metavar="|".join((*_FILES, *_SERVED)),
     help="What to write: weights, with a program of torch.export or an ONNX graph; or what brim "

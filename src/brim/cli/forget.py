@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.clients import client_of
+from brim.cli.handles import client_of
 from brim.cli.usage import EXIT_DONE, warn
 from brim.clock import wall
 from brim.domain.quantities import counted, format_bytes, parse_duration

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from brim.cli.handles import handle_of
 from brim.cli.usage import EXIT_DONE
 from brim.clock import sleep
 from brim.runs import completing
@@ -52,16 +53,9 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
     brim logs flights-1 -f
     brim logs flights-1 --json
     """
-    from brim.cli.clients import scheduler_of
-    from brim.runs.directories import find_run
-
-    scheduler = scheduler_of(run, state)
-    if scheduler is not None:
-        run_dir = Path(scheduler.job(run or "").run)
-        lines = scheduler.logs(run or "", worker=worker, follow=follow)
-    else:
-        run_dir = find_run(run, state=state)
-        lines = _lines(run_dir, worker, follow=follow)
+    handle = handle_of(run, state)
+    run_dir = handle.run_dir
+    lines = handle.logs(worker=worker, follow=follow)
     # A job of another account, or of another host, has its records elsewhere.
     shows_progress = follow and not as_json and os.access(run_dir, os.R_OK | os.X_OK)
     with _progress(run_dir) if shows_progress else contextlib.nullcontext():
@@ -99,29 +93,3 @@ def _progress(run_dir: Path) -> Iterator[None]:
         over.set()
         thread.join()
         view.show(reader.poll(), reader.history)
-
-
-def _lines(run_dir: Path, worker: str, *, follow: bool) -> Iterator[tuple[str, str]]:
-    from brim.telemetry.logs import Tail
-
-    tail = Tail(run_dir, worker)
-    while True:
-        ended = not follow or _ended(
-            run_dir
-        )  # asked first: what it printed at its very end is read as well
-        while lines := tail.fresh():
-            yield from lines
-        if ended:
-            return
-        sleep(INTERVAL)
-
-
-def _ended(run_dir: Path) -> bool:
-    from brim import client
-    from brim.errors import EnvironmentFault
-
-    try:
-        client.status(run_dir)
-    except EnvironmentFault:
-        return True
-    return False

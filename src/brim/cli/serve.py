@@ -11,9 +11,10 @@ from pathlib import Path
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.domain.options import whole
 from brim.errors import SpecError
 from brim.runs import completing
-from brim.runs.options import ADDRESS, option, whole
+from brim.runs.options import ADDRESS, Value, option
 from brim.runs.starting import require_train_extra
 from brim.storage.contact import token_in
 
@@ -36,14 +37,14 @@ from brim.storage.contact import token_in
 )
 @option(
     "--batch-rows",
-    type=whole(least=0),
+    type=Value(whole(least=0)),
     default=2048,
     show_default=True,
     help="Compute requests that wait together, up to so many rows; 0: each by itself.",
 )
 @option(
     "--batch-wait",
-    type=whole(least=0),
+    type=Value(whole(least=0)),
     default=0,
     show_default=True,
     metavar="MS",

@@ -1,4 +1,4 @@
-"""The database of a scheduler, for commands that need no scheduler."""
+"""The state directory of a scheduler, for commands that need no scheduler: its lock, its database."""
 
 from __future__ import annotations
 
@@ -29,3 +29,20 @@ def database_of(state: Path | None) -> Iterator[tuple[Path, Database]]:
         yield folder, database
     finally:
         database.close()
+
+
+def lock_state(state: Path) -> int | None:
+    """The lock, in a directory that is made if it is missing; None where a process has it."""
+    from brim.storage.contact import SCHEDULER_LOCK
+    from brim.storage.files import lock
+    from brim.storage.ownership import check_ours, make_ours
+
+    try:
+        if not state.is_dir():
+            make_ours(state, mode=0o700)  # what jobs print is nobody else's business
+        check_ours(state, field="--state")
+        return lock(state / SCHEDULER_LOCK)
+    except OSError as error:
+        raise SpecError(
+            "--state", got=f"{str(state)!r} ({error.strerror})", need="a directory"
+        ) from None

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.clients import client_of
+from brim.cli.handles import client_of
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED
-from brim.errors import EnvironmentFault
 from brim.runs.options import STATE, option
-from brim.runs.submitting import request_of, submission
+from brim.runs.submitting import hand_in, request_of, submission
 
 if TYPE_CHECKING:
     from brim.wire.cluster import Forecast, JobView, Submit
-
-
-_TO_JUDGE = 3.0  # seconds that the command waits to hear whether a deadline is promised
 
 
 @click.command()
@@ -52,17 +47,14 @@ def submit(
     client = client_of(state)
     if dry_run:
         return _show_forecast(client.forecast(request), request, as_json=as_json)
-    view = client.submit(request)
-    if view.deadline is not None:
-        # It is taken in, whatever happens now: a scheduler that dies has it in its book.
-        with contextlib.suppress(EnvironmentFault):
-            view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
+    view = hand_in(client, request)
     if wait:
-        from brim.cli.jobs import end_of, wait_for
+        from brim.cli.ending import wait_for
+        from brim.runs.handle import JobHandle
 
         click.echo(f"{view.job}: submitted", err=True)
         _say_verdict(view)
-        return end_of(wait_for(client, view.job), as_json=as_json)
+        return wait_for(JobHandle(client, view.job), as_json=as_json)
     return _show_submitted(view, as_json=as_json)
 
 

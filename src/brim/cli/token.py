@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.clients import client_of
+from brim.cli.handles import client_of
 from brim.cli.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs.options import STATE, option

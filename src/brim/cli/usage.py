@@ -26,14 +26,15 @@ class Verbs(OpenGroup):
     language.
 
     Args:
-        verbs: group -> name -> (module, attribute, one line of help), in the order in which help
-            lists them.
+        verbs: group -> name -> one line of help, in the order in which help lists them. Each is
+            the attribute of that name in the module of that name in `package`.
     """
 
     def __init__(
-        self, *, verbs: dict[str, dict[str, tuple[str, str, str]]], **attributes: Any
+        self, *, package: str, verbs: dict[str, dict[str, str]], **attributes: Any
     ) -> None:
         super().__init__(subcommand_metavar="VERB ...", **attributes)
+        self._package = package
         self._groups = verbs
         self._verbs = {name: verb for group in verbs.values() for name, verb in group.items()}
 
@@ -43,8 +44,8 @@ class Verbs(OpenGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._verbs:
             return super().get_command(ctx, cmd_name)
-        module, attribute, _ = self._verbs[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module = importlib.import_module(f"{self._package}.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
         return command
 
     def resolve_command(
@@ -62,10 +63,7 @@ class Verbs(OpenGroup):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verbs, then the options: who asks for help looks for a verb."""
-        sections = {
-            title: [(name, summary) for name, (_, _, summary) in verbs.items()]
-            for title, verbs in self._groups.items()
-        }
+        sections = {title: list(verbs.items()) for title, verbs in self._groups.items()}
         for name, plugin in self.added().items():
             if name not in self._verbs:
                 told = (name, summary_of(VERBS, name))
@@ -78,9 +76,8 @@ class Verbs(OpenGroup):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Verbs with their line of help; none is imported for it."""
-        summaries = {name: summary for name, (_, _, summary) in self._verbs.items()}
         verbs = [
-            CompletionItem(name, help=summaries.get(name) or summary_of(VERBS, name))
+            CompletionItem(name, help=self._verbs.get(name) or summary_of(VERBS, name))
             for name in self.list_commands(ctx)
             if name.startswith(incomplete)
         ]

@@ -1,29 +1,40 @@
-"""A training job as its user specified it.
+"""A training job as its user specified it, and the options by which users specify it.
 
 Pure: parsing a command line or a file happens at the edge.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from brim.domain.checkpointing import EACH_EPOCH, Best, Interval
-from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe
+from brim.domain.faults import FROM_OUTSIDE, Fault, FaultKind, describe, parse_faults
 from brim.domain.inference import Inference
-from brim.errors import SpecError, did_you_mean
+from brim.domain.options import (
+    DURATION,
+    DURATION_OR_NEVER,
+    LARGEST_COUNT,
+    NUMBER,
+    SWITCH,
+    Kind,
+    Option,
+    choice,
+    option,
+    options_of,
+    pairs,
+    size,
+    text,
+    whole,
+)
+from brim.errors import SpecError
 
-START_METHODS = ("auto", "fork", "spawn")
-TRANSPORTS = ("auto", "distributed")
-DEVICES = ("auto", "cpu", "cuda")
-EMBEDDINGS = ("auto", "dense")
-ON_NAN = ("warn", "skip", "stop")
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
-LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
-LARGEST_MEMORY = 1 << 60
 LOG_LIMIT = 256 << 20  # bytes: of 64 workers that all print without end, 3.5 MiB each are left
 _LEAST_LOG_LIMIT = 1 << 20  # the logs of a few processes, in whole blocks of a disk
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
-LARGEST_SEED = 2**63 - 1
+_LARGEST_SEED = 2**63 - 1
+AUTOMATIC = "auto"  # `--micro-batches auto`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,57 +103,44 @@ def fewest_micro_batches(workers: WorkerRange) -> int:
     return 1 << (workers.maximum - 1).bit_length()
 
 
+def _read_parts(text: str, option: str) -> int | str:
+    if text == AUTOMATIC or (text.isascii() and text.isdigit() and int(text)):
+        return text if text == AUTOMATIC else int(text)
+    flag = option.split()[0]
+    raise SpecError(
+        option,
+        got=repr(text),
+        need=f"a whole number from 1, or {AUTOMATIC}",
+        hint=f"{flag} 8, or {flag} {AUTOMATIC}",
+    )
+
+
+_WORKERS = Kind(
+    metavar="N|MIN:MAX", read=lambda text, option: WorkerRange.parse(text, field=option)
+)
+_PARTS = Kind(
+    metavar=f"N|{AUTOMATIC}",
+    read=_read_parts,
+    check=whole(least=1, hint="leave it out for the default of 8").check,
+)
+_INTERVAL = Kind(
+    metavar="STEPS|DURATION", read=lambda text, option: Interval.parse(text, field=option)
+)
+_BEST = Kind(metavar="METRIC[:max|:min]", read=lambda text, option: Best.parse(text, field=option))
+_FAULTS = Kind(metavar="TEXT", read=lambda text, _: parse_faults(text))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """Everything that a run was asked to do; written into its directory and never changed.
+
+    The fields with an `option` are what its user can say; `help` describes each, and comments add
+    what only a reader of this code wants to know.
 
     Args:
         file: path of the training file (level 1), or empty where `command` is given.
         command: a command that runs the user's own loop (level 2), for instance `("python",
             "loop.py")`.
-        parameters: the values of `--set`, by name.
-        epochs: passes over the data; 0 stands for 1, or for what a command's own loop says.
-        global_batch_size: samples of a step; 0 stands for what the user's DataLoader or loop says,
-            else 512.
-        env: environment variables of the template and the workers, set before any of the user's
-            code runs.
-        micro_batches: parts that the global batch of a step is cut into; fixed for the job's life.
-            0 stands for `default_micro_batches(workers)` and is replaced by it here.
-        exact: canonical reduction (the same bits for any number of workers) or, if false, the sum
-            over one large batch per worker.
-        clip_norm: upper bound of the gradient's 2-norm over all parameters; None leaves it alone.
-        on_nan: what becomes of a step whose loss is not a number: `warn` applies it, `skip` leaves
-            it out, `stop` ends the job.
-        threads: torch threads per worker.
-        loaders: processes on each host that read data beside the step, shared out among its
-            workers; 0 reads in the step, None does as a DataLoader says, and in the step where
-            there is none.
-        checkpoint_every: steps or seconds between checkpoints; neither writes one at the end of
-            each epoch, and every 5 minutes within it.
-        checkpoints: where they are: a path from the root or a URL; empty for the run's directory.
-        keep: how many of the newest are kept.
-        keep_best: by which metric one more is kept, or None.
-        heartbeat_timeout: seconds of silence after which a worker whose process is stopped is
-            declared lost and killed.
-        hang_timeout: seconds without progress after which a worker is killed; None: never.
-        memory: bytes that a worker may have, with the processes that it starts; a worker with more
-            is ended and replaced. None: no limit.
-        log_limit: bytes that the logs of its processes may have together, on each host; the oldest
-            lines of the longest logs go first.
-        spares: warm workers kept ready beyond those that train, to replace a lost one at once.
-        start_method: `fork` (from the warm template), `spawn`, or `auto`.
-        transport: `auto` (shared memory within a host, TCP between hosts) or `distributed`
-            (torch.distributed: NCCL on GPUs, else gloo).
-        device: `cpu`, `cuda`, or `auto`.
-        delay: steps that embeddings trained by rows change late.
-        embeddings: `dense`, or `auto`: large ones are trained by rows where that gives the same
-            bits.
-        servers: members beside the workers that take no share of the batch, and own the tables of
-            embeddings that are trained by rows.
-        asynchronous: how many batches a worker may be ahead of the slowest, where each computes and
-            applies whole batches by itself; the result depends on timing, so `exact` is false then.
-            None: all workers compute each step together.
-        agents: nodes to wait for before the first round.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for
             wherever the job's processes are started.
         inference: what to do with a model that is trained already; None trains one.
@@ -150,38 +148,186 @@ class JobSpec:
 
     file: str = ""
     command: tuple[str, ...] = ()
-    parameters: dict[str, str]
-    env: dict[str, str] = field(default_factory=dict)
-    workers: WorkerRange
-    epochs: int = 0
-    global_batch_size: int = 0
-    micro_batches: int = 0
-    seed: int = 0
-    exact: bool = True
-    clip_norm: float | None = None
-    on_nan: str = "warn"
-    threads: int = 1
-    loaders: int | None = None
-    faults: tuple[Fault, ...] = ()
-    checkpoint_every: Interval = EACH_EPOCH
-    checkpoints: str = ""
-    keep: int = 2
-    keep_best: Best | None = None
-    heartbeat_timeout: float = 3.0
-    hang_timeout: float | None = 1800.0
-    memory: int | None = None
-    log_limit: int = LOG_LIMIT
-    spares: int = 1
-    start_method: str = "auto"
-    transport: str = "auto"
-    device: str = "auto"
-    embeddings: str = "auto"
-    delay: int = 0
-    servers: int = 0
-    asynchronous: int | None = None
-    agents: int = 1
     directory: str = ""
     inference: Inference | None = None
+
+    parameters: dict[str, str] = pairs(
+        text("NAME=VALUE"),
+        flag="--set",
+        help="A parameter that the file reads with brim.param; may be repeated.",
+        decides=True,
+    )
+    # Set before any of the user's code runs, in the template and the workers.
+    env: dict[str, str] = pairs(
+        text("NAME[=VALUE]"),
+        help="An environment variable for the workers, by name alone as it is here; kept in the "
+        "run's records.",
+    )
+    workers: WorkerRange = option(
+        _WORKERS,
+        default="1",
+        help="How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
+    )
+    # They take no share of the batch.
+    servers: int = option(
+        whole(least=0, hint="--ps 1, or 0 for none"),
+        default=0,
+        flag="--ps",
+        help="How many servers: processes beside the workers that own embeddings trained by rows. "
+        "Their CPU time is what updates cost; where they live on, no worker's death loses a step.",
+    )
+    # 0, of a command alone: as its own loop says.
+    epochs: int = option(
+        whole(least=1),
+        unset=0,
+        help="Passes over the training data. [default: 1, or as a script says]",
+        decides=True,
+    )
+    # 0: as the user's DataLoader or loop says, else GLOBAL_BATCH_SIZE.
+    global_batch_size: int = option(
+        whole(least=1),
+        unset=0,
+        help="Samples per step, at any number of workers. [default: 512, or as a script says]",
+        decides=True,
+    )
+    # Fixed for the job's life; 0 is replaced by `default_micro_batches(workers)` below.
+    micro_batches: int = option(
+        _PARTS,
+        unset=0,
+        help="How many parts a step is computed in; auto: as few as the largest of --workers needs. "
+        "[default: 8, or more for more workers]",
+        decides=True,
+    )
+    seed: int = option(
+        whole(least=0, most=_LARGEST_SEED, hint="--seed 0"),
+        default=0,
+        help="Seeds all that is random: the order of the data, dropout.",
+        decides=True,
+    )
+    faults: tuple[Fault, ...] = option(
+        _FAULTS,
+        default="",
+        help='Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
+    )
+    # False: the sum over one large batch per worker.
+    exact: bool = option(
+        SWITCH,
+        default=True,
+        flag="--exact/--no-exact",
+        help="Compute the same weights, bit for bit, at any number of workers; --no-exact is "
+        "somewhat faster.",
+        decides=True,
+    )
+    # Over all parameters.
+    clip_norm: float | None = option(
+        NUMBER,
+        unset=None,
+        help="Clip the gradient's 2-norm to this. [default: no clipping]",
+        decides=True,
+    )
+    on_nan: str = option(
+        choice("warn", "skip", "stop"),
+        default="warn",
+        help="Where a loss is not a number: train on, skip the update, or stop the run.",
+    )
+    threads: int = option(whole(least=1), default=1, help="Torch threads per worker.", decides=True)
+    # Shared out among the workers of a host; 0 reads in the step.
+    loaders: int | None = option(
+        whole(least=0),
+        unset=None,
+        help="Processes per host that read data beside the step. [default: as a DataLoader says, "
+        "else 0]",
+    )
+    checkpoint_every: Interval = option(
+        _INTERVAL,
+        default=str(EACH_EPOCH),
+        help="Steps (50) or time (30s) between checkpoints; 0: after each epoch, and every 5 "
+        "minutes.",
+    )
+    # A path from the root or a URL; empty for the run's directory.
+    checkpoints: str = option(
+        text("PATH|URL"),
+        default="",
+        help="Where to write checkpoints: a path, or s3://bucket/run. [default: in the run's "
+        "directory]",
+    )
+    keep: int = option(
+        whole(least=1), default=2, help="How many of the newest checkpoints to keep."
+    )
+    keep_best: Best | None = option(
+        _BEST,
+        unset=None,
+        help="Keep the checkpoint with the best metric too: auc, or log_loss:min where lower is "
+        "better.",
+    )
+    heartbeat_timeout: float = option(
+        DURATION,
+        default="3s",
+        help="Silence after which a worker that is stopped is lost: 500ms, 3s, 1m.",
+    )
+    hang_timeout: float | None = option(
+        DURATION_OR_NEVER,
+        default="30m",
+        help="Time without progress after which a worker that hangs is killed; none: never.",
+    )
+    memory: int | None = option(
+        size(hint="4GiB", none=True),
+        default="none",
+        help="Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with more is "
+        "replaced.",
+    )
+    # The oldest lines of the longest logs go first.
+    log_limit: int = option(
+        size(least=_LEAST_LOG_LIMIT, hint="256MiB"),
+        default=f"{LOG_LIMIT >> 20}MiB",
+        help="How much of what the processes print is kept on each host: the newest of every log.",
+    )
+    spares: int = option(
+        whole(least=0, hint="0 keeps none"),
+        default=1,
+        help="Warm workers kept ready to replace a lost one.",
+        scheduled=False,
+    )
+    start_method: str = option(
+        choice("auto", "fork", "spawn"),
+        default="auto",
+        help="fork workers from a process that has everything loaded, or start (spawn) each anew.",
+    )
+    transport: str = option(
+        choice("auto", "distributed"),
+        default="auto",
+        help="auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
+    )
+    device: str = option(choice("auto", "cpu", "cuda"), default="auto", help="Where to compute.")
+    embeddings: str = option(
+        choice("auto", "dense"),
+        default="auto",
+        help="auto: train large embeddings by the rows in use, where the result stays the same.",
+    )
+    delay: int = option(
+        whole(least=0, metavar="STEPS", hint="0 changes embeddings in the step itself"),
+        default=0,
+        help="How many steps late embeddings that are trained by rows change. The result depends "
+        "on it, and not on the workers; it costs quality.",
+        decides=True,
+    )
+    # `exact` is false then.
+    asynchronous: int | None = option(
+        whole(least=0, metavar="K", hint="--async 4"),
+        unset=None,
+        flag="--async",
+        help="Have each worker apply batches by itself, at most K ahead of the slowest: quicker "
+        "where workers are uneven, but the result depends on timing. [default: all workers compute "
+        "each step together]",
+        decides=True,
+        scheduled=False,
+    )
+    agents: int = option(
+        whole(least=1),
+        default=1,
+        help="How many hosts to wait for before the first step.",
+        scheduled=False,
+    )
 
     def __post_init__(self) -> None:
         if self.micro_batches == 0:
@@ -200,10 +346,9 @@ class JobSpec:
         """
         self._check_source()
         self._check_env()
-        self._check_counts()
+        for name, each in OPTIONS.items():
+            each.check(getattr(self, name))
         self._check_batches()
-        self._check_choices()
-        self._check_quantities()
         self._check_asynchronous()
         self._check_servers()
         self._check_faults()
@@ -242,29 +387,6 @@ class JobSpec:
                     hint="--env OMP_NUM_THREADS=2",
                 )
 
-    def _check_counts(self) -> None:
-        for name, got, least, hint in (
-            ("--epochs", self.epochs, 0 if self.command else 1, "--epochs 2"),
-            ("--global-batch-size", self.global_batch_size, 0, "--global-batch-size 512"),
-            ("--micro-batches", self.micro_batches, 1, "leave it out for the default of 8"),
-            ("--threads", self.threads, 1, "--threads 1"),
-            ("--loaders", self.loaders or 0, 0, "0 reads in the step"),
-            ("--ps", self.servers, 0, "--ps 1, or 0 for none"),
-            ("--agents", self.agents, 1, "--agents 1"),
-            ("--keep", self.keep, 1, "--keep 2"),
-            ("--spares", self.spares, 0, "0 keeps none"),
-            ("--seed", self.seed, 0, "--seed 0"),
-            ("--delay", self.delay, 0, "0 changes embeddings in the step itself"),
-        ):
-            if got < least:
-                raise SpecError(name, got=str(got), need=f"a whole number from {least}", hint=hint)
-            if got > LARGEST_COUNT and name != "--seed":
-                raise SpecError(name, got=f"{got:,}", need=f"at most {LARGEST_COUNT:,}", hint=hint)
-        if self.seed > LARGEST_SEED:
-            raise SpecError(
-                "--seed", got=str(self.seed), need=f"at most {LARGEST_SEED}", hint="--seed 0"
-            )
-
     def _check_batches(self) -> None:
         if 0 < self.global_batch_size < self.micro_batches:
             raise SpecError(
@@ -283,64 +405,10 @@ class JobSpec:
                 hint=f"--micro-batches {default_micro_batches(self.workers)}, or leave it out",
             )
 
-    def _check_choices(self) -> None:
-        for name, got, known in (
-            ("--start-method", self.start_method, START_METHODS),
-            ("--transport", self.transport, TRANSPORTS),
-            ("--device", self.device, DEVICES),
-            ("--embeddings", self.embeddings, EMBEDDINGS),
-            ("--on-nan", self.on_nan, ON_NAN),
-        ):
-            if got not in known:
-                raise SpecError(
-                    name,
-                    got=repr(got),
-                    need="one of " + ", ".join(known),
-                    hint=did_you_mean(got, known),
-                )
-
-    def _check_quantities(self) -> None:
-        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
-            raise SpecError(
-                "--clip-norm",
-                got=f"{self.clip_norm:g}",
-                need="a number above 0",
-                hint="leave it out to clip nothing",
-            )
-        if not 0 < self.heartbeat_timeout < float("inf"):
-            raise SpecError(
-                "--heartbeat-timeout",
-                got=f"{self.heartbeat_timeout:g}",
-                need="a duration above 0",
-                hint="--heartbeat-timeout 3s",
-            )
-
-        if self.hang_timeout is not None and not 0 < self.hang_timeout < float("inf"):
-            raise SpecError(
-                "--hang-timeout",
-                got=f"{self.hang_timeout:g}",
-                need="a duration above 0, or none",
-                hint="--hang-timeout 30m",
-            )
-        if self.memory is not None and not 0 < self.memory <= LARGEST_MEMORY:
-            raise SpecError(
-                "--memory",
-                got=f"{self.memory:,} bytes",
-                need="a size above 0, and at most 1,048,576 TiB",
-                hint="--memory 4GiB",
-            )
-        if not _LEAST_LOG_LIMIT <= self.log_limit <= LARGEST_MEMORY:
-            raise SpecError(
-                "--log-limit",
-                got=f"{self.log_limit:,} bytes",
-                need=f"at least {_LEAST_LOG_LIMIT >> 20} MiB, and at most 1,048,576 TiB",
-                hint="--log-limit 256MiB",
-            )
-
     def _check_servers(self) -> None:
         if not self.servers:
             return
-        for option, in_the_way in (
+        for name, in_the_way in (
             ("--no-exact", not self.exact),
             ("--transport distributed", self.transport == "distributed"),
             ("--embeddings dense", self.embeddings == "dense"),
@@ -348,10 +416,10 @@ class JobSpec:
             if in_the_way:
                 raise SpecError(
                     "--ps",
-                    got=f"{self.servers} beside {option}",
+                    got=f"{self.servers} beside {name}",
                     need="embeddings that are trained by rows, in memory that servers share with "
                     "workers",
-                    hint=f"leave out {option}, or --ps",
+                    hint=f"leave out {name}, or --ps",
                 )
         if self.inference is not None:
             raise SpecError(
@@ -361,13 +429,6 @@ class JobSpec:
     def _check_asynchronous(self) -> None:
         if self.asynchronous is None:
             return
-        if not 0 <= self.asynchronous <= LARGEST_COUNT:
-            raise SpecError(
-                "--async",
-                got=str(self.asynchronous),
-                need="a whole number from 0",
-                hint="--async 4",
-            )
         for name, got, need in (
             ("--transport distributed", self.transport == "distributed", "shared memory"),
             ("--agents", self.agents > 1, "one host"),
@@ -424,3 +485,7 @@ class JobSpec:
                 need=f"a rank below {self.micro_batches + self.servers}, {most}",
                 hint="ranks count from 0",
             )
+
+
+# By field; the order is that of help texts.
+OPTIONS: Mapping[str, Option] = options_of(JobSpec)

@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.clock import monotonic, sleep
-from brim.domain.job import JobSpec
+from brim.domain.job import OPTIONS, JobSpec
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 
 if TYPE_CHECKING:
@@ -155,6 +154,31 @@ def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None)
     )
 
 
+def read_run(name: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:
+    """The directory of a run that has begun, and what its records say.
+
+    Raises:
+        SpecError: there is no such run, or its records do not say how it started.
+    """
+    from brim.telemetry.history import read_history
+
+    run_dir = find_run(name, state=state)
+    history = read_history(run_dir)
+    if history.started is None:
+        raise not_begun(run_dir)
+    return run_dir, history
+
+
+def not_begun(run_dir: Path) -> SpecError:
+    """The error for a run whose records say nothing yet."""
+    return SpecError(
+        str(run_dir),
+        got="a run whose workers are not ready yet, or never were",
+        need="one that began",
+        hint=f"brim logs {run_dir}",
+    )
+
+
 def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
     """Check that a run of ours has ended before its end.
 
@@ -245,20 +269,11 @@ def _is_running(run_dir: Path) -> bool:
     return False
 
 
-# What a run's result depends on: it cannot change when the run is resumed.
+# What a run's result depends on cannot change when the run is resumed.
 _FIXED = {
     "file": "FILE",
     "command": "COMMAND",
-    "parameters": "--set",
-    "epochs": "--epochs",
-    "global_batch_size": "--global-batch-size",
-    "micro_batches": "--micro-batches",
-    "delay": "--delay",
-    "seed": "--seed",
-    "exact": "--no-exact",
-    "asynchronous": "--async",
-    "clip_norm": "--clip-norm",
-    "threads": "--threads",
+    **{name: each.named for name, each in OPTIONS.items() if each.decides},
 }
 
 

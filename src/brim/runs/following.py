@@ -1,104 +1,235 @@
-"""Starts a run from Python and waits for its end.
-
-No signal handlers: an interrupt arrives as KeyboardInterrupt.
-"""
+"""From a run that may start to its end: starts it, shows it, and passes on what interrupts it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 from brim.backends import local
-from brim.clock import sleep
+from brim.domain.inference import Inference
+from brim.domain.job import JobSpec
+from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.followers import Followers
-from brim.runs.outcome import error_of
+from brim.runs.invite import Invitation
+from brim.runs.outcome import error_of, state_of, write_report
 from brim.runs.prints import Prints
 from brim.runs.starting import Ready
 from brim.runs.views import View, choose_view
+from brim.storage.files import partial_of
 from brim.storage.journal import set_aside_if_damaged
-from brim.telemetry.history import RunReader, read_history
+from brim.telemetry.history import RunHistory, RunReader, read_history
 
+# Fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
 
 
-def follow(ready: Ready, *, loggers: Sequence[str] = ()) -> None:
-    """Start a run, show it, and return once it is done or was suspended by somebody else.
+class _Processes(Protocol):
+    """What `brim.backends.local.start` gives."""
 
-    An interrupt, as a notebook's stop button sends it, stops the run at its next step with a
-    checkpoint; a second one kills it.
+    def poll(self) -> int | None: ...
+
+    def interrupt(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """A run that was followed to its end.
 
     Args:
-        loggers: that are told of it, besides those that it had before.
+        history: what its records say.
+        code: that its processes ended with.
+        report: its page; None where there is none.
+        interrupts: how often somebody asked for its end.
+    """
+
+    history: RunHistory
+    code: int
+    report: Path | None
+    interrupts: int
+
+
+def follow(ready: Ready, *, prints: bool = False, signals: bool = False) -> Followed:
+    """Start a run and show it until it has ended.
+
+    The first interrupt stops the run at its next step with a checkpoint, the second kills it.
+
+    Args:
+        prints: show what rank 0 prints.
+        signals: SIGINT and SIGTERM interrupt; else KeyboardInterrupt does, as it arrives in a
+            program or in a notebook.
+
+    Raises:
+        SpecError, EnvironmentFault: it cannot be started.
+    """
+    reader = RunReader(ready.run_dir, keep_steps=False)
+    reader.poll()  # an earlier life of the run is known, but not shown again
+    invitation = Invitation(ready.run_dir) if ready.listen else None
+    printed = Prints(ready.run_dir, reader.history) if prints else None
+    damage = set_aside_if_damaged(ready.run_dir / "journal")
+    followers = Followers(ready.run_dir, ready.loggers, ready.spec.directory)
+    run = _start(ready)
+    try:
+        with contextlib.closing(choose_view()) as view:
+            watch = _Watch(run, reader, view, invitation, printed, followers)
+            if damage:
+                view.note(damage)
+            view.note(f"starting {_workers(ready.spec)} for {ready.run_dir}")
+            with _interrupted_by_signals(watch) if signals else contextlib.nullcontext():
+                code = watch.to_the_end()
+            if reader.history.started:
+                for told in followers.finish():
+                    view.note(told)
+            history = read_history(ready.run_dir)
+            report = _leave_behind(ready, history, view)
+    except BaseException:
+        run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
+        followers.kill()
+        raise
+    return Followed(history=history, code=code, report=report, interrupts=watch.interrupts)
+
+
+def follow_to_a_good_end(ready: Ready) -> None:
+    """Start a run from Python, show it, and return once it is done, or was suspended by somebody
+    else.
 
     Raises:
         SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or
             failed.
         KeyboardInterrupt: it was interrupted, after it has ended.
     """
-    reader = RunReader(ready.run_dir, keep_steps=False)
-    reader.poll()  # an earlier life of the run is known, but not shown again
-    damage = set_aside_if_damaged(ready.run_dir / "journal")
+    ended = follow(ready, prints=bool(ready.spec.command))
+    if ended.interrupts:
+        again = f"brim.Run({str(ready.run_dir)!r}).resume() goes on"
+        raise KeyboardInterrupt(f"{ready.run_dir} was stopped; {again}")
+    if error := error_of(ended.history, ready.run_dir):
+        raise error
+
+
+def _start(ready: Ready) -> _Processes:
     try:
-        run = local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
+        return local.start(ready.spec, ready.run_dir, resume=ready.resumes, listen=ready.listen)
     except (SpecError, EnvironmentFault):
         if ready.fresh:
             ready.fresh.withdraw()
         raise
-    followers = Followers(ready.run_dir, loggers, ready.spec.directory)
+
+
+class _Watch:
+    """Shows a run while it lasts, and hears those who want it to end.
+
+    Args:
+        invitation: tells how to join, for a run that listens for agents of other hosts.
+        prints: what rank 0 prints, where that is to be shown.
+        followers: the processes of its loggers, which begin once the run does.
+    """
+
+    def __init__(
+        self,
+        run: _Processes,
+        reader: RunReader,
+        view: View,
+        invitation: Invitation | None,
+        prints: Prints | None,
+        followers: Followers,
+    ) -> None:
+        self._run = run
+        self._reader = reader
+        self._view = view
+        self._invitation = invitation
+        self._prints = prints
+        self._followers = followers
+        self.again = "interrupt again"
+        self.interrupts = 0
+
+    def to_the_end(self) -> int:
+        """Show it until all its processes have ended; their exit code."""
+        while True:
+            try:
+                # Asked first: what it wrote at its very end is shown as well.
+                code = self._run.poll()
+                self._show()
+                if code is not None:
+                    self._say(self._prints.rest(self._reader.history) if self._prints else ())
+                    return code
+                if self._reader.history.started:
+                    self._followers.tend(self._view)
+                time.sleep(INTERVAL)
+            except KeyboardInterrupt:
+                self.interrupt()
+
+    def _show(self) -> None:
+        self._view.show(self._reader.poll(), self._reader.history)
+        self._say(self._prints.fresh(self._reader.history) if self._prints else ())
+        if self._invitation and (text := self._invitation.text()):
+            self._view.note(text)
+
+    def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
+        for line in lines:
+            self._view.say(line)
+
+    def interrupt(self) -> None:
+        """Ask the run to stop; the second time, end it."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            self._view.note(f"stopping at the next step with a checkpoint; {self.again} to kill")
+            self._run.interrupt()
+        else:
+            self._view.note("killing the run")
+            self._run.kill()
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals(watch: _Watch) -> Iterator[None]:
+    watch.again = "Ctrl-C again"
+    before = {
+        number: signal.signal(number, lambda *_: watch.interrupt())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        with contextlib.closing(choose_view()) as view:
-            if damage:
-                view.note(damage)
-            prints = Prints(ready.run_dir, reader.history) if ready.spec.command else None
-            interrupts = _wait(run, reader, view, prints, followers)
-            for told in followers.finish() if reader.history.started else ():
-                view.note(told)
-    except BaseException:
-        run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
-        followers.kill()
-        raise
-    history = read_history(ready.run_dir)
-    error = error_of(history, ready.run_dir)
-    if isinstance(error, SpecError) and ready.fresh and not history.steps:
-        ready.fresh.withdraw()
-    if interrupts:
-        raise KeyboardInterrupt(
-            f"{ready.run_dir} was stopped; brim.Run({str(ready.run_dir)!r}).resume() goes on"
-        )
-    if error:
-        raise error
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _wait(
-    run: local.LocalRun, reader: RunReader, view: View, prints: Prints | None, followers: Followers
-) -> int:
-    """Show the run until all its processes have ended; the number of interrupts."""
-    interrupts = 0
-    while True:
-        try:
-            ended = (
-                run.poll() is not None
-            )  # asked first: what it wrote at its very end is shown as well
-            view.show(reader.poll(), reader.history)
-            for line in prints.fresh(reader.history) if prints else ():
-                view.say(line)
-            if ended:
-                for line in prints.rest(reader.history) if prints else ():
-                    view.say(line)
-                return interrupts
-            if reader.history.started:
-                followers.tend(view)
-            sleep(INTERVAL)
-        except KeyboardInterrupt:
-            interrupts += 1
-            _stop(run, view, interrupts)
+def _leave_behind(ready: Ready, history: RunHistory, view: View) -> Path | None:
+    """Tidy up after a run, and write its report; the path of that."""
+    wanted = ready.spec.inference
+    if wanted is not None:
+        _tidy(ready.run_dir, wanted, done=state_of(history, alive=False) == "done")
+    if history.failed is not None and history.failed.who == "spec":
+        if ready.fresh and not history.steps:
+            ready.fresh.withdraw()
+        return None
+    if wanted is not None or history.started is None:
+        return None
+    try:
+        return write_report(history, ready.run_dir)
+    except EnvironmentFault as fault:
+        view.note(str(fault))
+        return None
 
 
-def _stop(run: local.LocalRun, view: View, interrupts: int) -> None:
-    if interrupts == 1:
-        view.note("stopping at the next step with a checkpoint; interrupt again to kill")
-        run.interrupt()
-    else:
-        view.note("killing the run")
-        run.kill()
+def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
+    """Remove what an inference job leaves: an output that its writer was killed over, and parts
+    that are used up.
+    """
+    if wanted.output:
+        with contextlib.suppress(OSError):
+            partial_of(Path(wanted.output), run_dir.name).unlink()
+    if done:
+        shutil.rmtree(run_dir / "parts", ignore_errors=True)
+
+
+def _workers(spec: JobSpec) -> str:
+    workers = "1 worker" if str(spec.workers) == "1" else f"{spec.workers} workers"
+    return f"{workers} and {counted(spec.servers, 'server')}" if spec.servers else workers

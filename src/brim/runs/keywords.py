@@ -123,6 +123,8 @@ def _spoken(text: str) -> str:
     >>> _spoken("--micro-batches 8, or leave it out"), _spoken("--no-exact"), _spoken("--set rate=0.1")
     ('micro_batches=8, or leave it out', 'exact=False', "set={'rate': '0.1'}")
     """
+    if text == "WORKERS":  # which `brim resize` takes without an option
+        return "workers="
     return text if text.startswith("brim ") else _OPTION.sub(_keyword, text)
 
 

@@ -136,13 +136,39 @@ def error_of(history: RunHistory, run_dir: Path) -> BrimError | None:
         case "user":
             return UserCodeError(failed.trace or failed.message)
         case "spec":
-            parts = _FOUR_PARTS.fullmatch(failed.message)
-            return _spec_error(*parts.groups("")) if parts else BrimError(failed.message)
+            return spec_error_in(failed.message) or BrimError(failed.message)
         case "environment":
             return EnvironmentFault(failed.message)
         case "internal":
             return InternalError(failed.message)
 
 
-def _spec_error(field: str, got: str, need: str, hint: str) -> SpecError:
+def spec_error_in(text: str) -> SpecError | None:
+    """The SpecError whose message a text is; None for any other.
+
+    >>> spec_error_in("--device: got 'cuda', need a GPU\\n  hint: --device cpu")
+    SpecError('--device', "'cuda'", 'a GPU', '--device cpu')
+    """
+    parts = _FOUR_PARTS.fullmatch(text)
+    if parts is None:
+        return None
+    field, got, need, hint = parts.groups("")
     return SpecError(field, got=got, need=need, hint=hint)
+
+
+def write_report(history: RunHistory, run_dir: Path) -> Path:
+    """Write `report.html` of a run that has begun; returns its path.
+
+    Raises:
+        EnvironmentFault: it cannot be drawn or written here.
+    """
+    from brim.storage.files import write_whole
+
+    path = run_dir / "report.html"
+    try:
+        from brim.report.run import render_report
+
+        write_whole(path, render_report(history).encode())
+    except (ImportError, OSError) as error:
+        raise EnvironmentFault(f"no report was written ({error})") from error
+    return path

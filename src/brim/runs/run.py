@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any
 from brim.clock import monotonic, sleep
 from brim.domain.accounting import lasting
 from brim.domain.job import WorkerRange
-from brim.errors import EnvironmentFault, SpecError
-from brim.runs.directories import LATEST, find_run
+from brim.errors import SpecError
+from brim.runs.directories import LATEST, not_begun
+from brim.runs.handle import handle_of
 from brim.runs.keywords import in_python
-from brim.runs.outcome import error_of, state_of, summary_of
-from brim.runs.schedulers import scheduler_of
+from brim.runs.outcome import summary_of, write_report
 from brim.telemetry.events import RoundFormed
-from brim.telemetry.history import RunReader, describe_metrics
+from brim.telemetry.history import describe_metrics
 
 if TYPE_CHECKING:
-    from brim.client import Client
     from brim.telemetry.history import RunHistory
     from brim.wire.cluster import JobView
-
-
-_LOOK = 0.2  # seconds between two looks at a run that somebody waits for
 
 
 class Run:
@@ -51,17 +47,15 @@ class Run:
     def __init__(
         self, name: str | os.PathLike[str] = LATEST, *, state_dir: Path | None = None
     ) -> None:
-        self._client: Client | None = scheduler_of(os.fspath(name), state_dir)
-        self._id = os.fspath(name) if self._client else ""
-        self._found = Path() if self._client else find_run(os.fspath(name), state=state_dir)
-        self._reader: RunReader | None = None
+        with in_python():
+            self._handle = handle_of(os.fspath(name), state_dir)
 
     @property
     def path(self) -> Path:
         """Its directory: records, logs, checkpoints and the report
         (docs/reference/run-directory.md).
         """
-        return Path(self.job.run) if self.job else self._found
+        return self._handle.run_dir
 
     @property
     def job(self) -> JobView | None:
@@ -71,7 +65,7 @@ class Run:
         Raises:
             EnvironmentFault: the scheduler does not answer.
         """
-        return self._client.job(self._id) if self._client else None
+        return self._handle.job()
 
     @property
     def status(self) -> str:
@@ -81,10 +75,7 @@ class Run:
         For a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or
         `refused`.
         """
-        if self.job:
-            return self.job.state
-        history, alive = self._history(), self._is_alive()
-        return "starting" if alive and history.started is None else state_of(history, alive=alive)
+        return self._handle.state()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -161,11 +152,8 @@ class Run:
         Raises:
             SpecError: that worker has no log.
         """
-        from brim.telemetry.logs import Tail
-
-        tail, lines = Tail(self.path, worker), []
-        while fresh := tail.fresh():
-            lines += [f"{name} | {text}" for name, text in fresh]
+        with in_python():
+            lines = [f"{name} | {text}" for name, text in self._handle.logs(worker=worker)]
         return "\n".join(lines)
 
     def model(self, *, device: str = "cpu") -> Any:
@@ -210,27 +198,10 @@ class Run:
             SpecError, UserCodeError, EnvironmentFault, InternalError: it failed, was cancelled or
                 refused.
         """
-        end = monotonic() + timeout
-        if self._client:
-            view = self._client.wait(self._id, timeout=timeout)
-            if not view.has_ended:
-                raise TimeoutError(f"{self._id} is {view.state} after {timeout:g} s")
-            return self._ended_well(view.state)
-        while self._is_alive():
-            if monotonic() > end:
-                raise TimeoutError(f"{self.path} is {self.status} after {timeout:g} s")
-            sleep(_LOOK)
-        return self._ended_well(self.status)
-
-    def _ended_well(self, status: str) -> Run:
-        if status in ("done", "suspended"):
-            return self
-        history = self._history()
-        known = error_of(history, self.path) if history.started or history.failed else None
-        said = f"{self._id or self.path}: {status}"
-        if self.job and (self.job.detail or self.job.problem):
-            said += f": {self.job.problem or self.job.detail}"
-        raise known or EnvironmentFault(said)
+        error = self._handle.wait(timeout).error
+        if error is not None:
+            raise error
+        return self
 
     def suspend(self) -> None:
         """Pause it: write a checkpoint at the next step and release its workers; returns at once.
@@ -238,12 +209,7 @@ class Run:
         Raises:
             EnvironmentFault: it is not running.
         """
-        if self._client:
-            self._client.suspend(self._id)
-            return
-        from brim import client
-
-        client.suspend(self.path)
+        self._handle.suspend()
 
     def resume(self, *, workers: int | str | None = None, ps: int | None = None) -> Run:
         """Continue from its last checkpoint.
@@ -256,19 +222,12 @@ class Run:
 
         Raises: as `brim.train` does.
         """
-        wanted = _range_of(workers)
-        if self._client:
-            _check_no_servers(ps)
-            if wanted:
-                self._client.resize(self._id, wanted)
-            self._client.resume(self._id)
-            return self
-        from brim.runs.following import follow
-        from brim.runs.starting import make_ready_again
-
         with in_python():
-            ready = make_ready_again(self.path, workers=wanted, servers=ps)
-        follow(ready)
+            ready = self._handle.resume(_range_of(workers), servers=ps)
+        if ready is not None:
+            from brim.runs.following import follow_to_a_good_end
+
+            follow_to_a_good_end(ready)
         return self
 
     def resize(self, workers: int | str | None = None, *, ps: int | None = None) -> None:
@@ -282,22 +241,8 @@ class Run:
             SpecError: neither is given, or what only a run, or only a job, can have.
             EnvironmentFault: it is not running.
         """
-        wanted = _range_of(workers)
-        if wanted is None and ps is None:
-            raise SpecError("workers=", got="None", need="how many", hint="run.resize(4)")
-        if self._client:
-            _check_no_servers(ps)
-            assert wanted is not None
-            self._client.resize(self._id, wanted)
-            return
-        if wanted is not None and wanted.minimum != wanted.maximum:
-            need = "one number: only the scheduler decides within a range"
-            raise SpecError(
-                "workers=", got=repr(workers), need=need, hint=f"run.resize({wanted.maximum})"
-            )
-        from brim import client
-
-        client.resize(self.path, wanted.maximum if wanted else 0, servers=ps)
+        with in_python():
+            self._handle.resize(_range_of(workers), servers=ps)
 
     def cancel(self) -> None:
         """End a job for good; its directory and its last checkpoint stay.
@@ -305,50 +250,22 @@ class Run:
         Raises:
             SpecError: it is not a job of a scheduler.
         """
-        if self._client is None:
-            raise SpecError(
-                "cancel()",
-                got=f"{self.path}, a run without a scheduler",
-                need="a job",
-                hint="run.suspend()",
-            )
-        self._client.cancel(self._id)
+        with in_python():
+            self._handle.cancel()
 
     def report(self) -> Path:
         """Write its `report.html` again and return the path.
 
         Raises:
             SpecError: it has not begun.
+            EnvironmentFault: it cannot be written.
         """
-        from brim.report.run import render_report
-        from brim.storage.files import write_whole
-
-        history = self._history()
-        if history.started is None:
-            raise SpecError(
-                str(self.path),
-                got="a run that has not begun",
-                need="one that has",
-                hint="run.wait()",
-            )
-        path = self.path / "report.html"
-        write_whole(path, render_report(history).encode())
-        return path
+        if self._history().started is None:
+            raise not_begun(self.path)
+        return write_report(self._history(), self.path)
 
     def _history(self) -> RunHistory:
-        if self._reader is None:
-            self._reader = RunReader(self.path)
-        self._reader.poll()
-        return self._reader.history
-
-    def _is_alive(self) -> bool:
-        from brim import client
-
-        try:
-            client.status(self.path)
-        except EnvironmentFault:
-            return False
-        return True
+        return self._handle.history()
 
     def __repr__(self) -> str:
         return f"<brim.Run {self._said()}>"
@@ -359,7 +276,7 @@ class Run:
         planned = f"/{history.started.steps:,}" if history.started else ""
         known: dict[str, float | None] = {**self.metrics}
         return (
-            f"{self._id or self.path}: {self.status}, step {history.step:,}{planned}"
+            f"{self._handle.name}: {self.status}, step {history.step:,}{planned}"
             + describe_metrics(known).replace(": ", ", ", 1)
         )
 
@@ -376,14 +293,5 @@ class Run:
         return as_svg(history) if history.started else None
 
 
-def _check_no_servers(ps: int | None) -> None:
-    if ps is not None:
-        need = "a run without a scheduler: a job has the servers that it was submitted with"
-        raise SpecError("ps=", got=str(ps), need=need)
-
-
 def _range_of(workers: int | str | None) -> WorkerRange | None:
-    if workers is None:
-        return None
-    with in_python():
-        return WorkerRange.parse(str(workers))
+    return None if workers is None else WorkerRange.parse(str(workers))

@@ -12,6 +12,7 @@ from typing import Any
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault, SpecError
+from brim.loggers.named import check_loggers
 from brim.runs.directories import (
     RunDirectory,
     check_resumable,
@@ -23,6 +24,8 @@ from brim.runs.directories import (
     recorded_spec,
     resumed_spec,
 )
+from brim.runs.options import build_spec
+from brim.runs.training_file import check_command, check_training_file
 
 _PROBE = ".probe"
 
@@ -37,6 +40,7 @@ class Ready:
         fresh: the directory, where it was made for this run.
         resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
+        loggers: that are told of it, besides those that it had before.
     """
 
     spec: JobSpec
@@ -44,20 +48,43 @@ class Ready:
     fresh: RunDirectory | None = None
     resumes: bool = False
     listen: str | None = None
+    loggers: tuple[str, ...] = ()
 
 
-def make_ready(spec: JobSpec, *, subject: str, values: Mapping[str, Any], given: set[str]) -> Ready:
-    """Find or make the run's directory, after everything that can be checked without it.
+def make_ready(
+    values: Mapping[str, Any],
+    given: set[str],
+    *,
+    file: str = "",
+    command: tuple[str, ...] = (),
+) -> Ready:
+    """Check everything that can be checked before a run starts, then find or make its directory.
 
     Args:
-        spec: what the options say, defaults included.
-        subject: the file that a new directory is named after.
-        values: of the options `resume`, `run_dir`, `checkpoints` and `listen`.
+        values: of the options of a run, defaults included.
         given: names of the options that the user gave rather than left to their defaults.
+        file: the training file.
+        command: the user's own loop, where there is no file.
 
     Raises:
         SpecError: it cannot be started as asked.
     """
+    if file:
+        check_training_file(Path(file))
+    else:
+        check_command(command)
+    loggers = check_loggers(values["loggers"])
+    spec = build_spec(values, file=file, command=command)
+    ready = _with_directory(spec, values, given)
+    return replace(ready, listen=values["listen"], loggers=loggers)
+
+
+def name_of(spec: JobSpec) -> str:
+    """The file that a run or a job is named after."""
+    return spec.file or next((w for w in spec.command if w.endswith(".py")), spec.command[0])
+
+
+def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -> Ready:
     from brim.clock import SystemClock
     from brim.telemetry.history import read_history
 
@@ -66,22 +93,16 @@ def make_ready(spec: JobSpec, *, subject: str, values: Mapping[str, Any], given:
     if not values["resume"] or from_elsewhere:
         if spec.checkpoints:
             check_place(spec.checkpoints, holds=from_elsewhere)
-        path = values["run_dir"] or new_run_dir(subject, SystemClock().wall())
+        path = values["run_dir"] or new_run_dir(name_of(spec), SystemClock().wall())
         fresh = claim(Path(path))
-        return Ready(
-            spec=spec,
-            run_dir=fresh.path,
-            fresh=fresh,
-            resumes=values["resume"],
-            listen=values["listen"],
-        )
+        return Ready(spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"])
     run_dir = find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
     check_resumable(run_dir, history, field="--resume")
     spec = resumed_spec(spec, history.spec, given)
     if spec.checkpoints:
         check_place(spec.checkpoints, holds=None)
-    return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=values["listen"])
+    return Ready(spec=spec, run_dir=run_dir, resumes=True)
 
 
 def make_ready_again(

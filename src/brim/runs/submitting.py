@@ -15,27 +15,19 @@ import click
 
 from brim.domain.quantities import parse_duration
 from brim.domain.submission import FARTHEST_DEADLINE, Submission, fingerprint, parse_priority
-from brim.errors import SpecError, did_you_mean
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
-from brim.runs.options import build_spec, job_options_but, option
-from brim.runs.starting import require_train_extra
+from brim.runs.options import build_spec, option, scheduled_options
+from brim.runs.starting import name_of, require_train_extra
 from brim.runs.training_file import check_command, check_training_file
 
 if TYPE_CHECKING:
-    from brim.wire.cluster import Submit
+    from brim.client import Client
+    from brim.wire.cluster import JobView, Submit
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_LEFT_OUT = ("run_dir", "resume", "listen", "agents", "spares", "asynchronous", "as_json")
-_OWN_FIELDS = {
-    "listen": None,
-    "agents": 1,
-    "spares": 0,
-    "run_dir": None,
-    "resume": False,
-    "as_json": False,
-}
-_OF_THE_SUBMISSION = ("deadline", "tenant", "priority", "key")
+_TO_JUDGE = 3.0  # seconds to hear whether a deadline is promised
 
 
 def submission(function: Decorated) -> Decorated:
@@ -51,7 +43,7 @@ def submission(function: Decorated) -> Decorated:
                 callback=_from_file,
                 shell_complete=completing.files,
             ),
-            job_options_but(*_LEFT_OUT),
+            scheduled_options,
             option(
                 "--deadline",
                 metavar="WHEN",
@@ -86,17 +78,18 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     if not isinstance(content, dict):
         raise SpecError(file, got=repr(content), need="NAME: VALUE lines", hint="file: flights.py")
     known = {
-        param.name: param
+        word: param.name
         for param in ctx.command.params
         if param.name not in ("file", "state", None)
+        for word in (max(param.opts, key=len).removeprefix("--").replace("-", "_"), param.name)
     }
     values: dict[str, Any] = {}
     for key, value in content.items():
-        name = {"set": "parameters", "ps": "servers"}.get(key, key.replace("-", "_"))
-        if name in ("file", "command"):
-            ctx.meta[f"brim.{name}"] = value
-        elif name not in known:
-            hint = did_you_mean(key, [*known, "file", "command", "set"])
+        name = known.get(key.replace("-", "_"))
+        if key in ("file", "command"):
+            ctx.meta[f"brim.{key}"] = value
+        elif name is None:
+            hint = did_you_mean(key, [*known, "file", "command"])
             raise SpecError(
                 f"{file}: {key}", got=repr(key), need="an option of brim submit", hint=hint
             )
@@ -113,7 +106,7 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
 
     Args:
         ctx: of the command that they were parsed for.
-        values: of the options of `submission` alone.
+        values: of its options.
 
     Raises:
         SpecError: something of it is wrong.
@@ -131,8 +124,8 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
     else:
         check_training_file(Path(source))
         source_bytes = Path(source).read_bytes()
-    options = {name: value for name, value in values.items() if name not in _OF_THE_SUBMISSION}
-    spec = build_spec({**options, **_OWN_FIELDS}, file=source, command=command)
+    # A scheduler starts another worker where one is lost: none waits for that.
+    spec = build_spec({**values, "spares": 0}, file=source, command=command)
     wanted = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, source_bytes),
@@ -140,8 +133,21 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
     )
-    named = source or next((word for word in command if word.endswith(".py")), command[0])
-    return Submit(submission=wanted, name=Path(named).stem, key=values["key"])
+    return Submit(submission=wanted, name=Path(name_of(spec)).stem, key=values["key"])
+
+
+def hand_in(client: Client, request: Submit) -> JobView:
+    """Submit a job and, where it has a deadline, hear for a moment whether that is promised.
+
+    Raises:
+        SpecError, EnvironmentFault: it was not taken in.
+    """
+    view = client.submit(request)
+    if view.deadline is not None:
+        # It is taken in, whatever happens now: a scheduler that dies has it in its book.
+        with contextlib.suppress(EnvironmentFault):
+            view = client.wait(view.job, until="judged", timeout=_TO_JUDGE)
+    return view
 
 
 def parse_deadline(text: str | None, *, now: float) -> float | None:

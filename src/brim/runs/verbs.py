@@ -4,7 +4,6 @@ what the verbs of the command line do, from Python.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,17 +13,13 @@ from typing import Any, TypedDict, Unpack
 import click
 
 from brim.client import Client
-from brim.errors import EnvironmentFault, SpecError
-from brim.loggers.named import check_loggers
-from brim.runs.following import follow
+from brim.errors import SpecError
+from brim.runs.following import follow_to_a_good_end
 from brim.runs.keywords import context_of, in_python
-from brim.runs.options import LOGGERS, build_spec, given, job_options_but
+from brim.runs.options import given, run_options
 from brim.runs.run import Run
 from brim.runs.starting import make_ready
-from brim.runs.submitting import request_of, submission
-from brim.runs.training_file import check_command, check_training_file
-
-_TO_JUDGE = 3.0  # seconds that a call waits to hear whether a deadline is promised
+from brim.runs.submitting import hand_in, request_of, submission
 
 
 class JobOptions(TypedDict, total=False):
@@ -89,7 +84,7 @@ def _nothing(**_: Any) -> None:
     """Commands are made for their options; what they do is done below."""
 
 
-_RUN = click.command("run")(job_options_but("as_json")(LOGGERS(_nothing)))
+_RUN = click.command("run")(run_options(_nothing))
 _SUBMIT = click.command("submit")(submission(_nothing))
 
 
@@ -121,13 +116,8 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
     """
     context = context_of(_RUN, "brim.train", options)
     with in_python():
-        check_training_file(Path(file))
-        loggers = check_loggers(context.params.pop("loggers"))
-        spec = build_spec(context.params, file=os.fspath(file))
-        ready = make_ready(
-            spec, subject=os.fspath(file), values=context.params, given=given(context)
-        )
-    follow(ready, loggers=loggers)
+        ready = make_ready(context.params, given(context), file=os.fspath(file))
+    follow_to_a_good_end(ready)
     return Run(ready.run_dir)
 
 
@@ -157,12 +147,8 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
         )
     context = context_of(_RUN, "brim.run", options)
     with in_python():
-        check_command(words)
-        loggers = check_loggers(context.params.pop("loggers"))
-        spec = build_spec(context.params, command=words)
-        subject = next((word for word in words if word.endswith(".py")), words[0])
-        ready = make_ready(spec, subject=subject, values=context.params, given=given(context))
-    follow(ready, loggers=loggers)
+        ready = make_ready(context.params, given(context), command=words)
+    follow_to_a_good_end(ready)
     return Run(ready.run_dir)
 
 
@@ -195,12 +181,6 @@ def submit(
     """
     context = context_of(_SUBMIT, "brim.submit", options, os.fspath(file))
     with in_python():
-        values = {name: value for name, value in context.params.items() if name != "file"}
-        request = request_of(context, os.fspath(file), values)
-    client = Client(state_dir)
-    view = client.submit(request)
-    if view.deadline is not None:
-        # It is taken in, whatever happens now: a scheduler that dies has it in its book.
-        with contextlib.suppress(EnvironmentFault):
-            client.wait(view.job, until="judged", timeout=_TO_JUDGE)
+        request = request_of(context, os.fspath(file), context.params)
+    view = hand_in(Client(state_dir), request)
     return Run(view.job, state_dir=state_dir)

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 import click
 
 from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.domain.options import whole
 from brim.errors import SpecError, did_you_mean
 from brim.runs import completing
-from brim.runs.options import option, parse_parameters, some_job_options, whole
+from brim.runs.options import JSON, Value, job_options, option, parse_parameters
 from brim.runs.training_file import check_training_file
 from brim.terminal import console
 
@@ -51,12 +52,13 @@ _SHARED = {
 @click.argument("file", metavar="FILE", shell_complete=completing.files)
 @option(
     "--runs",
-    type=whole(least=1),
+    type=Value(whole(least=1)),
     default=20,
     show_default=True,
     help="How many runs; each has a seed of its own.",
 )
-@some_job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1, as_json=None)
+@job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1)
+@JSON
 @option(
     "--faults",
     metavar="TEXT",
@@ -83,12 +85,12 @@ _SHARED = {
 )
 @option(
     "--nodes",
-    type=whole(least=1),
+    type=Value(whole(least=1)),
     help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
 )
 @option(
     "--deadline",
-    type=whole(least=1),
+    type=Value(whole(least=1)),
     default=60,
     show_default=True,
     help="Seconds that each run may take.",

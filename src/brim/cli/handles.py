@@ -1,4 +1,6 @@
-"""Finds the scheduler that a command is meant for; whoever waits for it is told so on stderr."""
+"""Finds the scheduler, the run or the job that a command is meant for; whoever waits for a scheduler
+is told so on stderr.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from brim.cli.usage import warn
 
 if TYPE_CHECKING:
     from brim.client import Client
+    from brim.runs.handle import Handle
 
 
 def client_of(state: Path | None) -> Client:
@@ -18,8 +21,8 @@ def client_of(state: Path | None) -> Client:
     return Client(state, notice=warn)
 
 
-def scheduler_of(name: str | None, state: Path | None, *, must: bool = False) -> Client | None:
-    """See `brim.runs.schedulers.scheduler_of`."""
-    from brim.runs import schedulers
+def handle_of(name: str | None, state: Path | None, *, must: bool = False) -> Handle:
+    """See `brim.runs.handle.handle_of`."""
+    from brim.runs import handle
 
-    return schedulers.scheduler_of(name, state, must=must, notice=warn)
+    return handle.handle_of(name, state, must=must, notice=warn)

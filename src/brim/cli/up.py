@@ -1,11 +1,8 @@
-"""`brim up`, `down`, `apply` and `tenants`:
-the scheduler of this host, and what it schedules on.
-"""
+"""`brim up`: start the scheduler of this host."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.clients import client_of
+from brim.cli.handles import client_of
+from brim.cli.state import lock_state
 from brim.cli.usage import EXIT_DONE, warn
 from brim.clock import monotonic, sleep
 from brim.domain.quantities import counted
@@ -26,8 +24,7 @@ if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
 
 
-_TO_COME_UP = 30.0
-_TO_GO_DOWN = 120.0
+_TO_COME_UP = 30.0  # seconds
 _LOOK = 0.05
 
 
@@ -135,23 +132,6 @@ def _claim(state: Path, *, hint: str) -> int:
             )
 
 
-def lock_state(state: Path) -> int | None:
-    """The lock, in a directory that is made if it is missing; None where a process has it."""
-    from brim.storage.contact import SCHEDULER_LOCK
-    from brim.storage.files import lock
-    from brim.storage.ownership import check_ours, make_ours
-
-    try:
-        if not state.is_dir():
-            make_ours(state, mode=0o700)  # what jobs print is nobody else's business
-        check_ours(state, field="--state")
-        return lock(state / SCHEDULER_LOCK)
-    except OSError as error:
-        raise SpecError(
-            "--state", got=f"{str(state)!r} ({error.strerror})", need="a directory"
-        ) from None
-
-
 def _describe(state: Path, spec: ClusterSpec | None) -> None:
     """Write down what a new cluster is; the scheduler of one that is there writes down what it is
     anew.
@@ -232,109 +212,3 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
     raise EnvironmentFault(
         f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"
     )
-
-
-@click.command()
-@click.option(
-    "--kill",
-    is_flag=True,
-    help="Kill the jobs' processes now instead of pausing them at their next step.",
-)
-@STATE
-def down(kill: bool, state: Path | None) -> int:
-    """Pause every job with a checkpoint and stop the scheduler; `brim up` continues them.
-
-    \b
-    brim down
-    brim down --kill      (jobs go on from their last checkpoints)
-
-    A scheduler that cannot write to its database ends alone; its jobs train on, unless you say
-    --kill.
-    """
-    from brim.client import default_state_dir
-    from brim.storage.contact import SCHEDULER_LOCK
-    from brim.storage.files import is_locked
-
-    state = (state or default_state_dir()).resolve()
-    client = client_of(state)
-    cluster = client.cluster()
-    views = [] if cluster.holds else client.jobs(unfinished=True)
-    running = [view.job for view in views if view.state == "running"]
-    client.down(kill=kill)
-    end = monotonic() + _TO_GO_DOWN
-    while is_locked(state / SCHEDULER_LOCK):
-        if monotonic() > end:
-            raise EnvironmentFault(
-                f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
-            )
-        sleep(_LOOK)
-    if cluster.holds:
-        how = "were killed" if kill else "train on"
-        click.echo(
-            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with "
-            "them",
-            err=True,
-        )
-        return EXIT_DONE
-    how = "killed" if kill else "suspended"
-    click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
-    return EXIT_DONE
-
-
-@click.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@STATE
-def apply(file: Path, state: Path | None) -> int:
-    """Change the cluster to what FILE says: nodes, tenants, quotas, policy, headroom.
-
-    Running jobs are not stopped.
-
-    \b
-    brim apply cluster.yaml
-    """
-    from brim.scheduler.cluster_file import read_cluster_file
-
-    spec = read_cluster_file(file)
-    view = client_of(state).apply(spec)
-    text = (
-        f"{counted(view.devices, 'device')}, {counted(len(spec.tenants), 'tenant')}, policy "
-        f"{view.policy}"
-    )
-    click.echo(f"applied {file}: {text}", err=True)
-    return EXIT_DONE
-
-
-@click.command()
-@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@STATE
-def tenants(as_json: bool, state: Path | None) -> int:
-    """Show how many devices each tenant owns, holds and has borrowed.
-
-    \b
-    brim tenants
-    brim tenants --json
-    """
-    views = client_of(state).tenants()
-    if as_json:
-        import msgspec
-
-        click.echo(json.dumps({"tenants": msgspec.to_builtins(views)}))
-        return EXIT_DONE
-    from brim.cli.tables import table
-
-    rows = [
-        (
-            v.tenant,
-            v.cohort,
-            v.guaranteed,
-            v.exclusive,
-            "" if v.limit is None else v.limit,
-            v.holds,
-            v.borrows,
-            v.jobs,
-        )
-        for v in views
-    ]
-    names = ("tenant", "cohort", "guaranteed", "exclusive", "limit", "holds", "borrows", "jobs")
-    click.echo(table(names, rows))
-    return EXIT_DONE

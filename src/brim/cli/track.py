@@ -1,6 +1,4 @@
-"""`--logger`, and `brim track`: a run's records sent to TensorBoard, MLflow, W&B or a logger of
-one's own.
-"""
+"""`brim track`: a run's records sent to TensorBoard, MLflow, W&B or a logger of one's own."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import click
 from brim.cli.usage import EXIT_DONE
 from brim.clock import monotonic, sleep
 from brim.errors import SpecError
+from brim.runs import completing
 from brim.runs.options import LOGGERS, STATE
 
 _INTERVAL = 0.5  # seconds between two looks at a run that is under way
@@ -19,7 +18,7 @@ _PATIENCE = 15.0  # seconds without a master after which a run that did not end 
 
 
 @click.command()
-@click.argument("run", required=False, metavar="[RUN]")
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
 @LOGGERS
 @STATE
 def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:

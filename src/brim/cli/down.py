@@ -1,0 +1,63 @@
+"""`brim down`: pause all jobs and stop the scheduler."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from brim.cli.handles import client_of
+from brim.cli.usage import EXIT_DONE
+from brim.errors import EnvironmentFault
+from brim.runs.options import STATE
+
+_TO_GO_DOWN = 120.0  # seconds
+_LOOK = 0.05
+
+
+@click.command()
+@click.option(
+    "--kill",
+    is_flag=True,
+    help="Kill the jobs' processes now instead of pausing them at their next step.",
+)
+@STATE
+def down(kill: bool, state: Path | None) -> int:
+    """Pause every job with a checkpoint and stop the scheduler; `brim up` continues them.
+
+    \b
+    brim down
+    brim down --kill      (jobs go on from their last checkpoints)
+
+    A scheduler that cannot write to its database ends alone; its jobs train on, unless you say
+    --kill.
+    """
+    from brim.client import default_state_dir
+    from brim.storage.contact import SCHEDULER_LOCK
+    from brim.storage.files import is_locked
+
+    state = (state or default_state_dir()).resolve()
+    client = client_of(state)
+    cluster = client.cluster()
+    views = [] if cluster.holds else client.jobs(unfinished=True)
+    running = [view.job for view in views if view.state == "running"]
+    client.down(kill=kill)
+    end = time.monotonic() + _TO_GO_DOWN
+    while is_locked(state / SCHEDULER_LOCK):
+        if time.monotonic() > end:
+            raise EnvironmentFault(
+                f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
+            )
+        time.sleep(_LOOK)
+    if cluster.holds:
+        how = "were killed" if kill else "train on"
+        click.echo(
+            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with "
+            "them",
+            err=True,
+        )
+        return EXIT_DONE
+    how = "killed" if kill else "suspended"
+    click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
+    return EXIT_DONE

@@ -1,0 +1,49 @@
+"""`brim resume`: continue a run, or let a job run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from brim.cli.handles import handle_of
+from brim.cli.usage import EXIT_DONE
+from brim.domain.job import WorkerRange
+from brim.runs import completing
+from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
+
+
+@click.command()
+@click.argument("run", metavar="RUN", shell_complete=completing.runs)
+@job_option("workers", default=None, help="How many workers from now on. [default: as before]")
+@job_option("servers", default=None, help="How many servers from now on. [default: as before]")
+@option("--listen", type=ADDRESS, help="Address at which other hosts can join. [default: none can]")
+@job_option("agents", default=None, help="Hosts to wait for before the first step. [default: 1]")
+@JSON
+@STATE
+def resume(
+    run: str,
+    workers: WorkerRange | None,
+    servers: int | None,
+    listen: str | None,
+    agents: int | None,
+    as_json: bool,
+    state: Path | None,
+) -> int:
+    """Continue RUN, which was paused or killed, from its last checkpoint, and follow it to its end.
+
+    \b
+    brim resume latest
+    brim resume latest --workers 8
+    brim resume flights-1      (a job of the scheduler, which decides when)
+
+    The file, the options and the working directory are those that the run was started with.
+    """
+    handle = handle_of(run, state, must=True)
+    ready = handle.resume(workers, servers=servers, listen=listen, agents=agents)
+    if ready is None:
+        click.echo(f"{handle.name}: may run again", err=True)
+        return EXIT_DONE
+    from brim.cli.follow import follow
+
+    return follow(ready, as_json=as_json)

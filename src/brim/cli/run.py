@@ -1,0 +1,37 @@
+"""`brim run`: run the user's own training loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from brim.cli.follow import follow
+from brim.runs import completing
+from brim.runs.options import JSON, given, option, run_options
+from brim.runs.starting import make_ready
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@run_options
+@JSON
+@option(
+    "--prints/--no-prints",
+    default=True,
+    help="Show what rank 0 prints, beside the progress; not with --json.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=completing.files)
+@click.pass_context
+def run(
+    ctx: click.Context, /, command: tuple[str, ...], prints: bool, as_json: bool, **values: Any
+) -> int:
+    """Run COMMAND, your own training loop that calls brim.join, on every worker.
+
+    \b
+    brim run --workers 4 -- python loop.py
+    brim run --workers 1:4 --faults "term rank 0 at step 20" -- python loop.py --lr 0.1
+
+    Put brim's options before the command. Without brim the same loop runs as: python loop.py
+    """
+    ready = make_ready(values, given(ctx), command=command)
+    return follow(ready, as_json=as_json, prints=prints)

@@ -1,0 +1,48 @@
+"""`brim tenants`: each tenant's quota, and what it holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from brim.cli.handles import client_of
+from brim.cli.usage import EXIT_DONE
+from brim.runs.options import STATE, option
+
+
+@click.command()
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@STATE
+def tenants(as_json: bool, state: Path | None) -> int:
+    """Show how many devices each tenant owns, holds and has borrowed.
+
+    \b
+    brim tenants
+    brim tenants --json
+    """
+    views = client_of(state).tenants()
+    if as_json:
+        import msgspec
+
+        click.echo(json.dumps({"tenants": msgspec.to_builtins(views)}))
+        return EXIT_DONE
+    from brim.cli.tables import table
+
+    rows = [
+        (
+            v.tenant,
+            v.cohort,
+            v.guaranteed,
+            v.exclusive,
+            "" if v.limit is None else v.limit,
+            v.holds,
+            v.borrows,
+            v.jobs,
+        )
+        for v in views
+    ]
+    names = ("tenant", "cohort", "guaranteed", "exclusive", "limit", "holds", "borrows", "jobs")
+    click.echo(table(names, rows))
+    return EXIT_DONE

@@ -1,0 +1,218 @@
+"""Options of a job: how each is written, read and checked, and what people are told of it.
+
+`JobSpec` declares one with each of its fields. The command line, the keywords of Python, the checks
+of a spec, and the rule of what a resumed run must keep are all made from these declarations.
+
+Pure: texts and values come in, values and `SpecError` go out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
+
+from brim.domain.quantities import parse_bytes, parse_duration
+from brim.errors import SpecError, did_you_mean
+
+LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
+LARGEST_SIZE = 1 << 60  # bytes
+
+
+def _right(value: Any, option: str) -> None:
+    """Nothing can be wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A sort of values.
+
+    Args:
+        metavar: stands for a value in help texts; empty for a switch.
+        read: makes a value of what somebody wrote, given the option as they named it; raises
+            SpecError.
+        check: raises SpecError for a value that cannot be, given the option's name.
+        words: all that can be written, where those are few.
+    """
+
+    metavar: str
+    read: Callable[[str, str], Any]
+    check: Callable[[Any, str], None] = _right
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option of a job.
+
+    Args:
+        kind: of its values.
+        help: what people are told of it.
+        flag: on the command line, such as `--workers`, or `--exact/--no-exact` for a switch.
+        shown: its default as people write it; None where it has none, or the help says it.
+        unset: the value of a spec in which nobody said; it stands for itself, and is not checked.
+        decides: the result depends on it, so that a run that is resumed must keep it.
+        scheduled: a job of a scheduler has it, too.
+        many: it can be repeated, and each value is `NAME=VALUE`.
+    """
+
+    kind: Kind
+    help: str
+    flag: str = ""
+    shown: Any = None
+    unset: Any = None
+    decides: bool = False
+    scheduled: bool = True
+    many: bool = False
+
+    @property
+    def named(self) -> str:
+        """The option in an error: as it is typed to change what is there by default."""
+        return self.flag.rpartition("/")[2]
+
+    def check(self, value: Any) -> None:
+        """Raises SpecError for a value that cannot be."""
+        if value is not None and value != self.unset:
+            self.kind.check(value, self.named)
+
+
+def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **about: Any) -> Any:
+    """Declare a field of a dataclass as an option.
+
+    Args:
+        default: as people write it: the help shows it.
+        unset: the field's value where nobody says; the help shows none.
+        about: the rest of an `Option`.
+    """
+    if default is not MISSING:
+        value = kind.read(default, "its default") if isinstance(default, str) else default
+        declared = Option(kind=kind, shown=default, **about)
+        return field(default=value, metadata={"option": declared})
+    declared = Option(kind=kind, unset=None if unset is MISSING else unset, **about)
+    return field(default=unset, metadata={"option": declared})
+
+
+def pairs(kind: Kind, **about: Any) -> Any:
+    """Declare a field of a dataclass as an option that is repeated, each value a `NAME=VALUE`."""
+    return field(default_factory=dict, metadata={"option": Option(kind=kind, many=True, **about)})
+
+
+def options_of(spec: type[Any]) -> Mapping[str, Option]:
+    """The options that a dataclass declares, by field."""
+    declared = {each.name: each.metadata.get("option") for each in fields(spec)}
+    return {
+        name: replace(each, flag=each.flag or f"--{name.replace('_', '-')}")
+        for name, each in declared.items()
+        if each is not None
+    }
+
+
+# Kinds ------------------------------------------------------------------------------------------
+
+
+def text(metavar: str) -> Kind:
+    """Words that are taken as they are."""
+    return Kind(metavar=metavar, read=lambda text, _: text)
+
+
+def whole(*, least: int, most: int = LARGEST_COUNT, metavar: str = "N", hint: str = "") -> Kind:
+    """Whole numbers.
+
+    Args:
+        hint: what to write instead; empty: the option with the least number that means something.
+    """
+
+    def read(text: str, option: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            _refuse(repr(text), f"a whole number from {least}", option)
+        return number
+
+    def check(number: int, option: str) -> None:
+        if number < least:
+            _refuse(str(number), f"a whole number from {least}", option)
+        if number > most:
+            _refuse(str(number), f"at most {most:,}", option)
+
+    def _refuse(got: str, need: str, option: str) -> None:
+        instead = hint or f"{option.split()[0]} {max(least, 1)}"
+        raise SpecError(option, got=got, need=need, hint=instead)
+
+    return Kind(metavar=metavar, read=read, check=check)
+
+
+def choice(*words: str) -> Kind:
+    """One of a few words."""
+
+    def check(word: str, option: str) -> None:
+        if word not in words:
+            raise SpecError(
+                option,
+                got=repr(word),
+                need="one of " + ", ".join(words),
+                hint=did_you_mean(word, words),
+            )
+
+    def read(text: str, option: str) -> str:
+        check(text, option)
+        return text
+
+    return Kind(metavar="|".join(words), read=read, check=check, words=words)
+
+
+def _read_number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        hint = f"{option.split()[0]} 1.0"
+        raise SpecError(option, got=repr(text), need="a number", hint=hint) from None
+
+
+def _check_number(number: float, option: str) -> None:
+    if not 0 < number < float("inf"):
+        hint = "leave it out for none"
+        raise SpecError(option, got=f"{number:g}", need="a number above 0", hint=hint)
+
+
+def _read_duration(text: str, option: str) -> float:
+    return parse_duration(text, field=option)
+
+
+def _check_duration(seconds: float, option: str) -> None:
+    if not 0 < seconds < float("inf"):
+        raise SpecError(option, got=f"{seconds:g}", need="a duration above 0", hint=f"{option} 3s")
+
+
+def _read_duration_or_never(text: str, option: str) -> float | None:
+    return None if text.strip() in ("none", "0") else parse_duration(text, field=option)
+
+
+def size(*, least: int = 1, hint: str, none: bool = False) -> Kind:
+    """Numbers of bytes, which people write with a unit.
+
+    Args:
+        hint: a size that will do.
+        none: the word `none` stands for no limit.
+    """
+    above = f"at least {least >> 20} MiB" if least > 1 else "a size above 0"
+
+    def read(text: str, option: str) -> int | None:
+        return None if none and text.strip() == "none" else parse_bytes(text, field=option)
+
+    def check(number: int, option: str) -> None:
+        if not least <= number <= LARGEST_SIZE:
+            need = f"{above}, and at most {LARGEST_SIZE >> 40:,} TiB"
+            raise SpecError(option, got=f"{number:,} bytes", need=need, hint=f"{option} {hint}")
+
+    return Kind(metavar="SIZE|none" if none else "SIZE", read=read, check=check)
+
+
+SWITCH = text("")
+NUMBER = Kind(metavar="X", read=_read_number, check=_check_number)
+DURATION = Kind(metavar="DURATION", read=_read_duration, check=_check_duration)
+DURATION_OR_NEVER = Kind(
+    metavar="DURATION|none", read=_read_duration_or_never, check=_check_duration
+)

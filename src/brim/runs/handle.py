@@ -1,0 +1,501 @@
+"""A run, or a job of a scheduler, as one thing that people look at, change and wait for.
+
+Every verb of the command line that takes a RUN, and `brim.Run`, ask a `Handle`. It is the only place
+where a run and a job are told apart.
+
+What reads records is imported where it is used: that takes longer than a scheduler to answer.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from brim import client
+from brim.client import Client, jobs_dir, named_scheduler
+from brim.domain.job import WorkerRange
+from brim.domain.quantities import counted
+from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.runs.directories import LATEST, RUNS, find_run, holds_run, not_begun
+from brim.runs.in_words import describe_job, describe_run
+from brim.runs.starting import Ready, make_ready_again
+from brim.telemetry.logs import Tail
+from brim.wire.cluster import JobView
+
+if TYPE_CHECKING:
+    from brim.telemetry.history import RunHistory, RunReader
+
+
+_LOOK = 0.2  # seconds between two looks at a run that somebody waits for
+_ENDLESS = float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """What a look at a run or a job shows.
+
+    Args:
+        facts: the fields of `brim status --json`.
+        text: the same for people.
+        warning: what is wrong around it; empty where nothing is.
+    """
+
+    facts: dict[str, Any]
+    text: str
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a run or a job ended.
+
+    Args:
+        state: `done`, `suspended`, `failed`, `died`, `cancelled` or `refused`.
+        facts: the fields of `--json`.
+        summary: docs/reference/summary.md; empty where nobody wrote one.
+        why: a sentence about an end that is not a good one, or nothing.
+        error: the same as an exception; None for an end that is a good one.
+    """
+
+    state: str
+    facts: dict[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
+    error: BrimError | None = None
+
+
+class Handle(abc.ABC):
+    """What people can ask of a run, and of a job.
+
+    Args:
+        name: what people call it.
+
+    Attributes:
+        ended_by: the verb that ends it.
+    """
+
+    ended_by = "suspend"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._reader: RunReader | None = None
+
+    @property
+    @abc.abstractmethod
+    def run_dir(self) -> Path:
+        """The directory with its records; that of a job may be on another host."""
+
+    def history(self) -> RunHistory:
+        """Return what its records say by now, with every step."""
+        if self._reader is None:
+            from brim.telemetry.history import RunReader
+
+            self._reader = RunReader(self.run_dir)
+        self._reader.poll()
+        return self._reader.history
+
+    def job(self) -> JobView | None:
+        """Return the scheduler's view of a job; None for a run."""
+        return None
+
+    @abc.abstractmethod
+    def state(self) -> str:
+        """Return its state now, in a word."""
+
+    @abc.abstractmethod
+    def look(self) -> Sight:
+        """Return all that `brim status` shows.
+
+        Raises:
+            SpecError: it has not begun, and nobody prepares it.
+        """
+
+    @abc.abstractmethod
+    def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
+        """Ask for other workers or servers; returns what was asked for, as a part of a sentence.
+
+        Args:
+            workers: None for as many as before.
+            servers: None for as many as before.
+
+        Raises:
+            SpecError: neither is given, or something that only a run or only a job can have.
+            EnvironmentFault: it is not running.
+        """
+
+    @abc.abstractmethod
+    def suspend(self) -> str:
+        """Pause it with a checkpoint at its next step; returns what continues it, as a part of a
+        sentence.
+
+        Raises:
+            EnvironmentFault: it is not running.
+        """
+
+    @abc.abstractmethod
+    def resume(
+        self,
+        workers: WorkerRange | None = None,
+        *,
+        servers: int | None = None,
+        agents: int | None = None,
+        listen: str | None = None,
+    ) -> Ready | None:
+        """Let it go on from its last checkpoint.
+
+        Args:
+            workers: None for as many as before.
+            servers: None for as many as before; of a run alone, and so are the others.
+            agents: hosts to wait for; None for one.
+            listen: `HOST:PORT` at which other hosts can join; None for this host alone.
+
+        Returns:
+            What the caller starts and follows; None for a job, which its scheduler starts.
+
+        Raises:
+            SpecError: it cannot go on, or not with these.
+        """
+
+    @abc.abstractmethod
+    def cancel(self) -> None:
+        """End a job for good.
+
+        Raises:
+            SpecError: it is a run.
+        """
+
+    @abc.abstractmethod
+    def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+        """Yield what its processes printed, as (worker, line).
+
+        Args:
+            worker: only the lines of this worker; empty for all.
+            follow: go on until it ends.
+
+        Raises:
+            SpecError: that worker has no log.
+        """
+
+    @abc.abstractmethod
+    def wait(self, timeout: float = _ENDLESS) -> Ending:
+        """Return how it ended, once it has.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            TimeoutError: it has not ended after that time.
+        """
+
+
+def handle_of(
+    name: str | None,
+    state: Path | None = None,
+    *,
+    must: bool = False,
+    notice: Callable[[str], None] | None = None,
+) -> Handle:
+    """Find the run or the job that a name is of.
+
+    Args:
+        name: a path, a name under `runs`, or the id of a job; None for the latest run.
+        state: state directory of the scheduler; None for the usual place.
+        must: only the scheduler can do what is asked of one of its jobs, so it has to answer; else
+            the records of such a job are looked at without it.
+        notice: is told where a scheduler has to be waited for, or does not answer; see `Client`.
+
+    Raises:
+        SpecError: there is no such run or job, or the environment names no token for its scheduler.
+        EnvironmentFault: the scheduler must answer and does not, or the one that the environment
+            names does not.
+    """
+    scheduler = _scheduler_of(name, state, must=must, notice=notice)
+    if scheduler is not None:
+        return JobHandle(scheduler, name or "")
+    return RunHandle(find_run(name, state=state))
+
+
+def _scheduler_of(
+    name: str | None, state: Path | None, *, must: bool, notice: Callable[[str], None] | None
+) -> Client | None:
+    """The scheduler of this host, or the one that the environment names, where `name` is one of its
+    jobs, and no run here.
+    """
+    if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
+        return None
+    named = state is None and bool(named_scheduler())
+    scheduler: Client | None = None
+    try:
+        scheduler = Client(state, notice=notice)
+        return scheduler if _has(scheduler, name) else None
+    except EnvironmentFault as error:
+        if named:
+            raise
+        if must and (jobs_dir(state) / name).is_dir():
+            raise EnvironmentFault(f"{name} is a job of a scheduler; {error}") from error
+        if scheduler is not None and notice is not None:
+            notice(str(error))  # it runs; its job's records are looked at without it
+        return None
+
+
+def _has(scheduler: Client, job: str) -> bool:
+    try:
+        scheduler.job(job)
+    except SpecError:
+        return False
+    return True
+
+
+class RunHandle(Handle):
+    """A run without a scheduler: its records say what was, its master what is."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(str(run_dir))
+        self._run_dir = run_dir
+
+    @property
+    def run_dir(self) -> Path:
+        return self._run_dir
+
+    def _ask(self) -> dict[str, Any] | None:
+        """What its master knows beyond the records; None where there is none."""
+        try:
+            return client.status(self._run_dir)
+        except EnvironmentFault:
+            return None
+
+    def state(self) -> str:
+        from brim.runs.outcome import state_of
+
+        alive = self._ask() is not None
+        history = self.history()
+        return "starting" if alive and history.started is None else state_of(history, alive=alive)
+
+    def look(self) -> Sight:
+        from brim.runs.outcome import facts_of, state_of
+
+        live = self._ask()
+        history = _last_of_records(self._run_dir)
+        about = {**(live or {}), "run": self.name}
+        if history.started is None:
+            if live is None:
+                raise not_begun(self._run_dir)
+            text = f"{self.name}: starting, no worker is ready yet"
+            return Sight(facts={**about, "state": "starting"}, text=text)
+        facts = {
+            **about,
+            "state": state_of(history, alive=live is not None),
+            **facts_of(history),
+        }
+        return Sight(facts=facts, text="\n".join(describe_run(facts, history)))
+
+    def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
+        _check_something(self.name, workers, servers)
+        if workers is not None and workers.minimum != workers.maximum:
+            need = "one number: only the scheduler decides within a range"
+            hint = f"brim resize {self.name} {workers.maximum}"
+            raise SpecError("WORKERS", got=repr(str(workers)), need=need, hint=hint)
+        client.resize(self._run_dir, workers.maximum if workers else 0, servers=servers)
+        wanted = [counted(workers.maximum, "worker")] if workers else []
+        wanted += [counted(servers, "server")] if servers is not None else []
+        return f"going to {' and '.join(wanted)}"
+
+    def suspend(self) -> str:
+        client.suspend(self._run_dir)
+        return f"suspending at the next step; brim resume {self.name} continues it"
+
+    def resume(
+        self,
+        workers: WorkerRange | None = None,
+        *,
+        servers: int | None = None,
+        agents: int | None = None,
+        listen: str | None = None,
+    ) -> Ready:
+        return make_ready_again(
+            self._run_dir, workers=workers, servers=servers, agents=agents or 1, listen=listen
+        )
+
+    def cancel(self) -> None:
+        got = f"{self.name}, a run without a scheduler"
+        raise SpecError("JOB", got=got, need="a job", hint=f"brim suspend {self.name}")
+
+    def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+        tail = Tail(self._run_dir, worker)
+        while True:
+            # Asked first: what it printed at its very end is read as well.
+            ended = not follow or self._ask() is None
+            while lines := tail.fresh():
+                yield from lines
+            if ended:
+                return
+            time.sleep(_LOOK)
+
+    def wait(self, timeout: float = _ENDLESS) -> Ending:
+        from brim.runs.outcome import error_of, state_of, summary_of
+
+        end = time.monotonic() + timeout
+        while self._ask() is not None:
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
+            time.sleep(_LOOK)
+        history = self.history()
+        state, summary = state_of(history, alive=False), summary_of(history, self._run_dir)
+        error = error_of(history, self._run_dir)
+        return Ending(
+            state=state,
+            facts=summary,
+            summary=summary,
+            why="" if error is None else str(error),
+            error=error,
+        )
+
+
+class JobHandle(Handle):
+    """A job: its scheduler is asked."""
+
+    ended_by = "cancel"
+
+    def __init__(self, scheduler: Client, job: str) -> None:
+        super().__init__(job)
+        self._scheduler = scheduler
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.job().run)
+
+    def job(self) -> JobView:
+        return self._scheduler.job(self.name)
+
+    def state(self) -> str:
+        return self.job().state
+
+    def look(self) -> Sight:
+        from brim.runs.outcome import facts_of
+
+        view, cluster = self.job(), self._scheduler.cluster()
+        history = _last_of_records(Path(view.run))
+        facts = fields_of(view)
+        if history.started:
+            facts["progress"] = facts_of(history)
+        return Sight(
+            facts=facts,
+            text="\n".join(describe_job(view, cluster, history)),
+            warning="" if view.has_ended else cluster.problem,
+        )
+
+    def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
+        _check_something(self.name, workers, servers)
+        self._check_none(servers=servers)
+        assert workers is not None
+        self._scheduler.resize(self.name, workers)
+        return f"may have {workers} workers"
+
+    def suspend(self) -> str:
+        self._scheduler.suspend(self.name)
+        return f"suspending at the next step; brim resume {self.name} lets it run again"
+
+    def resume(
+        self,
+        workers: WorkerRange | None = None,
+        *,
+        servers: int | None = None,
+        agents: int | None = None,
+        listen: str | None = None,
+    ) -> None:
+        self._check_none(servers=servers, agents=agents, listen=listen)
+        if workers is not None:
+            self._scheduler.resize(self.name, workers)
+        self._scheduler.resume(self.name)
+
+    def _check_none(
+        self,
+        *,
+        servers: int | None = None,
+        agents: int | None = None,
+        listen: str | None = None,
+    ) -> None:
+        """Raises SpecError where something is given that only a run can be told."""
+        for option, got, need in (
+            ("--ps", servers, "a job has the servers that it was submitted with"),
+            ("--agents", agents, "a job runs where its scheduler places it"),
+            ("--listen", listen, "a job runs where its scheduler places it"),
+        ):
+            if got is not None:
+                need = f"a run without a scheduler: {need}"
+                raise SpecError(option, got=str(got), need=need, hint=f"leave out {option}")
+
+    def cancel(self) -> None:
+        self._scheduler.cancel(self.name)
+
+    def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
+        return self._scheduler.logs(self.name, worker=worker, follow=follow)
+
+    def wait(self, timeout: float = _ENDLESS) -> Ending:
+        view = self._scheduler.wait(self.name, timeout=timeout)
+        if not view.has_ended:
+            raise TimeoutError(f"{self.name} is {view.state} after {timeout:g} s")
+        return ending_of(view)
+
+
+def ending_of(view: JobView) -> Ending:
+    """How a job that has ended did so."""
+    because = ": ".join(part for part in (view.reason, view.detail) if part)
+    why = because if view.state == "refused" else view.problem
+    return Ending(
+        state=view.state,
+        facts=fields_of(view),
+        summary=view.summary,
+        why=why,
+        error=None if view.state == "done" else _error_of(view, why or view.detail),
+    )
+
+
+def _error_of(view: JobView, why: str) -> BrimError:
+    """Why a job did not end well: as its records have it, where they are on this host."""
+    from brim.runs.outcome import error_of, spec_error_in
+    from brim.telemetry.history import read_history
+
+    if view.state == "failed":
+        with contextlib.suppress(OSError):
+            history = read_history(Path(view.run))
+            known = error_of(history, Path(view.run)) if history.failed else None
+            if known is not None:
+                return known
+        # What is wrong with a job that never began can be mended by its user.
+        wrong = spec_error_in(view.problem) if view.step == 0 else None
+        if wrong is not None and wrong.hint:
+            return wrong
+    return EnvironmentFault(f"{view.job}: {view.state}{f': {why}' if why else ''}")
+
+
+def fields_of(view: JobView) -> dict[str, Any]:
+    """The job, with the fields of `brim train --json` beside its own."""
+    fields: dict[str, Any] = msgspec.to_builtins(view)
+    return {**fields.pop("summary"), **fields}
+
+
+def _last_of_records(run_dir: Path) -> RunHistory:
+    """What records say without all their steps; nothing where they cannot be found here."""
+    from brim.telemetry.history import RunReader
+
+    reader = RunReader(run_dir, keep_steps=False)
+    reader.poll()
+    return reader.history
+
+
+def _check_something(name: str, workers: WorkerRange | None, servers: int | None) -> None:
+    if workers is None and servers is None:
+        raise SpecError(
+            "WORKERS",
+            got="nothing",
+            need="a number of workers, or --ps N",
+            hint=f"brim resize {name} 4",
+        )

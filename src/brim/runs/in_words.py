@@ -1,0 +1,148 @@
+"""Runs and jobs in words: the lines of `brim status` and the columns of `brim jobs`.
+
+Records are read by what takes longer to import than a scheduler to answer: only whoever has some
+waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from brim.domain.course import deadline_kept
+from brim.domain.quantities import format_bytes
+from brim.runs.times import clock_time
+
+if TYPE_CHECKING:
+    from brim.telemetry.history import RunHistory
+    from brim.wire.cluster import ClusterView, JobView
+
+
+def columns_of(cluster: ClusterView) -> dict[str, Callable[[JobView], str]]:
+    """The columns of `brim jobs`, by title."""
+    return {
+        "job": lambda view: view.job,
+        "state": _state_of,
+        "tenant": lambda view: view.tenant,
+        "workers": _workers_of,
+        **({"on": _nodes_of} if len(cluster.nodes) > 1 else {}),
+        "steps": _steps_of,
+        "deadline": _deadline_of,
+        "finish": _finish_of,
+    }
+
+
+def describe_run(known: Mapping[str, Any], history: RunHistory) -> list[str]:
+    """The lines of `brim status` for a run.
+
+    Args:
+        known: its facts, as `--json` prints them.
+    """
+    from brim.telemetry.history import describe_event, describe_staleness
+
+    loss = f"loss {known['loss']:.4f}" if known["loss"] is not None else "no step yet"
+    training = (
+        f" · epoch {known['epoch']}/{known['epochs']} · {loss}" if history.verb == "train" else ""
+    )
+    lines = [
+        f"{known['run']}: {known['state']}",
+        f"step {known['step']:,}/{known['steps']:,}{training} · {known['samples_per_second']:,.0f} "
+        "samples/s",
+    ]
+    if history.staleness:
+        lines.append(
+            f"asynchronous, at most {history.ahead} ahead: {describe_staleness(history.staleness)}"
+        )
+    if known["state"] == "running":
+        uneven = history.round is not None and history.round.is_uneven
+        names = [
+            f"{each['worker']} {each['state']}"
+            + (f" (share {each['share']})" if uneven and each["share"] else "")
+            for each in known["workers"]
+            if not each["serves"]
+        ]
+        lines.append(f"world size {known['world_size']}: " + ", ".join(names))
+        servers = [
+            f"{each['worker']} {each['state']}" for each in known["workers"] if each["serves"]
+        ]
+        if servers:
+            lines.append(f"servers {known['servers']}: " + ", ".join(servers))
+    for table in known["tables"]:
+        rates = (
+            f"{table['rows_read_per_second']:,.0f} rows/s read, "
+            f"{table['rows_changed_per_second']:,.0f} changed"
+        )
+        hot = ", ".join(f"{each['id']} ({each['lookups']})" for each in table["hottest"][:3])
+        lines.append(
+            f"table {table['name']}: {table['rows']:,} × {table['dim']}, "
+            f"{format_bytes(table['bytes'])} · {rates}" + (f" · hottest ids {hot}" if hot else "")
+        )
+    told = [(event.at, describe_event(event, history)) for event in history.events]
+    lines += [f"  {clock_time(at)} {text}" for at, text in [each for each in told if each[1]][-5:]]
+    return lines
+
+
+def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> list[str]:
+    """The lines of `brim status` for a job.
+
+    Args:
+        history: what its records say, as far as they can be read here.
+    """
+    promise = f", {_deadline_of(view)}" if view.deadline is not None else ""
+    on = f" on {_nodes_of(view)}" if len(cluster.nodes) > 1 and view.nodes else ""
+    noun = "worker" if _workers_of(view) == "1" else "workers"
+    workers = "" if view.has_ended else f", {_workers_of(view)} {noun}{on}"
+    lines = [
+        f"{view.job}: {_state_of(view)}{workers}, step {_steps_of(view)}{promise}",
+        f"records in {view.run}",
+    ]
+    if view.reason:
+        lines.append(f"{view.reason}: {view.detail}")
+    if view.finish is not None:
+        lines.append(f"finish: {_finish_of(view)} if nothing changes")
+    if view.problem:
+        lines.append(view.problem)
+    if history.steps and not view.has_ended:
+        from brim.runs.plain import describe_progress
+
+        lines.append(describe_progress(history.steps[-1], history))
+        names = [
+            f"{life.worker} {life.state}" for life in history.workers.values() if life.until is None
+        ]
+        lines += [f"workers: {', '.join(names)}"] if names else []
+    return lines
+
+
+def _state_of(view: JobView) -> str:
+    wish = {"hold": "held", "cancel": "to be cancelled"}.get(view.wish, "")
+    return f"{view.state} ({wish})" if wish and not view.has_ended else view.state
+
+
+def _workers_of(view: JobView) -> str:
+    now = str(view.workers) if view.workers == view.planned else f"{view.workers} to {view.planned}"
+    return "" if view.has_ended else now
+
+
+def _nodes_of(view: JobView) -> str:
+    """Its nodes, each with its number of workers where there are several."""
+    several = len(view.nodes) > 1
+    return ", ".join(f"{node}: {count}" if several else node for node, count in view.nodes.items())
+
+
+def _steps_of(view: JobView) -> str:
+    return f"{view.step:,}/{view.steps:,}" if view.steps else f"{view.step:,}"
+
+
+def _deadline_of(view: JobView) -> str:
+    if view.deadline is None:
+        return ""
+    unjudged = "not judged" if view.has_ended else "not judged yet"
+    word = "promised" if view.promised else "not promised" if view.judged else unjudged
+    kept = deadline_kept(view.deadline, view.ended) if view.state == "done" else None
+    told = {True: ", kept", False: ", not kept", None: ""}[kept]
+    return f"{clock_time(view.deadline)} {word}{told}"
+
+
+def _finish_of(view: JobView) -> str:
+    when = view.ended if view.has_ended else view.finish
+    return clock_time(when) if when is not None else ""
