@@ -2,12 +2,12 @@
 
 ```
 BrimError
-├── SpecError          the user: a spec, a flag, a file or its data is wrong; nothing was started
-(exit 2) ├── UserCodeError      the user: their model, loss or dataset raised; carries their
-traceback (exit 1) ├── EnvironmentFault   the environment: a host, disk or network failed
-(`retryable`: try again?) │   └── StorageFault   what a scheduler remembers cannot be read, or
-nothing can be added to it now ├── ProtocolError      a peer: it sent what no peer of this version
-sends └── InternalError      us: an invariant of brim does not hold
+├── SpecError          the user: a spec, a flag, a file or its data is wrong (exit 2)
+├── UserCodeError      the user: their model, loss or dataset raised; has their traceback (exit 1)
+├── EnvironmentFault   the environment: a host, disk or network failed (`retryable`: try again?)
+│   └── StorageFault   what a scheduler remembers cannot be read, or nothing can be added to it
+├── ProtocolError      a peer: it sent what no peer of this version sends
+└── InternalError      us: an invariant of brim does not hold
 ```
 """
 

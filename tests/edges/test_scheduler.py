@@ -25,6 +25,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+import brim as brim_package
 from brim import client as client_module
 from brim.backends.live import LiveBackend
 from brim.backends.processes import Launch
@@ -168,6 +169,41 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
     assert events[-1] == "done"
     with pytest.raises(EnvironmentFault, match="job-1 is done"):
         client.cancel("job-1")
+
+
+def test_a_job_has_one_handle_on_the_command_line_and_in_python(served: Served) -> None:
+    client = served.client
+    job = brim_package.Run(client.submit(ask()).job)
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    assert (job.status, job.job.workers, str(job.path)) == ("running", 8, client.job("job-1").run)
+    job.resize("1:4")
+    until(lambda: client.job("job-1").workers == 4, "4 workers")
+    assert brim("resize", "job-1", "2:5").stderr == "job-1: may have 2:5 workers\n"
+    assert (client.job("job-1").minimum, client.job("job-1").maximum) == (2, 5)
+    for pause in (job.suspend, lambda: brim("suspend", "job-1")):
+        pause()
+        until(lambda: client.job("job-1").state == "suspended", "its suspension")
+        assert brim("resume", "job-1", "--workers", "1:3").stderr == "job-1: may run again\n"
+        until(lambda: client.job("job-1").workers == 3, "its return, with other workers")
+        job.resize("1:6")
+    refused = brim("resume", "job-1", "--ps", "2")
+    assert refused.exit_code == 2
+    assert "--ps: got 2, need a run without a scheduler" in refused.stderr
+    for call, field in (
+        (lambda: job.resize(ps=2), "ps="),
+        (lambda: job.resize(), "workers="),
+        (lambda: job.resume(ps=2), "ps="),
+    ):
+        with pytest.raises(SpecError) as raised:
+            call()
+        assert raised.value.field == field
+    with pytest.raises(TimeoutError, match="job-1 is running after 0 s"):
+        job.wait(timeout=0)
+    served.processes.end("job-1", "done", summary={"exit": "done", "weights_sha256": "ab"})
+    assert job.wait(timeout=10.0) is job
+    waited = brim("status", "job-1", "--wait", "--json")
+    assert waited.exit_code == 0
+    assert json.loads(waited.stdout)["weights_sha256"] == "ab"
 
 
 def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import brim
 from brim.cli.__main__ import cli
 from brim.domain.job import JobSpec
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from recorded_run import RecordedRun
 
 GOOD = """
@@ -80,7 +81,9 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Result, FakeRu
     def run(script: Script, *words: str, **environment: str) -> tuple[Result, FakeRuntime]:
         runtime = FakeRuntime(script)
         monkeypatch.setattr("brim.backends.local.start", runtime.start)
-        arguments = words if words[:1] == ("run",) else ("train", "flights.py", *words)
+        arguments = (
+            words if words[:1] in (("run",), ("resume",)) else ("train", "flights.py", *words)
+        )
         return CliRunner().invoke(cli, arguments, env=environment), runtime
 
     return run
@@ -357,3 +360,69 @@ def test_every_verb_teaches_with_an_example(verb: str) -> None:
 
 def test_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout.startswith("brim 0.")
+
+
+def test_from_python_a_run_says_how_to_join_it_and_leaves_its_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def listens(run: RecordedRun) -> Iterator[int | None]:
+        yield None
+        (run.run_dir / "master.json").write_text(
+            '{"address": "10.0.0.7:4000", "token": "t0", "pid": 1}'
+        )
+        yield None
+        yield from to_the_end(run)
+
+    monkeypatch.setattr("brim.backends.local.start", FakeRuntime(listens).start)
+    run = brim.train("flights.py", listen="10.0.0.7:0")
+    said = capsys.readouterr().err
+    assert said.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
+    assert f"starting 1 worker for {run.path}" in said
+    assert (run.path / "report.html").is_file()
+
+
+def test_a_loop_of_ones_own_is_heard_when_it_is_resumed_too(train: Any) -> None:
+    def prints(run: RecordedRun) -> Iterator[int | None]:
+        run.begin()
+        (run.run_dir / "logs").mkdir()
+        with open(run.run_dir / "logs" / "w0.log", "a") as log:
+            log.write("first life\n")
+        run.train(2)
+        run.end("suspended")
+        yield 0
+
+    def rest(run: RecordedRun) -> Iterator[int | None]:
+        run.step, run.round = 2, 1
+        run.begin()
+        run.restore(2)
+        with open(run.run_dir / "logs" / "w0.log", "a") as log:
+            log.write("second life\n")
+        run.train_to_end()
+        run.end()
+        yield 0
+
+    _, first = train(prints, "run", "--", "python", "loop.py")
+    result, _ = train(rest, "resume", str(first.run_dir))
+    assert result.exit_code == 0, result.output
+    assert "second life" in result.stderr
+    assert "first life" not in result.stderr
+
+
+def test_who_waits_for_a_run_hears_how_it_ended(train: Any) -> None:
+    _, runtime = train(to_the_end)
+    waited = CliRunner().invoke(cli, ["status", "--wait", "--json"])
+    assert waited.exit_code == 0, waited.output
+    assert json.loads(waited.stdout)["run"] == str(runtime.run_dir)
+
+    def fails(run: RecordedRun) -> Iterator[int | None]:
+        run.begin()
+        run.events.append("failed", who="environment", message="the disk is full", trace="")
+        run.end("failed")
+        yield 1
+
+    _, runtime = train(fails)
+    waited = CliRunner().invoke(cli, ["status", "--wait"])
+    assert waited.exit_code == 1
+    assert waited.stderr == f"{runtime.run_dir}: failed: the disk is full\n"
+    with pytest.raises(EnvironmentFault, match="the disk is full"):
+        brim.Run().wait()

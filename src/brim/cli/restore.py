@@ -30,8 +30,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
 
     \b
     brim restore brim-2026-11-22.tar.gz && brim up
-    brim restore brim-2026-11-22.tar.gz --force      (the present database is kept in
-    before-restore-…)
+    brim restore brim-2026-11-22.tar.gz --force      (what is there goes to before-restore-…)
 
     Unfinished jobs continue from their checkpoints if their run directories are there, and begin
     anew if not.

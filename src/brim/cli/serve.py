@@ -59,8 +59,8 @@ def serve(
     \b
     brim export latest --output versions/1 --format bundle
     brim serve versions
-    curl http://127.0.0.1:PORT/predict -H 'Content-Type: application/json' -d '{"rows": [{"color":
-    "red"}]}'
+    curl http://127.0.0.1:PORT/predict -H 'Content-Type: application/json' \\
+        -d '{"rows": [{"color": "red"}]}'
 
     A directory is watched: a newer bundle, or a delta for the version that is served, takes over
     once it is there, and no request is lost. GET /health, /version and /metrics tell how it is.

@@ -29,8 +29,8 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
     It is shown once; the tenant's last token stops working.
 
     \b
-    brim token ads --output ads.token     (give the file to the tenant, who sets BRIM_TOKEN_FILE to
-    its path) brim token ads --revoke
+    brim token ads --output ads.token     (the tenant gets the file: BRIM_TOKEN_FILE names it)
+    brim token ads --revoke
     """
     from brim.storage.files import write_through
 

@@ -65,9 +65,8 @@ def up(
     brim up
     brim up --cluster cluster.yaml
     brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
-    brim up --listen 0.0.0.0:4000      (other hosts may connect, with the token in the state
-    directory) brim up --env HF_HOME              (jobs have PATH and the like, what is named here,
-    and their own --env)
+    brim up --listen 0.0.0.0:4000   (other hosts can connect, with the state directory's token)
+    brim up --env HF_HOME           (jobs have PATH and the like, this, and their own --env)
     """
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir

@@ -1,12 +1,12 @@
 """Who is in the job: the state machine that names rounds, members and ranks. Pure.
 
 ```
-            process started        connected, warm          named in a round
- (nothing) ───────────────▶ STARTING ─────────▶ READY ───────────────────────▶ ACTIVE
-                               │                  │               wanted after all ▲ │ told or asked
-                               to leave ▼ dies             ▼ dies, or not needed            │ ▼
-                             (gone) ◀─────────────┴──────── dies ────────── LEAVING ──▶ dismissed at
-                             a boundary
+         process started     connected, warm        named in a round
+ (nothing) ─────────▶ STARTING ──────▶ READY ──────────────────────▶ ACTIVE
+                         │               │           wanted after all ▲ │ told or asked to leave
+                         ▼ dies          ▼ dies, or not needed        │ ▼
+                       (gone) ◀──────────┴──────── dies ────────── LEAVING ──▶ dismissed at
+                                                                               a boundary
 ```
 
 A member that dies in a round ends that round at once: the survivors are given a new one and redo
