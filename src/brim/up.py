@@ -22,6 +22,7 @@ from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.errors import BrimError, SpecError, StorageFault
+from brim.log import write_to_stderr
 from brim.process import be_called
 from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.lives import Lives
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--cluster", type=Path)
     settings = msgspec.convert(vars(parser.parse_args()), Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    write_to_stderr(usual="warning")
     if os.geteuid() == 0:
         # what is done with the rights of a tenant's account is not done with our groups'
         os.setgroups([])

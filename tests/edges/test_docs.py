@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import brim
+from brim.domain.job import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -116,3 +117,10 @@ def _seconds(*words: str) -> float:
     started = time.perf_counter()
     subprocess.run([sys.executable, *words], check=True, capture_output=True, timeout=60)
     return time.perf_counter() - started
+
+
+def test_the_options_that_a_resumed_run_keeps_are_named() -> None:
+    page = _words(ROOT / "docs" / "reference" / "command-line.md")
+    named = page.partition("cannot change: the file or command,")[2].partition(".\n")[0]
+    kept = {each.named for each in OPTIONS.values() if each.decides}
+    assert set(re.findall(r"`(--[\w-]+)`", named)) == kept

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from brim.log import VARIABLE
+
 # Where programs, libraries and people's files are, and how text is written. No proxy: it may
 # contain a password.
 _NAMES = frozenset(
@@ -22,6 +24,7 @@ _NAMES = frozenset(
             "TMPDIR",
             "TERM",
             "HOSTNAME",
+            VARIABLE,
         ),
         *(
             "LD_LIBRARY_PATH",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 import brim
 from brim.cli.usage import Verbs
+from brim.domain.options import choice
+from brim.log import LEVELS, VARIABLE, write_to_stderr
+from brim.runs.values import Value
 
 # group -> verb -> one line of help; each verb is in the module of its name
 _VERBS: dict[str, dict[str, str]] = {
@@ -69,6 +74,26 @@ brim VERB --help explains a verb, with examples.
 """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None:
+    """Log from a level on, in this process and in those that it starts."""
+    if level and not ctx.resilient_parsing:
+        os.environ[VARIABLE] = level
+        write_to_stderr(level)
+
+
+cli = click.option(
+    "--log-level",
+    type=Value(choice(*LEVELS)),
+    metavar="|".join(LEVELS),
+    envvar=VARIABLE,
+    expose_value=False,
+    is_eager=True,
+    callback=_log_from,
+    help="Log from this level on: the scheduler's cycles, the rounds of runs, failures. [default: "
+    "none; also BRIM_LOG]",
+)(cli)
 cli = click.version_option(
     brim.__version__, "--version", "-V", prog_name="brim", message="%(prog)s %(version)s"
 )(cli)

@@ -17,9 +17,10 @@ from brim.domain.options import choice
 from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs import completing
-from brim.runs.options import STATE, Value, option
+from brim.runs.options import STATE, option
 from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
+from brim.runs.values import Value
 from brim.storage.places import absolute
 
 if TYPE_CHECKING:

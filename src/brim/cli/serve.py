@@ -14,8 +14,9 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.errors import SpecError
 from brim.runs import completing
-from brim.runs.options import ADDRESS, Value, option
+from brim.runs.options import ADDRESS, option
 from brim.runs.starting import require_train_extra
+from brim.runs.values import Value
 from brim.storage.contact import token_in
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
+from brim.log import write_to_stderr
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records
@@ -116,6 +117,7 @@ def main() -> None:
     settings = msgspec.convert(vars(arguments), Settings)
     die_with_parent(arguments.keeper)  # nobody could find one that takes the journal now
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    write_to_stderr()
     be_called(MASTER)
     try:
         asyncio.run(serve(settings, token=os.environ["BRIM_TOKEN"]))

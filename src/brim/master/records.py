@@ -5,6 +5,7 @@ which follow from it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import assert_never
@@ -14,6 +15,7 @@ import msgspec
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
+from brim.log import LogLine
 from brim.master.decisions import Decisions, Effect, Record, Secure
 from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
 from brim.master.state import State, freeze, thaw
@@ -28,6 +30,14 @@ Begin = Callable[[int, Before], Began]
 # bytes of a journal before it is put more briefly: its replay takes about a second
 _LONGEST = 16 << 20
 _steps = msgspec.json.Decoder(StepRecord)
+_log = logging.getLogger(__name__)
+_LEVELS = {
+    "round": logging.INFO,
+    "lost": logging.WARNING,  # a worker
+    "warning": logging.WARNING,
+    "failed": logging.ERROR,
+}
+_NOT_LOGGED = ("at", "trace", "tables")
 
 
 class Records:
@@ -157,7 +167,8 @@ class Records:
         for effect in effects:
             match effect:
                 case Record(file, place, line):
-                    self._files[file].put(place, line)
+                    if self._files[file].put(place, line) and file == EVENTS:
+                        _tell(line)
                 case Secure():
                     self._journal.sync()
                 case _:
@@ -173,8 +184,9 @@ class Records:
     def _note(self, kind: str, clock: Clock, **fields: str) -> None:
         """Record an event that follows from no entry."""
         events = self._files[EVENTS]
-        record = event_of(kind, at=clock.wall(), **fields)
-        events.put(events.size, msgspec.json.encode(record) + b"\n")
+        line = msgspec.json.encode(event_of(kind, at=clock.wall(), **fields)) + b"\n"
+        events.put(events.size, line)
+        _tell(line)
 
     def close(self) -> None:
         """Leave the files; on disk, since nobody replays the journal of a run that is done."""
@@ -183,3 +195,20 @@ class Records:
             with contextlib.suppress(OSError):
                 file.sync()
             file.close()
+
+
+def _tell(line: bytes) -> None:
+    """Log an event as it is recorded: rounds and failures for everybody, the rest for whoever looks
+    for a fault.
+    """
+    if not _log.isEnabledFor(logging.WARNING):
+        return
+    event: dict[str, object] = msgspec.json.decode(line)
+    kind = str(event.pop("kind"))
+    level = _LEVELS.get("lost" if event.get("state") == "lost" else kind, logging.DEBUG)
+    fields = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in event.items()
+        if name not in _NOT_LOGGED and not isinstance(value, dict)
+    }
+    _log.log(level, LogLine(kind, **fields))

@@ -33,6 +33,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import FARTHEST_DEADLINE, Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
+from brim.log import LogLine
 from brim.loop import run_cluster
 from brim.policies.cycle import Memory, cycle
 from brim.policies.named import POLICIES
@@ -114,6 +115,21 @@ def no_such_job(id: str, known: Collection[str]) -> SpecError:
     recent = list(known)[-20:]
     hint = did_you_mean(id, recent) if recent else "there is none yet: brim submit FILE.py"
     return SpecError(NO_SUCH_JOB, got=repr(id), need="the id of a job", hint=hint)
+
+
+def _line_of(snapshot: Snapshot, decision: Decision, policy: str) -> LogLine:
+    """A cycle in a line."""
+    held = {state.job.id: state.workers for state in snapshot.jobs}
+    return LogLine(
+        "cycle",
+        policy=policy,
+        jobs=len(held),
+        arrived=len(snapshot.arrived),
+        devices=snapshot.capacity,
+        workers=sum(decision.workers.values()),
+        changed=sum(decision.workers.get(job, 0) != count for job, count in held.items()),
+        wakes_in=None if decision.wake is None else round(decision.wake - snapshot.now, 3),
+    )
 
 
 def _check_deadline(submission: Submission, now: float) -> None:
@@ -276,6 +292,8 @@ class Scheduler:
         self._last_policy = policy = self._policy  # another may have been applied meanwhile
         memory = encode_memory(decision.memory, policy=policy)
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
+        if _log.isEnabledFor(logging.INFO):
+            _log.info(_line_of(snapshot, decision, policy))
         self._foretelling.tell(
             snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from brim.errors import StorageFault
+from brim.log import LogLine
 from brim.storage.migrations import FORMAT, check_format, format_of
 
+_log = logging.getLogger(__name__)
+_BAD = frozenset({"failed", "forced", "out of memory"})  # of what can happen to a job
 _CYCLES_KEPT = 20_000
 _CYCLE_BYTES_KEPT = 256 * 2**20  # a cycle of many jobs is large
 _FORGET_EVERY = 100  # cycles: what is kept is counted then, which takes too long for each of them
@@ -243,7 +247,12 @@ class Database:
     # History --------------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
+        """Add a line to the story of a job, or of the cluster itself; it is a line of log as well."""
         self._write(f"insert into history ({_HISTORY}) values (?, ?, ?, ?, ?, ?, ?)", row)
+        _, job, event, before, after, reason, detail = row
+        level = logging.WARNING if event in _BAD else logging.INFO
+        changed = {"before": before, "after": after} if before != after else {}
+        _log.log(level, LogLine(event, job=job, **changed, reason=reason, detail=detail))
 
     def history(self, job: str) -> list[HistoryRow]:
         """What happened to a job: at, job, event, before, after, reason, detail.

@@ -46,8 +46,8 @@ class RecordFile:
         self.size = _end_of_last_line(self._file, os.fstat(self._file).st_size)
         os.ftruncate(self._file, self.size)
 
-    def put(self, place: int, line: bytes) -> None:
-        """Add a line, unless it is there already.
+    def put(self, place: int, line: bytes) -> bool:
+        """Add a line, unless it is there already; returns whether it was not.
 
         Args:
             place: how many bytes there are before it.
@@ -67,12 +67,13 @@ class RecordFile:
                 raise InternalError(
                     f"{self._path} has another record at byte {place} than the journal led to"
                 )
-            return
+            return False
         written = os.pwrite(self._file, line, place)
         if written != len(line):
             os.ftruncate(self._file, place)
             raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
         self.size += written
+        return True
 
     def last_line(self) -> bytes:
         """The last record; nothing where there is none."""

@@ -23,8 +23,9 @@ from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.domain.options import whole
 from brim.errors import SpecError, did_you_mean
 from brim.runs import completing
-from brim.runs.options import JSON, Value, job_options, option, parse_parameters
+from brim.runs.options import JSON, job_options, option, parse_parameters
 from brim.runs.training_file import check_training_file
+from brim.runs.values import Value
 from brim.terminal import console
 
 if TYPE_CHECKING:

@@ -1,0 +1,85 @@
+"""Lines of log with fields, through the standard library.
+
+brim logs to loggers below `brim`, and configures none of them where it is imported: a program that
+imports it decides what becomes of its lines. brim's own programs write them to stderr, from the
+level on that `BRIM_LOG` names; without it they are silent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+LEVELS = ("debug", "info", "warning", "error")
+VARIABLE = "BRIM_LOG"
+_NAME = "brim"
+
+
+class LogLine:
+    """A message and its fields; with any handler it reads as `round number=2 cause="w1 lost"`.
+
+    Args:
+        event: what happened, in a word.
+        fields: those that are None or empty are left out of the text.
+
+    Attributes:
+        fields: for handlers that write them in another format.
+
+    >>> print(LogLine("round", number=2, workers=3, cause="w1 lost", reason=""))
+    round number=2 workers=3 cause="w1 lost"
+    """
+
+    __slots__ = ("event", "fields")
+
+    def __init__(self, event: str, /, **fields: object) -> None:
+        self.event = event
+        self.fields: Mapping[str, object] = fields
+
+    def __str__(self) -> str:
+        said = {name: value for name, value in self.fields.items() if value not in (None, "")}
+        return " ".join(
+            [self.event, *(f"{name}={_as_text(value)}" for name, value in said.items())]
+        )
+
+
+def _as_text(value: object) -> str:
+    """A value that ends where a space does.
+
+    >>> _as_text(0.25), _as_text("w1"), _as_text('it said "no"')
+    ('0.25', 'w1', '"it said \\\\"no\\\\""')
+    """
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    if text.isprintable() and not any(each in text for each in ' "='):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+class _Stamped(logging.Formatter):
+    """`2026-11-23T02:51:04.123Z INFO brim.scheduler.loop cycle jobs=3`."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
+
+
+def write_to_stderr(level: str = "", *, usual: str = "") -> None:
+    """Have this program write brim's lines of log to stderr; for the `main` of a program alone.
+
+    Args:
+        level: one of `LEVELS`, from which on; empty for what the environment says.
+        usual: the level where nobody says, or not in a word that is known; empty for silence.
+    """
+    wanted = level or os.environ.get(VARIABLE, "").strip().lower()
+    chosen = wanted if wanted in LEVELS else usual
+    log = logging.getLogger(_NAME)
+    log.handlers.clear()  # of an earlier call
+    handler: logging.Handler = logging.NullHandler()
+    if chosen:
+        handler = logging.StreamHandler()
+        handler.setFormatter(_Stamped("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        log.setLevel(chosen.upper())
+    log.addHandler(handler)
+    log.propagate = False

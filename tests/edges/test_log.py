@@ -1,0 +1,124 @@
+"""Lines of log: what they say, who hears them, and that nobody does who has not asked."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from brim.log import LogLine
+from brim.wire import messages as wire
+from e2e.running import until
+
+__all__ = ["served"]
+from edges.test_master import Desk, lose_everyone, play
+from edges.test_scheduler import Served, ask, served
+
+WRITES = """
+import logging
+from brim.log import LogLine, write_to_stderr
+write_to_stderr(usual={usual!r})
+logging.getLogger("brim.part").info(LogLine("cycle", jobs=2))
+logging.getLogger("brim.part").warning(LogLine("failed", why="no disk"))
+logging.getLogger("other").info("of somebody else")
+"""
+
+
+def test_importing_brim_configures_no_logger() -> None:
+    program = (
+        "import logging, brim; brim.Client, brim.Run, brim.run, brim.submit\n"
+        "loggers = [logging.getLogger(), logging.getLogger('brim')]\n"
+        "print([(each.handlers, each.level, each.propagate) for each in loggers])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[([], 30, True), ([], 0, True)]\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "usual", "said"),
+    [
+        ("", "", []),
+        ("nonsense", "", []),
+        ("", "warning", ["failed"]),
+        ("info", "", ["cycle", "failed"]),
+        ("INFO", "warning", ["cycle", "failed"]),
+        ("error", "warning", []),
+    ],
+)
+def test_a_program_writes_from_the_level_that_was_asked_for(
+    level: str, usual: str, said: list[str]
+) -> None:
+    program = WRITES.format(usual=usual)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={"BRIM_LOG": level},
+        check=True,
+    )
+    lines = [line.split(maxsplit=3) for line in done.stderr.splitlines()]
+    assert [line[3].split()[0] for line in lines] == said
+    assert all(line[0].endswith("Z") and line[2] == "brim.part" for line in lines)
+    if "cycle" in said:
+        assert lines[0][1:] == ["INFO", "brim.part", "cycle jobs=2"]
+        assert lines[1][1:] == ["WARNING", "brim.part", 'failed why="no disk"']
+
+
+def test_the_command_says_which_level_there_is_none() -> None:
+    command = [sys.executable, "-m", "brim.cli", "--log-level", "inf", "help"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--log-level: got 'inf', need one of debug, info, warning, error" in done.stderr
+    assert "did you mean 'info'?" in done.stderr
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, LogLine]]:
+    return [(each.levelno, each.msg) for each in caplog.records if isinstance(each.msg, LogLine)]
+
+
+def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "brim")
+    desk = Desk(tmp_path, workers=2, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await lose_everyone(desk, "w1")
+        await desk.ready("A", "w2", "w3")
+        await desk.say("A", wire.LoseWorker(worker="w2", reason="signal 9"))
+
+    play(desk, story)
+    told = lines_of(caplog)
+    rounds = [event for event in desk.records("events.jsonl") if event["kind"] == "round"]
+    assert [line.fields["round"] for _, line in told if line.event == "round"] == [
+        each["round"] for each in rounds
+    ]
+    lost = [(level, str(line)) for level, line in told if line.event == "worker"]
+    assert len(lost) == 2
+    assert lost[0][0] == logging.WARNING
+    assert "worker=w1 state=lost" in lost[0][1]
+    assert 'reason="signal 9"' in lost[0][1]
+    desk.kill()
+    caplog.clear()
+    desk.start()
+    assert not [line for _, line in lines_of(caplog) if line.event in ("round", "worker")]
+
+
+def test_a_scheduler_logs_a_line_for_each_cycle_and_each_failure(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "brim")
+    served.client.submit(ask("1:4"))
+    until(lambda: served.client.job("job-1").workers == 4, "4 workers")
+    served.processes.end("job-1", "failed", who="user", problem="it raised")
+    served.client.wait("job-1", timeout=10.0)
+    told = lines_of(caplog)
+    cycles = [line for _, line in told if line.event == "cycle"]
+    assert any((each.fields["jobs"], each.fields["workers"]) == (1, 4) for each in cycles)
+    failed = [(level, line.fields["job"]) for level, line in told if line.event == "failed"]
+    assert failed == [(logging.WARNING, "job-1")]
+    assert json.dumps(dict(cycles[0].fields))  # as a handler of JSON has them
