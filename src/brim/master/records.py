@@ -207,8 +207,17 @@ def _tell(line: bytes) -> None:
     kind = str(event.pop("kind"))
     level = _LEVELS.get("lost" if event.get("state") == "lost" else kind, logging.DEBUG)
     fields = {
-        name: ",".join(map(str, value)) if isinstance(value, list) else value
+        name: _in_a_line(value)
         for name, value in event.items()
         if name not in _NOT_LOGGED and not isinstance(value, dict)
     }
     _log.log(level, LogLine(kind, **fields))
+
+
+def _in_a_line(value: object) -> object:
+    """A field of an event without what needs lines of its own, such as stacks: the records have
+    it.
+    """
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return value.partition("\n")[0] if isinstance(value, str) else value
