@@ -46,12 +46,14 @@ def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_is_in_the_file_of_its_name(verb: str) -> None:
-    command = cli.get_command(click.Context(cli), verb)
-    assert command is not None
-    assert command.callback is not None
-    assert (command.callback.__module__, command.name) == (f"brim.cli.{verb}", verb)
+def test_a_verb_is_in_the_file_of_its_name() -> None:
+    own = [verb for verb in VERBS if verb not in cli.added()]
+    assert len(own) > 25
+    for verb in own:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        assert command.callback is not None
+        assert (command.callback.__module__, command.name) == (f"brim.cli.{verb}", verb)
 
 
 def test_help_of_a_verbs_verb_and_of_none() -> None:
