@@ -1,4 +1,4 @@
-"""How a run or a job ended, for those who waited for it, and the exit code for that."""
+"""The end of a run or a job, said to those who waited for it, and its exit code."""
 
 from __future__ import annotations
 

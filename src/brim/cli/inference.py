@@ -1,6 +1,4 @@
-"""What `brim evaluate` and `brim predict` share: jobs that use a trained model, followed as training
-is.
-"""
+"""Jobs that use a trained model, followed as training is: `brim evaluate` and `brim predict`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LARGEST_SIZE = 1 << 60  # bytes
 
 
 def _right(value: Any, option: str) -> None:
-    """Nothing can be wrong with it."""
+    """Accept any value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

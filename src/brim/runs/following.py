@@ -31,7 +31,7 @@ INTERVAL = 0.1
 
 
 class _Processes(Protocol):
-    """What `brim.backends.local.start` gives."""
+    """The processes of a run, as `brim.backends.local.start` gives them."""
 
     def poll(self) -> int | None: ...
 

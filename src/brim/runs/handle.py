@@ -39,7 +39,7 @@ _ENDLESS = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    """What a look at a run or a job shows.
+    """A look at a run or a job.
 
     Args:
         facts: the fields of `brim status --json`.
@@ -54,7 +54,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a run or a job ended.
+    """The end of a run or a job.
 
     Args:
         state: `done`, `suspended`, `failed`, `died`, `cancelled` or `refused`.
@@ -72,7 +72,7 @@ class Ending:
 
 
 class Handle(abc.ABC):
-    """What people can ask of a run, and of a job.
+    """A run or a job, as people look at it, change it and wait for it.
 
     Args:
         name: what people call it.
@@ -225,8 +225,8 @@ def handle_of(
 def _scheduler_of(
     name: str | None, state: Path | None, *, must: bool, notice: Callable[[str], None] | None
 ) -> Client | None:
-    """The scheduler of this host, or the one that the environment names, where `name` is one of its
-    jobs, and no run here.
+    """Return the scheduler of this host, or the one that the environment names, where `name` is one
+    of its jobs and no run here.
     """
     if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
         return None
@@ -265,7 +265,7 @@ class RunHandle(Handle):
         return self._run_dir
 
     def _ask(self) -> dict[str, Any] | None:
-        """What its master knows beyond the records; None where there is none."""
+        """Ask its master for what it knows beyond the records; None where there is no master."""
         try:
             return client.status(self._run_dir)
         except EnvironmentFault:
@@ -446,7 +446,7 @@ class JobHandle(Handle):
 
 
 def ending_of(view: JobView) -> Ending:
-    """How a job that has ended did so."""
+    """Return the end of a job that has ended."""
     because = ": ".join(part for part in (view.reason, view.detail) if part)
     why = because if view.state == "refused" else view.problem
     return Ending(
@@ -459,7 +459,7 @@ def ending_of(view: JobView) -> Ending:
 
 
 def _error_of(view: JobView, why: str) -> BrimError:
-    """Why a job did not end well: as its records have it, where they are on this host."""
+    """Return why a job did not end well, by its records where they are on this host."""
     from brim.runs.outcome import error_of, spec_error_in
     from brim.telemetry.history import read_history
 
@@ -483,7 +483,7 @@ def fields_of(view: JobView) -> dict[str, Any]:
 
 
 def _last_of_records(run_dir: Path) -> RunHistory:
-    """What records say without all their steps; nothing where they cannot be found here."""
+    """Read records without all their steps; an empty history where they are not here."""
     from brim.telemetry.history import RunReader
 
     reader = RunReader(run_dir, keep_steps=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
+import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +24,7 @@ from brim.scheduler.waiting import Waiting
 from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
 
+_log = logging.getLogger(__name__)
 _AGAIN = 1.0  # seconds between two attempts to go on
 _GONE = (
     "the state directory was moved or deleted under its scheduler, which ends with all that it "
@@ -131,7 +132,7 @@ class Lives:
         if not self.problem:
             self.now.down(kill=kill, by=by)
             return
-        _say(f"it ends while it holds, by {by}")
+        _log.warning("the scheduler ends while it holds, by %s", by)
         self.leaves, self.kills = True, kill
         self._told.set()
 
@@ -178,7 +179,7 @@ class Lives:
     async def _hold(self) -> str:
         """Wait until another life can begin, or none is wanted; in words, for how long and why."""
         began, first = self._clock.now(), self.problem
-        _say(self._held())
+        _log.warning("%s", self._held())
         spent = 0.0
         while True:
             if not self.is_there():
@@ -192,7 +193,7 @@ class Lives:
             if not self.problem:
                 break
         held = f"it held for {self._clock.now() - began:.0f} s: {first}"
-        _say(f"the scheduler goes on; {held}")
+        _log.warning("the scheduler goes on; %s", held)
         return held
 
     def _attempt(self) -> str:
@@ -220,9 +221,3 @@ def _unproven(life: Scheduler) -> str:
     except StorageFault as fault:
         return str(fault)
     return ""
-
-
-def _say(text: str) -> None:
-    """In the scheduler's log, which may be on the disk that is full."""
-    with contextlib.suppress(OSError):
-        print(f"{local_time(wall()):%Y-%m-%d %H:%M:%S} {text}", file=sys.stderr, flush=True)  # noqa: T201
