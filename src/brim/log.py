@@ -76,10 +76,10 @@ def write_to_stderr(level: str = "", *, usual: str = "") -> None:
     chosen = wanted if wanted in LEVELS else usual
     log = logging.getLogger(_NAME)
     log.handlers.clear()  # of an earlier call
-    handler: logging.Handler = logging.NullHandler()
+    log.propagate = False
+    # Nobody hears anything: no line is even made.
+    log.setLevel(chosen.upper() or logging.CRITICAL + 1)
     if chosen:
         handler = logging.StreamHandler()
         handler.setFormatter(_Stamped("%(asctime)s %(levelname)s %(name)s %(message)s"))
-        log.setLevel(chosen.upper())
-    log.addHandler(handler)
-    log.propagate = False
+        log.addHandler(handler)
