@@ -43,7 +43,6 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
 from brim.policies.what_if import Outlook, what_if
 from brim.runs.handle import JobHandle, ending_of
-from brim.scheduler.__main__ import listen, offer
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import Scheduler

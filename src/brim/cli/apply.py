@@ -23,7 +23,7 @@ def apply(file: Path, state: Path | None) -> int:
     \b
     brim apply cluster.yaml
     """
-    from brim.storage.cluster_file import read_cluster_file
+    from brim.scheduler.cluster_file import read_cluster_file
 
     spec = read_cluster_file(file)
     view = client_of(state).apply(spec)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.clock import monotonic, wall
 from brim.domain.quantities import counted, format_bytes
 from brim.errors import SpecError
 from brim.runs.options import STATE, option

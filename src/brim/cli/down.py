@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
 
 from brim.cli.handles import client_of
 from brim.cli.usage import EXIT_DONE
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
 from brim.runs.options import STATE
 
@@ -43,13 +43,13 @@ def down(kill: bool, state: Path | None) -> int:
     views = [] if cluster.holds else client.jobs(unfinished=True)
     running = [view.job for view in views if view.state == "running"]
     client.down(kill=kill)
-    end = time.monotonic() + _TO_GO_DOWN
+    end = monotonic() + _TO_GO_DOWN
     while is_locked(state / SCHEDULER_LOCK):
-        if time.monotonic() > end:
+        if monotonic() > end:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
             )
-        time.sleep(_LOOK)
+        sleep(_LOOK)
     if cluster.holds:
         how = "were killed" if kill else "train on"
         click.echo(

@@ -14,7 +14,6 @@ import click
 
 from brim.cli.handles import handle_of
 from brim.cli.usage import EXIT_DONE
-from brim.clock import sleep
 from brim.runs import completing
 from brim.runs.options import STATE, option
 

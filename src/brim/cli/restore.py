@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import click
 
 from brim.cli.state import lock_state
 from brim.cli.usage import EXIT_DONE, warn
+from brim.clock import local_time, wall
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.options import STATE, option
@@ -50,8 +50,9 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
                 "add --force: what is there is moved aside, into a directory before-restore-… in it"
             )
             raise SpecError("--state", got=f"{state}, which has a database", need=need, hint=hint)
-        aside = time.strftime("before-restore-%Y%m%d-%H%M%S")
-        restored = prepare_restore(file, state, now=time.time(), aside=aside)
+        now = wall()
+        aside = f"before-restore-{local_time(now):%Y%m%d-%H%M%S}"
+        restored = prepare_restore(file, state, now=now, aside=aside)
         kept = finish_restore(state)
     if as_json:
         import msgspec
@@ -60,7 +61,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
             json.dumps({"aside": str(kept) if kept else None, **msgspec.to_builtins(restored)})
         )
         return EXIT_DONE
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.written))
+    when = f"{local_time(manifest.written):%Y-%m-%d %H:%M:%S}"
     click.echo(
         f"restored {counted(manifest.jobs, 'job')} as of {when} in {state}; brim up goes on",
         err=True,

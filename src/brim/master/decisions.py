@@ -54,7 +54,8 @@ from brim.coordination.session import is_new
 from brim.coordination.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault, FaultKind, describe
-from brim.domain.job import LARGEST_COUNT, JobSpec
+from brim.domain.job import JobSpec
+from brim.domain.options import LARGEST_COUNT
 from brim.errors import InternalError, ProtocolError
 from brim.master import words
 from brim.master.entries import (

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brim.clock import monotonic, sleep
 from brim.domain.job import OPTIONS, JobSpec
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 

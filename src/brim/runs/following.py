@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from brim.backends import local
+from brim.clock import sleep
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.domain.quantities import counted
@@ -162,7 +162,7 @@ class _Watch:
                     return code
                 if self._reader.history.started:
                     self._followers.tend(self._view)
-                time.sleep(INTERVAL)
+                sleep(INTERVAL)
             except KeyboardInterrupt:
                 self.interrupt()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from brim import client
 from brim.client import Client, jobs_dir, named_scheduler
+from brim.clock import monotonic, sleep
 from brim.domain.job import WorkerRange
 from brim.domain.quantities import counted
 from brim.errors import BrimError, EnvironmentFault, SpecError
@@ -336,16 +336,16 @@ class RunHandle(Handle):
                 yield from lines
             if ended:
                 return
-            time.sleep(_LOOK)
+            sleep(_LOOK)
 
     def wait(self, timeout: float = _ENDLESS) -> Ending:
         from brim.runs.outcome import error_of, state_of, summary_of
 
-        end = time.monotonic() + timeout
+        end = monotonic() + timeout
         while self._ask() is not None:
-            if time.monotonic() > end:
+            if monotonic() > end:
                 raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
-            time.sleep(_LOOK)
+            sleep(_LOOK)
         history = self.history()
         state, summary = state_of(history, alive=False), summary_of(history, self._run_dir)
         error = error_of(history, self._run_dir)

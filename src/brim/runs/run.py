@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.clock import monotonic, sleep
 from brim.domain.accounting import lasting
 from brim.domain.job import WorkerRange
 from brim.errors import SpecError

@@ -15,7 +15,6 @@ from functools import partial
 
 import msgspec
 
-from brim.clock import local_time, wall
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
 from brim.scheduler.loop import Scheduler
