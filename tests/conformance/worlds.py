@@ -40,9 +40,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class World(Protocol):
-    backend: Backend
+    """A cluster and its backend.
 
-    origin: float
+    Attributes:
+        origin: the time at which its jobs were submitted.
+    """
+
+    @property
+    def backend(self) -> Backend: ...
+
+    @property
+    def origin(self) -> float: ...
 
     def settle(self) -> None:
         """Let everything happen that was asked."""
