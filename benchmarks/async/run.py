@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks.harness.brim_run import BrimRun
 from benchmarks.harness.pacing import VARIABLE, Pace
 from benchmarks.harness.report import Report, spread, table
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -38,17 +39,8 @@ SETTLE, MEASURE = (
 
 
 def train(*arguments: str, run: Path) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "brim.cli",
-        "train",
-        "--run-dir",
-        str(run),
-        "--json",
-        *arguments,
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    words = ("train", "--run-dir", str(run), "--json", *arguments)
+    return Driver().start(*words, stderr=subprocess.DEVNULL)
 
 
 def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -66,8 +58,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def is_exact(run: Path) -> bool:
-    command = [sys.executable, "-m", "brim.cli", "ledger", str(run), "--json"]
-    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    found = Driver().call("ledger", str(run), "--json", codes=())
     return bool(json.loads(found.stdout)["exact"])
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, ms, ratio, table
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
@@ -52,19 +53,10 @@ class Job:
 
 def train(path: str, *, every: int, workers: int, epochs: int) -> Job:
     with tempfile.TemporaryDirectory(prefix="brim-checkpoints-") as scratch:
-        command = [
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "train",
-            str(CRITEO),
-            "--json",
-            "--run-dir",
-            f"{scratch}/run",
-        ]
-        command += ["--set", f"path={path}", "--workers", str(workers), "--epochs", str(epochs)]
-        command += ["--checkpoint-every", str(every)]
-        _output(command)
+        words = ["train", str(CRITEO), "--json", "--run-dir", f"{scratch}/run"]
+        words += ["--set", f"path={path}", "--workers", str(workers), "--epochs", str(epochs)]
+        words += ["--checkpoint-every", str(every)]
+        Driver(repository()).call(*words, timeout=600)
         steps, events = (
             [json.loads(line) for line in Path(scratch, "run", name).read_text().splitlines()]
             for name in ("steps.jsonl", "events.jsonl")

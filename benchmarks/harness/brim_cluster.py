@@ -5,9 +5,7 @@ and its journal replayed.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
+from brim_lab.driver import MARK, Driver
 
 FILE = Path(waiting.__file__)
 _LOOK = 0.1
@@ -112,6 +111,7 @@ class BrimCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
         self.state = self.folder / "state"
         self.asked: dict[str, Asked] = {}
+        self._driver = Driver(BRIM_HOME=str(self.state), PYTHONPATH=str(FILE.parents[2]))
         self.state.mkdir(mode=0o700)
         self._file = self.folder / "cluster.yaml"
         self._file.write_text(json.dumps(cluster) + "\n")  # JSON is YAML
@@ -121,7 +121,7 @@ class BrimCluster:
         database.close()
 
     def __enter__(self) -> Self:
-        self.brim("up", "--cluster", str(self._file))
+        self.brim("up", "--cluster", str(self._file), "--env", MARK)
         self.client = Client(self.state)
         return self
 
@@ -132,6 +132,7 @@ class BrimCluster:
         trace: TracebackType | None,
     ) -> None:
         self.brim("down", "--kill")
+        self._driver.end()
         if error is None:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
@@ -141,17 +142,7 @@ class BrimCluster:
 
     def brim(self, *words: str) -> str:
         """The output of one of brim's verbs, as its user would type it."""
-        command = [sys.executable, "-m", "brim.cli", *words]
-        environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
-        }
-        environment |= {"BRIM_HOME": str(self.state), "PYTHONPATH": str(FILE.parents[2])}
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=180, check=False
-        )
-        if done.returncode:
-            raise RuntimeError(f"brim {' '.join(words)} failed: {done.stderr.strip()}")
-        return done.stdout
+        return self._driver.call(*words).stdout
 
     def warm_up(self, kind: Kind) -> None:
         """Run a short job: its node has then imported what jobs need, as that of a scheduler that

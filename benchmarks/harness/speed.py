@@ -5,10 +5,7 @@ always stopped.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +16,7 @@ import psutil
 
 from benchmarks.harness.brim_cluster import BrimCluster
 from benchmarks.harness.brim_run import repository
+from brim_lab.driver import Driver
 
 _STARTED = 40  # steps after which a job trains as it will for ever
 _SETTLE = 0.15  # seconds of a turn that do not count: caches fill again
@@ -114,11 +112,10 @@ def by_brim_train(words: Sequence[str]) -> Iterator[Side]:
     """
     with tempfile.TemporaryDirectory(prefix="brim-benchmark-") as folder:
         run_dir = Path(folder) / "run"
-        command = [sys.executable, "-m", "brim.cli", "train", *words, "--spares", "0"]
-        command += ["--run-dir", str(run_dir)]
-        environment = {**os.environ, "PYTHONPATH": str(repository())}
+        driver = Driver(PYTHONPATH=str(repository()))
+        command = ("train", *words, "--spares", "0", "--run-dir", str(run_dir))
         with (Path(folder) / "output").open("wb") as output:
-            process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
+            process = driver.start(*command, stdout=output, stderr=output)
         side = Side(run_dir, psutil.Process(process.pid))
         try:
             side.until_it_trains()
@@ -129,7 +126,8 @@ def by_brim_train(words: Sequence[str]) -> Iterator[Side]:
             try:
                 process.wait(_LIMIT)
             finally:
-                process.kill()
+                driver.end()
+                process.wait()
 
 
 @contextlib.contextmanager

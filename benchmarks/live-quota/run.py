@@ -9,8 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -26,6 +24,7 @@ from brim.domain.schedule import Reason
 from brim.scheduler.cycles import decode_cycle
 from brim.storage.contact import read_contact
 from brim.telemetry.events import RoundFormed, RunStarted, WorkerChanged
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 SLOTS, GUARANTEED, GRACE = 8, 4, 5.0
@@ -202,20 +201,10 @@ def undisturbed(epochs: int) -> str:
     nothing of it waits, for waiting changes no bit.
     """
     with tempfile.TemporaryDirectory() as folder:
-        words = [
-            "train",
-            str(FILE),
-            "--workers",
-            "1",
-            "--epochs",
-            str(epochs),
-            "--run-dir",
-            f"{folder}/run",
-            "--json",
-        ]
+        words = ["train", str(FILE), "--workers", "1", "--epochs", str(epochs)]
+        words += ["--run-dir", f"{folder}/run", "--json"]
         words += ["--global-batch-size", str(GLOBAL_BATCH), "--micro-batches", str(MICRO_BATCHES)]
-        command = [sys.executable, "-m", "brim.cli", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+        done = Driver().call(*words, timeout=300)
     return str(json.loads(done.stdout)["weights_sha256"])
 
 

@@ -18,6 +18,7 @@ from benchmarks.harness.report import Report, spread, table
 from brim.storage.files import write_whole
 from brim.telemetry.events import EpochEnded
 from brim.telemetry.history import read_history
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 EXAMPLE = "05-parameter-servers/criteo.py"
@@ -51,27 +52,9 @@ def plain(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Res
 
 def brim(parameters: Sequence[str], seed: int, epochs: int, *words: str) -> Result:
     with tempfile.TemporaryDirectory(prefix="brim-quality-") as scratch:
-        command = [
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "train",
-            str(FILE),
-            "--json",
-            "--run-dir",
-            f"{scratch}/run",
-        ]
-        command += [
-            "--seed",
-            str(seed),
-            "--epochs",
-            str(epochs),
-            "--spares",
-            "0",
-            *parameters,
-            *words,
-        ]
-        digest = json.loads(_output(command))["weights_sha256"]
+        job = ["train", str(FILE), "--json", "--run-dir", f"{scratch}/run", "--seed", str(seed)]
+        job += ["--epochs", str(epochs), "--spares", "0", *parameters, *words]
+        digest = json.loads(Driver().call(*job, timeout=LIMIT).stdout)["weights_sha256"]
         events = read_history(Path(scratch, "run")).events
     return {
         "auc": [each.metrics["auc"] for each in events if isinstance(each, EpochEnded)],

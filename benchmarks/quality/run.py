@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.report import Report, ratio, spread, table
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 CRITEO = HERE.parents[1] / "examples" / "01-first-job" / "criteo.py"
@@ -26,26 +27,9 @@ def plain(path: str, model: str, seed: int) -> dict[str, Any]:
 
 def brim(path: str, model: str, seed: int, *more: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="brim-quality-") as scratch:
-        command = [
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "train",
-            str(CRITEO),
-            "--json",
-            "--seed",
-            str(seed),
-        ]
-        command += [
-            "--run-dir",
-            f"{scratch}/run",
-            "--set",
-            f"path={path}",
-            "--set",
-            f"model={model}",
-            *more,
-        ]
-        summary = json.loads(_output(command))
+        words = ["train", str(CRITEO), "--json", "--seed", str(seed), "--run-dir", f"{scratch}/run"]
+        words += ["--set", f"path={path}", "--set", f"model={model}", *more]
+        summary = json.loads(Driver().call(*words, timeout=300).stdout)
         steps = [
             json.loads(line)
             for line in Path(scratch, "run", "steps.jsonl").read_text().splitlines()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,6 +21,7 @@ from brim import client
 from brim.domain.accounting import StepRecord
 from brim.domain.checkpointing import Interval
 from brim.telemetry.events import CheckpointPublished, RoundFormed
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "embeddings" / "clicks.py"
@@ -183,29 +182,14 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
 def digest(directory: Path, *, rows: int, workers: int, servers: int) -> dict[str, Any]:
     """The weights' digest of an epoch, and the seconds that it takes."""
     words = ["--set", f"rows={rows}", "--epochs", "1", "--global-batch-size", str(BATCH)]
-    words += [
-        "--micro-batches",
-        "8",
-        "--workers",
-        str(workers),
-        "--ps",
-        str(servers),
-        "--spares",
-        "0",
-    ]
-    command = [sys.executable, "-m", "brim.cli", "train", str(TRAINING_FILE), "--json", *words]
+    words += ["--micro-batches", "8", "--workers", str(workers), "--ps", str(servers)]
+    words += ["--spares", "0", "--run-dir", str(directory)]
+    driver = Driver(repository())
     began, memory = time.monotonic(), Memory()
-    run = subprocess.run(
-        [*command, "--run-dir", str(directory)],
-        cwd=repository(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=None,
-    )
-    peak = memory.end()
-    if run.returncode != 0:
-        raise RuntimeError(run.stderr[-2000:])
+    try:
+        run = driver.call("train", str(TRAINING_FILE), "--json", *words, timeout=PATIENCE)
+    finally:
+        peak = memory.end()
     sha256 = json.loads(run.stdout)["weights_sha256"]
     return {
         "workers": workers,

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
 from benchmarks.serving import clicks
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 SIDES = {
@@ -107,37 +108,27 @@ def servers(folder: Path) -> Iterator[dict[str, Server]]:
         ports = {}
         for name, words in SIDES.items():
             port = _free_port()
-            if name.startswith("plain"):
-                weights, columns = (
-                    folder / "weights" / "model.safetensors",
-                    folder / "bundle" / "columns.json",
-                )
-                command = [
-                    "-m",
-                    "benchmarks.serving.plain",
-                    str(weights),
-                    str(columns),
-                    *words,
-                    str(port),
-                ]
-            else:
-                command = [
-                    "-m",
-                    "brim.cli",
-                    "serve",
-                    str(folder / "bundle"),
-                    "--listen",
-                    f"127.0.0.1:{port}",
-                    *words,
-                ]
-            process = subprocess.Popen(
-                [sys.executable, *command], cwd=repository(), stderr=subprocess.DEVNULL
-            )
+            process = _side(name, words, folder, port)
             stack.callback(process.wait)
             stack.callback(process.kill)
             ports[name] = Server(port, process.pid)
             _await(port)
         yield ports
+
+
+def _side(name: str, words: Sequence[str], folder: Path, port: int) -> subprocess.Popen[str]:
+    """A server under way, on its way to its port."""
+    if not name.startswith("plain"):
+        bundle = str(folder / "bundle")
+        options = ("--listen", f"127.0.0.1:{port}", *words)
+        brim = Driver(repository())
+        return brim.start("serve", bundle, *options, stdout=None, stderr=subprocess.DEVNULL)
+    weights = str(folder / "weights" / "model.safetensors")
+    columns = str(folder / "bundle" / "columns.json")
+    command = [sys.executable, "-m", "benchmarks.serving.plain", weights, columns, *words]
+    return subprocess.Popen(
+        [*command, str(port)], cwd=repository(), stderr=subprocess.DEVNULL, text=True
+    )
 
 
 def _free_port() -> int:
@@ -162,26 +153,12 @@ def prepare(folder: Path) -> None:
     """Train for an epoch, and export."""
     clicks.write(folder / "clicks.csv")
     run = str(folder / "run")
-    for words in (
-        [
-            "train",
-            str(HERE / "clicks.py"),
-            "--set",
-            f"path={folder / 'clicks.csv'}",
-            "--workers",
-            "1",
-            "--run-dir",
-            run,
-        ],
-        ["export", run, "--output", str(folder / "bundle"), "--format", "bundle"],
-        ["export", run, "--output", str(folder / "weights")],
-    ):
-        subprocess.run(
-            [sys.executable, "-m", "brim.cli", *words],
-            cwd=repository(),
-            check=True,
-            stderr=subprocess.DEVNULL,
-        )
+    driver = Driver(repository())
+    data = f"path={folder / 'clicks.csv'}"
+    job = ("train", str(HERE / "clicks.py"), "--set", data, "--workers", "1", "--run-dir", run)
+    driver.call(*job, timeout=None)
+    driver.call("export", run, "--output", str(folder / "bundle"), "--format", "bundle")
+    driver.call("export", run, "--output", str(folder / "weights"))
 
 
 def measure(

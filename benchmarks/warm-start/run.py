@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
@@ -18,6 +15,7 @@ from typing import Any
 from benchmarks.harness.brim_cluster import BrimCluster
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, ratio, seconds, table
+from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
@@ -57,19 +55,9 @@ def submit(cluster: BrimCluster) -> tuple[float, float]:
 def train() -> float:
     """From the command `brim train` to its first step."""
     directory = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    command = [
-        sys.executable,
-        "-m",
-        "brim.cli",
-        "train",
-        *JOB,
-        "--run-dir",
-        str(directory / "run"),
-        "--json",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(repository())}
+    driver = Driver(PYTHONPATH=str(repository()))
     began = time.time()
-    subprocess.run(command, env=environment, capture_output=True, check=True, timeout=120)
+    driver.call("train", *JOB, "--run-dir", str(directory / "run"), "--json")
     first = first_step(directory / "run")
     shutil.rmtree(directory, ignore_errors=True)
     return first - began

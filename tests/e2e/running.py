@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +14,7 @@ from typing import Any
 import psutil
 
 from brim.death_notice import signal_that_ended
+from brim_lab.driver import Driver, Output
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = Path(__file__).parent / "files"
@@ -84,17 +82,29 @@ def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> N
         time.sleep(0.01)
 
 
-def joining(run_dir: Path, *, address: str = "", **environment: str) -> dict[str, Any]:
-    """What `subprocess` needs to join a run as another host, once its master is there; at its own
-    address, or this.
+def joining(
+    run_dir: Path,
+    *,
+    address: str = "",
+    prefix: tuple[str, ...] = (),
+    folder: Path | None = None,
+    stdout: Output = None,
+    stderr: Output = None,
+    **variables: str,
+) -> subprocess.Popen[str]:
+    """An agent that joins a run as another host once its master is there.
+
+    Args:
+        address: of the master, where it is not called at its own.
+        prefix: of the command, such as one that enters a host.
+        folder: that it is typed in.
+        variables: of its environment.
     """
     contact = run_dir / "master.json"
     until(contact.exists, "the master's address")
     known = json.loads(contact.read_text())
-    return {
-        "args": [sys.executable, "-m", "brim.cli", "agent", address or known["address"]],
-        "env": {**os.environ, "BRIM_TOKEN": known["token"], **environment},
-    }
+    driver = Driver(folder, BRIM_TOKEN=known["token"], **variables).behind(prefix)
+    return driver.start("agent", address or known["address"], stdout=stdout, stderr=stderr)
 
 
 def has_ended(pid: int) -> bool:
@@ -124,36 +134,12 @@ def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> I
     whatever happens, nothing of it stays.
     """
     verb, *rest = arguments
-    command = [
-        *prefix,
-        sys.executable,
-        "-m",
-        "brim.cli",
-        verb,
-        "--run-dir",
-        str(directory),
-        "--json",
-        *rest,
-    ]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=directory.parent,
-    )
-    try:
-        yield Run(process, directory)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        process.stderr.close()
+    driver = Driver(directory.parent).behind(prefix)
+    with driver.start(verb, "--run-dir", str(directory), "--json", *rest) as process:
+        try:
+            yield Run(process, directory)
+        finally:
+            driver.end()
 
 
 def train(directory: Path, *arguments: str) -> dict[str, Any]:
@@ -167,8 +153,5 @@ def train(directory: Path, *arguments: str) -> dict[str, Any]:
 
 
 def ledger(directory: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "brim.cli", "ledger", str(directory), "--json"]
-    answer: dict[str, Any] = json.loads(
-        subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    )
+    answer: dict[str, Any] = json.loads(Driver().call("ledger", str(directory), "--json").stdout)
     return answer

@@ -20,6 +20,7 @@ import pytest
 from brim.client import Client
 from brim.domain.job import WorkerRange
 from brim.storage.contact import read_contact
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, leftovers, until
 
 NOBODY = 65534
@@ -101,15 +102,8 @@ class Home:
             str(base),
             self.scratch,
         ]
-        done = subprocess.run(
-            [*inside, sys.executable, "-m", "brim.cli", *words],
-            capture_output=True,
-            text=True,
-            timeout=200,
-            cwd=self.folder,
-            env={**os.environ, "BRIM_HOME": str(self.state)},
-            check=False,
-        )
+        driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(inside)
+        done = driver.call(*words, timeout=200, codes=())
         assert done.returncode == 0, done.stderr
         return done.stdout
 

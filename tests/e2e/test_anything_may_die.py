@@ -8,7 +8,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -190,7 +189,7 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
         started(tmp_path / "run", *JOB, *slow, *hosts) as run,
-        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+        joining(tmp_path / "run") as guest,
     ):
         run.wait_for_step(8)
         assert run.members() == ["w1", "w2"]

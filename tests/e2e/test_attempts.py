@@ -20,6 +20,7 @@ import pytest
 
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, ROOT, Run, joining, ledger, leftovers, started, train, until
 from e2e.strangers import CAN_BE_ANOTHER, STRANGER
 
@@ -61,18 +62,10 @@ def scheduled(folder: Path) -> Iterator[tuple[Path, str]]:
     state = folder / "state"
     (folder / "cluster.yaml").write_text(CLUSTER)
 
+    driver = Driver(folder, BRIM_HOME=str(state))
+
     def brim(*words: str) -> str:
-        environment = {**os.environ, "BRIM_HOME": str(state)}
-        done = subprocess.run(
-            [sys.executable, "-m", "brim.cli", *words],
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=folder,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return driver.call(*words).stdout
 
     brim("up", "--cluster", "cluster.yaml")
     try:
@@ -89,7 +82,7 @@ def listening(folder: Path) -> Iterator[Run]:
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
         started(folder / "run", "train", *JOB, *slow, *hosts) as run,
-        subprocess.Popen(**joining(folder / "run")) as guest,
+        joining(folder / "run") as guest,
     ):
         try:
             yield run

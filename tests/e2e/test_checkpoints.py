@@ -5,8 +5,6 @@ on from.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, PACED, ledger, started, train, until
 from objectstore import ObjectStore, object_store
 
@@ -30,8 +29,7 @@ def s3() -> Iterator[ObjectStore]:
 
 def whole(place: str) -> bool:
     """Whether `brim checkpoints` finds every byte of all of them."""
-    command = [sys.executable, "-m", "brim.cli", "checkpoints", place]
-    return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    return Driver().call("checkpoints", place, codes=()).returncode == 0
 
 
 @pytest.mark.parametrize("remote", [False, True])

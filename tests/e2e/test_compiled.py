@@ -7,12 +7,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from brim_lab.driver import Driver
 
 pytestmark = [
     pytest.mark.e2e,
@@ -77,17 +78,9 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
         if (folder / "model.py").exists()
         else (["run"], ["--", sys.executable, "loop.py"])
     )
-    command = [sys.executable, "-m", "brim.cli", *verb, "--run-dir", name, "--json", *words, *tail]
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=TO_COMPILE,
-        check=False,
-    )
+    driver = Driver(folder, TORCHINDUCTOR_CACHE_DIR=str(folder / "cache"))
+    command = (*verb, "--run-dir", name, "--json", *words, *tail)
+    done = driver.call(*command, timeout=TO_COMPILE, codes=())
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brim.storage.contact import read_scheduler_contact
+from brim_lab.driver import Driver
 from e2e.running import leftovers, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -18,20 +17,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "brim.cli",
-        "demo",
-        "experiment-1",
-        "--quick",
-        "--out",
-        str(out),
-        "--json",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, cwd=tmp_path, check=False
-    )
+    words = ("demo", "experiment-1", "--quick", "--out", str(out), "--json")
+    done = Driver(tmp_path).call(*words, timeout=280, codes=(0, 1))
     found = json.loads(done.stdout or "{}")
     assert found, done.stderr
     held = {claim["claim"]: claim["held"] for claim in found["claims"]}
@@ -51,16 +38,8 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
 def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
     """It is the demo of brim alone: nothing of the laboratory is needed for it."""
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "brim.cli", "demo", "first-job", "--quick", "--json"]
-    done = subprocess.run(
-        [*command, "--out", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("demo", "first-job", "--quick", "--json", "--out", str(out))
+    done = Driver(tmp_path).call(*words, timeout=280)
     found = json.loads(done.stdout)
     assert found["held"]
     assert all(claim["held"] for claim in found["claims"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from brim_lab.driver import Driver
 from e2e.running import DEADLINE, FILES, joining, ledger, lines, started, train
 
 pytestmark = pytest.mark.e2e
@@ -65,7 +66,7 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
     )
     with (
         started(tmp_path / "run", "train", *job, *words) as run,
-        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+        joining(tmp_path / "run") as guest,
     ):
         summary = run.finish()
         assert guest.wait(30) == 0
@@ -97,13 +98,7 @@ def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: 
     disturbed = train(run, *job, *options, "--faults", everybody)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
     assert [event["kind"] for event in lines(run / "events.jsonl")].count("restored") == 1
-    listed = subprocess.run(
-        [sys.executable, "-m", "brim.cli", "checkpoints", str(run), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-    )
-    assert listed.returncode == 0, listed.stdout
+    listed = Driver().call("checkpoints", str(run), "--json")
     checkpoints = json.loads(listed.stdout)["checkpoints"]
     assert any(table["deltas"] for each in checkpoints for table in each["tables"])
 

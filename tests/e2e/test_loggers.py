@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from brim.domain.accounting import lasting
 from brim.telemetry.history import read_history
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, started, train, until
 
 pytestmark = pytest.mark.e2e
@@ -123,10 +123,7 @@ def test_a_logger_that_hangs_or_raises_costs_training_nothing(tmp_path: Path) ->
 
 
 def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "brim.cli", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False
-    )
+    return Driver(cwd).call(*words, codes=())
 
 
 def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path: Path) -> None:

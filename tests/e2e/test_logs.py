@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from brim.telemetry.logs import Tail
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, PACED, Run, joining, ledger, started, train, until
 from e2e.test_scheduler import Home, calm, home
 
@@ -97,17 +97,8 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
     ):
         until((logs / "w2.log").exists, "a worker", run)
         with out.open("wb") as output:
-            command = [
-                sys.executable,
-                "-m",
-                "brim.cli",
-                "logs",
-                str(run.directory),
-                "-f",
-                "--worker",
-                "w2",
-            ]
-            follower = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+            words = ("logs", str(run.directory), "-f", "--worker", "w2")
+            follower = Driver().start(*words, stdout=output, stderr=subprocess.DEVNULL)
         try:
             summary = run.finish()
             assert follower.wait(60) == 0
@@ -181,7 +172,7 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
     scratch.mkdir()
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0", "--set", "lines=500")
     with started(tmp_path / "run", "train", CHATTY, *JOB, *hosts, "--log-limit", "1MiB") as run:
-        agent = subprocess.Popen(**joining(run.directory, TMPDIR=str(scratch)))
+        agent = joining(run.directory, TMPDIR=str(scratch))
         try:
             until(lambda: bool(run.events("round")), "a round", run)
             (logs,) = scratch.glob("brim-agent-*/logs")

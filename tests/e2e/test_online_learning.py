@@ -8,13 +8,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from brim_lab.driver import Driver
 from e2e.running import DEADLINE, Run, ledger, lines, started, until
 from e2e.test_serving import Server, serving
 
@@ -94,9 +94,7 @@ def exporting(folder: Path, run: str) -> Iterator[subprocess.Popen[str]]:
         "bundle",
         "--follow",
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "brim.cli", *words], stderr=subprocess.PIPE, text=True
-    )
+    process = Driver().start(*words, stdout=None)
     try:
         yield process
     finally:
@@ -163,8 +161,7 @@ def test_whoever_dies_and_whenever_parts_come_the_weights_are_the_same(folder: P
 
 
 def _suspend(run: Run) -> None:
-    command = [sys.executable, "-m", "brim.cli", "suspend", str(run.directory)]
-    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
+    Driver().call("suspend", str(run.directory))
 
 
 @pytest.mark.parametrize(
@@ -190,11 +187,7 @@ def test_a_run_that_waits_for_a_part_can_be_ended(
     assert time.monotonic() - since < 20, "not after the 60 s that it would wait for a part"
     assert max(each["step"] for each in run.events("checkpoint")) == 4
     add(folder, "2.csv", red=1)
-    command = [sys.executable, "-m", "brim.cli", "resume", str(folder / "run")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ)
-    )
-    assert done.returncode == 0, done.stderr
+    Driver().call("resume", str(folder / "run"))
     assert ledger(folder / "run")["exact"]
 
 
@@ -202,8 +195,7 @@ def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", "1", "--epochs", "2") as run:
         run.wait_for_step(4)
-        command = [sys.executable, "-m", "brim.cli", "resize", str(run.directory), "2"]
-        subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
+        Driver().call("resize", str(run.directory), "2")
         until(lambda: len(run.members()) == 2, "the second worker", run)
         os.kill(run.pid(run.members()[0]), signal.SIGTERM)
         until(lambda: len(run.members()) == 1, "the first worker's end", run)
@@ -220,9 +212,5 @@ def test_where_no_part_comes_it_says_so_and_goes_on_later(folder: Path) -> None:
     assert "no part after 1.csv in 0.5 s" in run.err
     assert "brim resume" in run.err
     add(folder, "2.csv", red=1)
-    command = [sys.executable, "-m", "brim.cli", "resume", str(folder / "run")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=DEADLINE, env=dict(os.environ)
-    )
-    assert done.returncode == 0, done.stderr
+    Driver().call("resume", str(folder / "run"))
     assert [step["step"] for step in lines(folder / "run" / "steps.jsonl")] == list(range(1, 9))

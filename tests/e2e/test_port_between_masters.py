@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from brim.storage.contact import is_alive, read_contact
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, Run, joining, ledger, started, train, until
 from e2e.strangers import CAN_BE_ANOTHER, stranger
 
@@ -80,7 +80,7 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (
         started(tmp_path / "run", *JOB, *slow, *hosts) as run,
-        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+        joining(tmp_path / "run") as guest,
     ):
         run.wait_for_step(5)
         contact = read_contact(run.directory)
@@ -109,11 +109,8 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_said_to_be_and_by_whom(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "brim.cli", *JOB, "--run-dir", str(tmp_path / "run")]
-        done = subprocess.run(
-            [*command, "--listen", address], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 1
+        words = (*JOB, "--run-dir", str(tmp_path / "run"), "--listen", address)
+        done = Driver().call(*words, codes=(1,))
     assert f"cannot listen on {address}: Address already in use" in done.stderr
     assert f"process {os.getpid()} (" in done.stderr
     assert "--listen HOST:0 lets the system choose a port" in done.stderr

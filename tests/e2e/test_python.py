@@ -17,6 +17,7 @@ import torch
 
 import brim
 from brim.errors import SpecError, UserCodeError
+from brim_lab.driver import Driver
 from e2e.running import DEADLINE, DIGITS, FILES, leftovers, lines, until
 
 pytestmark = pytest.mark.e2e
@@ -139,8 +140,8 @@ def test_a_scheduler_takes_jobs_from_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
-    words = [sys.executable, "-m", "brim.cli"]
-    subprocess.run([*words, "up"], check=True, capture_output=True, timeout=DEADLINE)
+    driver = Driver(BRIM_HOME=str(tmp_path / "state"))
+    driver.call("up")
     try:
         run = brim.submit(DIGITS, workers="1:2", epochs=2, deadline="2h")
         assert run.job.deadline > time.time()
@@ -151,9 +152,7 @@ def test_a_scheduler_takes_jobs_from_python(
         assert brim.Run(run.job.job).steps == run.steps
         assert brim.weights_sha256(run.model()) == run.summary["weights_sha256"]
     finally:
-        subprocess.run(
-            [*words, "down", "--kill"], check=True, capture_output=True, timeout=DEADLINE
-        )
+        driver.call("down", "--kill")
 
 
 class Kernel:

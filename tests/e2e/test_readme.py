@@ -8,16 +8,15 @@ form that the README shows.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from brim.client import Client
+from brim_lab.driver import Driver
 from e2e.running import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -44,21 +43,14 @@ def kinds(story: list[str]) -> list[str]:
 
 def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+    driver = Driver(ROOT, BRIM_HOME=str(state))
 
     def brim(command: str) -> list[str]:
         words = shlex.split(command.removeprefix("brim "))
-        done = subprocess.run(
-            [sys.executable, "-m", "brim.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            env={**environment, "BRIM_HOME": str(state)},
-            cwd=ROOT,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout.splitlines()
+        process = driver.start(*words, stderr=subprocess.STDOUT)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        return said.splitlines()
 
     *commands, (explain, story) = shown()
     assert [command.split()[1] for command, _ in commands] == ["up", "submit", "submit"]

@@ -20,6 +20,7 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, until
 from groups import groups_can_be_made
 
@@ -42,19 +43,10 @@ class Home:
         self.state = folder / "state"
         self.file = folder / "cluster.yaml"
         self.file.write_text(CLUSTER)
+        self.driver = Driver(folder, BRIM_HOME=str(self.state))
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        environment = {
-            key: value for key, value in os.environ.items() if not key.startswith("BRIM_")
-        }
-        return subprocess.Popen(
-            [sys.executable, "-m", "brim.cli", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment, "BRIM_HOME": str(self.state)},
-            cwd=self.file.parent,
-        )
+        return self.driver.start(*words)
 
     def brim(self, *words: str, code: int = 0) -> str:
         process = self.begin(*words)

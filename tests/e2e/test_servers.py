@@ -16,6 +16,7 @@ import pytest
 from brim import Run as PythonRun
 from brim import client
 from brim.errors import EnvironmentFault
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, Run, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
@@ -35,8 +36,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def brim(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "brim.cli", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return Driver().call(*arguments, codes=())
 
 
 def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
@@ -163,7 +163,7 @@ def test_two_hosts(tmp_path: Path, calm: str, workers: str, servers: str) -> Non
     words = ("--workers", workers, "--ps", servers, "--agents", "2", "--listen", "127.0.0.1:0")
     with (
         started(tmp_path / "run", "train", *JOB, *words, "--faults", faults) as run,
-        subprocess.Popen(**joining(tmp_path / "run")) as guest,
+        joining(tmp_path / "run") as guest,
     ):
         summary = run.finish()
         assert guest.wait(30) == 0

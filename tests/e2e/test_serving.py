@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import pytest
 from brim.serving.bundle import changed, open_bundle
 from brim.serving.export import Exporter
 from brim.serving.inputs import ColumnReader
+from brim_lab.driver import Driver
 from e2e.running import DEADLINE, train, until
 from e2e.test_using_a_model import use
 from serving.trained import TRACED, WITH_FUNCTION, as_before, run_of
@@ -82,9 +82,8 @@ class Server:
 
 @contextlib.contextmanager
 def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
-    command = [sys.executable, "-m", "brim.cli", "serve", str(bundle), *options]
-    with log.open("w") as file:
-        process = subprocess.Popen(command, stderr=file, stdout=file, text=True)
+    with log.open("wb") as file:
+        process = Driver().start("serve", str(bundle), *options, stdout=file, stderr=file)
     try:
         until(
             lambda: "serving version" in log.read_text() or process.poll() is not None, "the server"
@@ -411,9 +410,7 @@ def _established(port: int) -> bool:
     ],
 )
 def test_options_that_cannot_be(versions: Path, options: list[str], said: str) -> None:
-    command = [sys.executable, "-m", "brim.cli", "serve", str(versions / "1"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 2
+    done = Driver().call("serve", str(versions / "1"), *options, codes=(2,))
     assert said in done.stderr
 
 
@@ -433,19 +430,7 @@ def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> No
     output = tmp_path / "out.parquet"
     use(tmp_path / "job", "predict", str(run), "--input", str(rows), "--output", str(output))
     bundle = tmp_path / "bundle"
-    export = [
-        sys.executable,
-        "-m",
-        "brim.cli",
-        "export",
-        str(run),
-        "--output",
-        str(bundle),
-        "--format",
-        "bundle",
-    ]
-    done = subprocess.run(export, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
+    done = Driver().call("export", str(run), "--output", str(bundle), "--format", "bundle")
     assert "not in the bundle: packages that the training file imports" in done.stderr
     with rows.open() as lines:
         sent = [

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,8 @@ import pytest
 
 from brim.serving.bundle import changed, open_bundle
 from brim.serving.rows import open_change
-from e2e.running import DEADLINE, lines, train, until
+from brim_lab.driver import Driver
+from e2e.running import lines, train, until
 from e2e.test_serving import Server, serving
 from e2e.test_using_a_model import use
 
@@ -75,9 +74,7 @@ def _write_rows(path: Path, count: int, *, seed: int) -> None:
 
 
 def _brim(*words: str) -> None:
-    command = [sys.executable, "-m", "brim.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-    assert done.returncode == 0, done.stderr
+    Driver().call(*words)
 
 
 def _predicted(folder: Path, checkpoint: str, rows: Path) -> npt.NDArray[np.float32]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brim_lab.driver import Driver
 from e2e.running import FILES, joining, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
@@ -37,12 +36,7 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
         slow_since = run.steps()[-1]["step"] + 1
         (tmp_path / "run" / "slow-w2").write_text("0.09")
         until(lambda: len(run.events("round")) > 1, "other shares", run)
-        status = json.loads(
-            subprocess.run(
-                [sys.executable, "-m", "brim.cli", "status", str(tmp_path / "run"), "--json"],
-                check=True, capture_output=True, text=True,
-            ).stdout
-        )  # fmt: skip
+        status = json.loads(Driver().call("status", str(tmp_path / "run"), "--json").stdout)
         summary = run.finish()
     first, second = run.events("round")
     assert (first["shares"], second["shares"][1]) == ([2, 2, 2, 2], 1)
@@ -65,7 +59,7 @@ def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
     options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")
     with started(tmp_path / "run", "train", *job, *options) as run:
-        agent = subprocess.Popen(**joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1"))
+        agent = joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1")
         try:
             summary = run.finish()
         finally:

@@ -114,7 +114,7 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
     hosts = ("--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     limits = ("--set", "patience=1", "--hang-timeout", "10s")
     with started(tmp_path / "run", *STUCK, *hosts, *limits) as run:
-        agent = subprocess.Popen(**joining(tmp_path / "run"))
+        agent = joining(tmp_path / "run")
         try:
             summary = run.finish()
         finally:
@@ -217,12 +217,15 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
         run.wait_for_step(2)
 
         def join(**environment: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                **joining(here / "run", **environment),
-                cwd=elsewhere,
-                capture_output=True,
-                text=True,
-            )
+            with joining(
+                here / "run",
+                folder=elsewhere,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                **environment,
+            ) as agent:
+                said = agent.communicate()
+            return subprocess.CompletedProcess(agent.args, agent.returncode, *said)
 
         broken = join(NO_GPU="1")
         (here / "mine.py").rename(here / "other.py")

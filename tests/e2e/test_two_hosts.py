@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, two_hosts
+from brim_lab.driver import Driver
 from e2e.running import (
     DEADLINE,
     DIGITS,
@@ -47,10 +48,10 @@ def hosts() -> Iterator[tuple[Host, Host]]:
 
 
 @contextlib.contextmanager
-def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[bytes]]:
-    how = joining(directory, address="10.77.0.1:7077")
-    how["args"] = [*host.prefix, *how["args"]]
-    process = subprocess.Popen(**how, stderr=subprocess.PIPE)
+def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[str]]:
+    process = joining(
+        directory, address="10.77.0.1:7077", prefix=host.prefix, stderr=subprocess.PIPE
+    )
     try:
         yield process
     finally:
@@ -172,33 +173,17 @@ def test_what_rank_0_prints_on_another_host_is_shown(
     hosts: tuple[Host, Host], tmp_path: Path
 ) -> None:
     run, script = tmp_path / "run", Path(__file__).parent / "files" / "talking_loop.py"
-    options = ["--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2"]
-    faults = ["--faults", "term rank 0 at step 20"]
-    command = [
-        "-m",
-        "brim.cli",
-        "run",
-        "--run-dir",
-        str(run),
-        *options,
-        *faults,
-        "--",
-        sys.executable,
-        str(script),
-    ]
-    process = subprocess.Popen(
-        [*hosts[0].prefix, sys.executable, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tmp_path,
-    )
+    words = ["run", "--run-dir", str(run), "--workers", "2", "--spares", "0"]
+    words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
+    words += ["--faults", "term rank 0 at step 20", "--", sys.executable, str(script)]
+    driver = Driver(tmp_path).behind(hosts[0].prefix)
+    process = driver.start(*words, stderr=subprocess.STDOUT)
     try:
         with _second_agent(run, hosts[1]) as agent:
             said, _ = process.communicate(timeout=DEADLINE)
             assert agent.wait(timeout=20) == 0
     finally:
-        process.kill()
+        driver.end()
         process.wait()
     assert process.returncode == 0, said
     events = lines(run / "events.jsonl")

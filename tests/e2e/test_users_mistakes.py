@@ -94,9 +94,7 @@ def test_on_one_host_of_two(tmp_path: Path) -> None:
         "2",
     )
     with started(tmp_path / "run", *JOB, *options) as run:
-        agent = subprocess.Popen(
-            **joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1"), stderr=subprocess.DEVNULL
-        )
+        agent = joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1", stderr=subprocess.DEVNULL)
         try:
             ends_with_their_traceback(run, "ZeroDivisionError: the user's own mistake")
         finally:

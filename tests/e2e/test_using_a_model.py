@@ -16,6 +16,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, FLIGHTS, PACED, ledger, leftovers, lines, started, train
 
 pytestmark = pytest.mark.e2e
@@ -178,9 +179,7 @@ def pids_of(directory: Path) -> list[int]:
 
 def resume(directory: Path, *arguments: str) -> dict[str, Any]:
     """`brim resume` from a directory in which no relative path of the run means anything."""
-    command = [sys.executable, "-m", "brim.cli", "resume", str(directory), "--json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, cwd="/")
-    assert done.returncode == 0, done.stderr
+    done = Driver(Path("/")).call("resume", str(directory), "--json", *arguments)
     assert not leftovers(directory)
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
@@ -297,13 +296,7 @@ def plainly(program: str, folder: Path) -> str:
 
 
 def export(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "brim.cli", "export", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == code, done.stderr
+    done = Driver().call("export", *arguments, codes=(code,))
     return done.stdout if code == 0 else done.stderr
 
 
@@ -401,9 +394,7 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
     directory = tmp_path / "run"
     with started(directory, *job, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)
-        subprocess.run(
-            [sys.executable, "-m", "brim.cli", "suspend", str(directory)], check=True, timeout=60
-        )
+        Driver().call("suspend", str(directory))
         summary = run.finish()
     run.hurry()
     assert (summary["exit"], run.process.returncode) == ("suspended", 0)
@@ -418,14 +409,7 @@ def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> N
     again = resume(directory, "--workers", "3")
     assert again["weights_sha256"] == calm["weights_sha256"]
     assert ledger(directory)["exact"]
-    words = [sys.executable, "-m", "brim.cli", "resume", str(directory)]
-    twice = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert twice.returncode == 2
+    twice = Driver().call("resume", str(directory), codes=(2,))
     assert "which is done" in twice.stderr
-    dead = subprocess.run(
-        [sys.executable, "-m", "brim.cli", "suspend", str(directory)],
-        capture_output=True,
-        text=True,
-    )
-    assert dead.returncode == 1
+    dead = Driver().call("suspend", str(directory), codes=(1,))
     assert "is not running" in dead.stderr

@@ -12,6 +12,7 @@ import pytest
 
 from brim import client
 from brim.errors import EnvironmentFault
+from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, ROOT, ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
@@ -20,8 +21,7 @@ JOB = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
 
 
 def brim(*arguments: str) -> str:
-    command = [sys.executable, "-m", "brim.cli", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return Driver().call(*arguments).stdout
 
 
 def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:

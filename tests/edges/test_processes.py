@@ -35,7 +35,7 @@ from brim.process import (
     variable_of,
 )
 from brim.storage.contact import is_alive
-from brim_lab.chaos.processes import Marked
+from brim_lab.driver import Mark
 from e2e.running import has_ended, until
 from edges.test_nodes import Host, host
 
@@ -94,13 +94,13 @@ def test_a_variable_may_be_anything() -> None:
 
 
 def test_the_census_of_a_trial_counts_a_process_whatever_it_is_called() -> None:
-    marked = Marked(f"names-{os.getpid()}")
-    os.environ |= marked.environment
+    mark = Mark(f"names-{os.getpid()}")
+    os.environ |= mark.environment
     try:
         with called(b"\xff\xfe") as pid:
-            assert list(marked.alive()) == [pid]
+            assert list(mark.alive()) == [pid]
     finally:
-        for name in marked.environment:
+        for name in mark.environment:
             del os.environ[name]
 
 

@@ -27,7 +27,6 @@ from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
 from brim_lab.chaos.outside import Outside
-from brim_lab.chaos.processes import Marked
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
@@ -36,6 +35,7 @@ from brim_lab.chaos.promises import (
 )
 from brim_lab.chaos.results import Job
 from brim_lab.chaos.trial import Trial, _Running, copy_files
+from brim_lab.driver import Driver, Mark
 from recorded_run import RecordedRun, spec
 
 needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
@@ -118,18 +118,18 @@ def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None
 
 
 def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
-    marked = Marked(uuid.uuid4().hex)
+    mark = Mark(uuid.uuid4().hex)
     program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, env={**os.environ, **marked.environment}
+        command, stdout=subprocess.PIPE, env={**os.environ, **mark.environment}
     )
     assert process.stdout is not None
     process.stdout.readline()
-    assert len(marked.left_after(0.0)) == 2
-    marked.kill()
+    assert len(mark.left_after(0.0)) == 2
+    mark.kill()
     process.communicate()
-    assert marked.alive() == {}
+    assert mark.alive() == {}
 
 
 def test_a_fault_excuses_one_end_and_no_more(
@@ -166,8 +166,8 @@ def test_a_master_that_comes_back_is_struck_again(
         contact = Contact(address="a:1", token="t", pid=master.pid, keeper=1)
         coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
         coming.start()
-        mark, clock = Marked(uuid.uuid4().hex), JumpingClock(tmp_path / "clock")
-        Outside(tmp_path, mark, clock, SystemClock()).perform(
+        clock = JumpingClock(tmp_path / "clock")
+        Outside(tmp_path, Driver(), clock, SystemClock()).perform(
             parse_faults("kill master at step 1")[0]
         )
         assert master.wait(10) == -9

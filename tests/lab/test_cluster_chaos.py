@@ -26,7 +26,7 @@ from brim_lab.chaos.judging import (
     promised_at,
     stories_make_sense,
 )
-from brim_lab.chaos.processes import Marked
+from brim_lab.driver import Mark
 from submissions import submission
 
 SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel job 1 at 1s")
@@ -118,7 +118,7 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
 def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
     tmp_path: Path,
 ) -> None:
-    marked = Marked(uuid.uuid4().hex)
+    mark = Mark(uuid.uuid4().hex)
     logs = tmp_path / "jobs" / "job-7" / "logs"
     logs.mkdir(parents=True)
     processes = []
@@ -128,21 +128,21 @@ def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
         ("import time; open('/proc/self/comm', 'w').write('brim-w3'); time.sleep(60)", "w3.log"),
     ):
         with (logs / name).open("ab") as log:
-            environment = {**os.environ, **marked.environment}
+            environment = {**os.environ, **mark.environment}
             processes.append(
                 subprocess.Popen([sys.executable, "-c", text], stdout=log, env=environment)
             )
     try:
         end = time.monotonic() + 30
-        while not take_census(marked, tmp_path).workers and time.monotonic() < end:
+        while not take_census(mark, tmp_path).workers and time.monotonic() < end:
             time.sleep(0.01)
-        while len(marked.alive()) < 4 and time.monotonic() < end:
+        while len(mark.alive()) < 4 and time.monotonic() < end:
             time.sleep(0.01)
-        census = take_census(marked, tmp_path)
+        census = take_census(mark, tmp_path)
         assert sorted(census.agents["job-7"]) == sorted(process.pid for process in processes[:2])
         assert census.workers == {"job-7": [processes[2].pid]}
     finally:
-        marked.kill()
+        mark.kill()
         for process in processes:
             process.wait()
 

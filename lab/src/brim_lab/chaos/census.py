@@ -14,7 +14,7 @@ from pathlib import Path
 
 from brim.process import name_of
 from brim.procfs import read_proc
-from brim_lab.chaos.processes import Marked
+from brim_lab.driver import Mark
 
 # What a process prints goes to a file of its own; a fork has its parent's name and arguments.
 _ROLE = re.compile(
@@ -42,14 +42,14 @@ class Census:
     where: dict[int, str] = field(default_factory=dict)
 
 
-def take_census(marked: Marked, state: Path) -> Census:
+def take_census(mark: Mark, state: Path) -> Census:
     """Count the marked processes.
 
     Args:
         state: the scheduler's directory.
     """
     census = Census()
-    for pid in marked.alive():
+    for pid in mark.alive():
         found = _ROLE.match(_output(pid).removeprefix(str(state)))
         if found is None:
             continue

@@ -7,8 +7,7 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,10 +39,10 @@ from brim_lab.chaos.judging import (
     stories_make_sense,
 )
 from brim_lab.chaos.keeper import Keeper
-from brim_lab.chaos.outside import send
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
 from brim_lab.chaos.user import User
+from brim_lab.driver import send
 
 _POLL = 0.02
 _GRACE = "10s"
@@ -135,10 +134,8 @@ class _Running:
         file = self.directory / "cluster.yaml"
         file.write_text(yaml.safe_dump(self._cluster(ads=self.trial.workers.maximum // 2)))
         self.around = Surroundings(self.directory)
-        self.keeper = Keeper(self.state, file, self.around.environment, self.clock)
-        self.user = User(
-            self.job, self.state, self.directory, self._applied, self.around.environment
-        )
+        self.keeper = Keeper(self.state, file, self.around.driver, self.clock)
+        self.user = User(self.job, self.state, self._applied, self.around.driver)
         self.recount = Recount(self.trial.devices)
         self.waiting = list(self.trial.deeds)
         self.stopped: list[tuple[float, int]] = []
@@ -156,7 +153,7 @@ class _Running:
 
     def close(self) -> None:
         self._let_go_on(math.inf)
-        self.around.marked.kill()
+        self.around.driver.end()
         self.user.close()
         self.around.close()
 
@@ -189,14 +186,14 @@ class _Running:
         )
 
     def _look(self) -> None:
-        self.census = take_census(self.around.marked, self.state)
+        self.census = take_census(self.around.driver.mark, self.state)
         self.recount.add(self.census)
         self._let_go_on(self.clock.now())
         self.keeper.poll(told_to_go=self.user.going_down)
 
     def _let_go_on(self, now: float) -> None:
         for at, pid in [each for each in self.stopped if each[0] <= now]:
-            send(pid, "SIGCONT")
+            send(pid, signal.SIGCONT)
             self.stopped.remove((at, pid))
 
     # Deeds ----------------------------------------------------------------------------------------
@@ -225,13 +222,13 @@ class _Running:
         if deed.kind in _ENDS_SCHEDULER and victims:
             self.keeper.expect_death(deed.seconds)
         if deed.kind is DeedKind.KILL_EVERYTHING and victims:
-            self.around.marked.kill()
+            self.around.driver.end()
         for pid in victims:
             if deed.kind in (DeedKind.STOP_SCHEDULER, DeedKind.STOP_MASTER):
-                send(pid, "SIGSTOP")
+                send(pid, signal.SIGSTOP)
                 self.stopped.append((self.clock.now() + deed.seconds, pid))
             else:
-                send(pid, "SIGKILL")
+                send(pid, signal.SIGKILL)
         return bool(victims)
 
     def _victims(self, deed: Deed) -> list[int]:
@@ -257,15 +254,12 @@ class _Running:
         self._let_go_on(math.inf)
         if not self.keeper.is_up():
             return []
-        command = [sys.executable, "-m", "brim.cli", "down", "--state", str(self.state)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=self.around.environment, check=False
-        )
+        done = self.around.driver.call("down", "--state", str(self.state), timeout=None, codes=())
         return [f"brim down failed: {done.stderr[-1000:]}"] if done.returncode else []
 
     def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
         """Everything that is not as it should be now that the scheduler is down."""
-        left = self.around.marked.left_after(_TO_CLEAN_UP)
+        left = self.around.driver.mark.left_after(_TO_CLEAN_UP)
         broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
         broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
         database = Database(self.state / "scheduler.db")

@@ -5,13 +5,12 @@ gone down.
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from brim.interfaces import Clock
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
-from brim_lab.chaos.processes import MARK
+from brim_lab.driver import MARK, Driver
 
 _LOG = "up.log"
 
@@ -21,7 +20,7 @@ class Keeper:
 
     Args:
         cluster: its cluster file.
-        environment: of its processes.
+        driver: of its verbs.
 
     Attributes:
         lives: how often a scheduler came up.
@@ -29,16 +28,12 @@ class Keeper:
         failures: what `brim up` could not do although nobody was in its way.
     """
 
-    def __init__(
-        self, state: Path, cluster: Path, environment: dict[str, str], clock: Clock
-    ) -> None:
-        self._state, self._cluster, self._environment, self._clock = (
-            state,
-            cluster,
-            environment,
-            clock,
-        )
-        self._up: subprocess.Popen[bytes] | None = None
+    def __init__(self, state: Path, cluster: Path, driver: Driver, clock: Clock) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._driver = driver
+        self._clock = clock
+        self._up: subprocess.Popen[str] | None = None
         self._pause = 0.0
         self._absent_since: float | None = None
         self._disturbed = False
@@ -82,16 +77,11 @@ class Keeper:
         words = [] if self.lives else ["--cluster", str(self._cluster)]
         words += ["--env", MARK]
         with (self._cluster.parent / _LOG).open("ab") as log:
-            self._up = subprocess.Popen(
-                [sys.executable, "-m", "brim.cli", "up", *words, "--state", str(self._state)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self._environment,
-                cwd=self._cluster.parent,
+            self._up = self._driver.start(
+                "up", *words, "--state", str(self._state), stdout=log, stderr=log
             )
 
-    def _take_end(self, up: subprocess.Popen[bytes]) -> None:
+    def _take_end(self, up: subprocess.Popen[str]) -> None:
         if up.poll() is None:
             return
         self._up = None

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +17,7 @@ from brim.storage.contact import is_alive, read_contact
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import SmallDisk
 from brim_lab.chaos.hosts import Cable
-from brim_lab.chaos.processes import Marked
+from brim_lab.driver import Driver, send
 
 SECOND_LOG = "agent-2.log"
 _BEFORE_RESTART = 0.5
@@ -32,24 +29,18 @@ class SecondAgent:
     and again.
 
     Args:
-        prefix: of commands on that host.
+        driver: on that host.
         master: its `HOST:PORT`.
         run_dir: of the run on host 1, where the token is.
         directory: where its log goes.
-        environment: of its processes.
     """
 
-    def __init__(
-        self,
-        prefix: tuple[str, ...],
-        master: str,
-        run_dir: Path,
-        directory: Path,
-        environment: dict[str, str],
-    ) -> None:
-        self._prefix, self._master, self._environment = prefix, master, environment
-        self._run_dir, self._log = run_dir, directory / SECOND_LOG
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, driver: Driver, master: str, run_dir: Path, directory: Path) -> None:
+        self._driver = driver
+        self._master = master
+        self._run_dir = run_dir
+        self._log = directory / SECOND_LOG
+        self._process: subprocess.Popen[str] | None = None
         self._not_before = 0.0
 
     def poll(self, now: float) -> None:
@@ -63,11 +54,10 @@ class SecondAgent:
         contact = read_contact(self._run_dir)
         if contact is None:
             return  # no master yet, or none any more
-        command = [*self._prefix, sys.executable, "-m", "brim.cli", "agent", self._master]
-        environment = {**self._environment, "BRIM_TOKEN": contact.token}
+        token = {"BRIM_TOKEN": contact.token}
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            self._process = self._driver.start(
+                "agent", self._master, stdout=log, stderr=log, variables=token
             )
 
     def kill(self) -> None:
@@ -82,9 +72,11 @@ class Outside:
     there is one.
     """
 
-    def __init__(self, run_dir: Path, marked: Marked, jumping: JumpingClock, clock: Clock) -> None:
+    def __init__(self, run_dir: Path, driver: Driver, jumping: JumpingClock, clock: Clock) -> None:
         self._run_dir = run_dir
-        self._marked, self._jumping, self._clock = marked, jumping, clock
+        self._driver = driver
+        self._jumping = jumping
+        self._clock = clock
         self._numbers = itertools.count()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self.cable: Cable | None = None
@@ -107,13 +99,13 @@ class Outside:
     def perform(self, fault: Fault) -> None:
         match fault.kind:
             case FaultKind.KILL_MASTER:
-                send(self._master(), "SIGKILL")
+                send(self._master(), signal.SIGKILL)
             case FaultKind.STOP_MASTER:
                 master = self._master()
-                send(master, "SIGSTOP")
-                self._after(fault.seconds, lambda: send(master, "SIGCONT"))
+                send(master, signal.SIGSTOP)
+                self._after(fault.seconds, lambda: send(master, signal.SIGCONT))
             case FaultKind.KILL_EVERYTHING:
-                self._marked.kill()
+                self._driver.end()
             case FaultKind.KILL_AGENT if self.second is not None:
                 self.second.kill()
             case FaultKind.JUMP_CLOCK:
@@ -145,10 +137,3 @@ class Outside:
                 return contact.pid
             time.sleep(0.01)
         return 0
-
-
-def send(pid: int, name: str) -> None:
-    """Send a signal to a process that may be gone; 0 is nobody."""
-    if pid:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.Signals[name])

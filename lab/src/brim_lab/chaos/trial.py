@@ -7,9 +7,6 @@ import json
 import math
 import shlex
 import shutil
-import subprocess
-import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +32,6 @@ from brim_lab.chaos.promises import (
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
 
-_POLL = 0.01
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
 _TO_GIVE_UP = (
     75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
@@ -174,11 +170,10 @@ class _Running:
     def __post_init__(self) -> None:
         self.clock = SystemClock()
         self.began = self.clock.now()
-        self.around = Surroundings(self.directory)
         jumping = JumpingClock(self.directory / "clock")
-        self.environment = {**self.around.environment, **jumping.environment}
-        self.prefix: tuple[str, ...] = ()
-        self.outside = Outside(self.run_dir, self.around.marked, jumping, self.clock)
+        self.around = Surroundings(self.directory, **jumping.environment)
+        self.driver = self.around.driver  # on the host of the command
+        self.outside = Outside(self.run_dir, self.driver, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
         self.own = sorted(
             (f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step
@@ -197,14 +192,10 @@ class _Running:
 
     def spread(self, hosts: Any) -> None:
         """Run on two hosts: the command on the first, an agent on the second."""
-        self.prefix = hosts[0].prefix
-        self.outside.second = SecondAgent(
-            hosts[1].prefix,
-            f"{hosts[0].address}:{_PORT}",
-            self.run_dir,
-            self.directory,
-            self.environment,
-        )
+        master = f"{hosts[0].address}:{_PORT}"
+        on_second = self.driver.behind(hosts[1].prefix)
+        self.driver = self.driver.behind(hosts[0].prefix)
+        self.outside.second = SecondAgent(on_second, master, self.run_dir, self.directory)
 
     # The run --------------------------------------------------------------------------------------
 
@@ -231,52 +222,20 @@ class _Running:
         """Start or resume the run and follow it until it ends; `code` is None where it had to be
         killed.
         """
-        self.code = None
-        command = self._command()
+        words = self._words()
         self.lives += 1
         with (
             (self.directory / f"summary-{self.lives}.json").open("wb") as out,
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=self.environment,
-                cwd=self.directory,
-            )
-        while process.poll() is None:
-            if self.clock.now() > deadline:
-                self.around.marked.kill()
-                process.wait()
-                return
-            self._look()
-            self.outside.poll()
-            time.sleep(_POLL)
-        self._look()
-        self.code = process.returncode
+            process = self.driver.start(*words, stdout=out, stderr=err)
+        self.code = self.driver.follow(process, self._look, deadline=deadline)
 
-    def _command(self) -> list[str]:
-        words = [
-            *self.prefix,
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "train",
-            str(Path(self.job.file).resolve()),
-        ]
-        words += [
-            "--run-dir",
-            str(self.run_dir),
-            "--json",
-            "--workers",
-            str(self.trial.workers),
-            "--ps",
-            str(self.trial.servers),
-            *self.job.options,
-        ]
-        if self.prefix:
+    def _words(self) -> list[str]:
+        words = ["train", str(Path(self.job.file).resolve()), "--run-dir", str(self.run_dir)]
+        words += ["--json", "--workers", str(self.trial.workers)]
+        words += ["--ps", str(self.trial.servers), *self.job.options]
+        if self.trial.hosts > 1:
             words += ["--listen", f"10.77.0.1:{_PORT}", "--agents", "2"]
         left = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
         if left:
@@ -294,13 +253,14 @@ class _Running:
             fault = self.others.pop(0)
             self.struck.append((self.clock.now(), fault))
             self.outside.perform(fault)
+        self.outside.poll()
 
     # What came of it ------------------------------------------------------------------------------
 
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
         """Everything that is not as it should be now that the run is over."""
         self.outside.wait_for_undone(end)
-        left = self.around.marked.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
+        left = self.driver.mark.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
         logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
         return [
             *(f"process left over: {pid} {command}" for pid, command in left.items()),

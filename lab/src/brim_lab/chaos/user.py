@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +22,7 @@ from brim.wire.cluster import JobView
 from brim_lab.chaos.deeds import Deed, DeedKind, describe_deed
 from brim_lab.chaos.judging import Acknowledged, Span
 from brim_lab.chaos.results import Job
+from brim_lab.driver import Driver
 
 _AGAIN = 0.1
 _TO_GO_DOWN = 60.0
@@ -36,7 +35,7 @@ class User:
     Args:
         state: of the scheduler.
         cluster: what `apply` starts from.
-        environment: of commands.
+        driver: of commands.
 
     Attributes:
         short: spans of time in which the scheduler said that nodes are gone.
@@ -44,9 +43,8 @@ class User:
 
     job: Job
     state: Path
-    directory: Path
     cluster: Callable[[Deed], ClusterSpec]
-    environment: dict[str, str]
+    driver: Driver
     acknowledged: list[Acknowledged] = field(default_factory=list)
     ids: dict[int, str] = field(default_factory=dict)
     views: dict[str, JobView] = field(default_factory=dict)
@@ -129,41 +127,20 @@ class User:
         return False
 
     def _submit(self, deed: Deed, index: int) -> None:
-        words = [
-            sys.executable,
-            "-m",
-            "brim.cli",
-            "submit",
-            str(Path(self.job.file).resolve()),
-            "--json",
-        ]
-        words += [
-            "--state",
-            str(self.state),
-            "--workers",
-            str(deed.workers),
-            "--tenant",
-            deed.tenant,
-        ]
+        words = ["submit", str(Path(self.job.file).resolve()), "--json", "--state", str(self.state)]
+        words += ["--workers", str(deed.workers), "--tenant", deed.tenant]
         words += [*self.job.options, "--epochs", str(deed.epochs), "--key", f"job {index}"]
         if deed.due:
             words += ["--deadline", f"{deed.due}s"]
         while not self._closed:
-            done = subprocess.run(
-                words,
-                capture_output=True,
-                text=True,
-                env=self.environment,
-                cwd=self.directory,
-                check=False,
-            )
+            done = self.driver.call(*words, timeout=None, codes=())
             if done.returncode in (0, 3):
                 job = json.loads(done.stdout)["job"]
                 self.acknowledged.append(Acknowledged(deed, job))
                 self.ids[index] = job
                 return
             if done.returncode == 2:
-                raise InternalError(f"{' '.join(words)}: {done.stderr}")
+                raise InternalError(f"brim {' '.join(words)}: {done.stderr}")
             time.sleep(_AGAIN)
 
     def _suspend(self, deed: Deed, _: int) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,12 +20,13 @@ from brim.errors import EnvironmentFault
 from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
+from brim_lab.driver import MARK, Driver
 from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.scale import Scale
 
 _LOOK = 0.2
 _NODE, _METRIC = "demo", "auc"
-_TO_ANSWER = 180.0  # seconds that `brim up`, `brim down` and a first step may take
+_TO_ANSWER = 180.0  # seconds that a first step may take
 
 Tell = Callable[[str], None]
 """Says to people what happens."""
@@ -42,14 +41,16 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
     nodes = [{"name": _NODE, "workers": scale.slots}]
     described.write_text(json.dumps({"nodes": nodes, "policy": "brim"}) + "\n")  # JSON is YAML
     state = folder / "state"
-    _brim("up", "--cluster", str(described), "--state", str(state))
+    driver = Driver()
+    driver.call("up", "--cluster", str(described), "--state", str(state), "--env", MARK)
     tell(f"a scheduler of {scale.slots} slots; its state is in {state}")
     try:
         cluster = DemoCluster(scale, Client(state), tell)
         cluster.warm_up()
         yield cluster
     finally:
-        _brim("down", "--kill", "--state", str(state))
+        driver.call("down", "--kill", "--state", str(state))
+        driver.end()
 
 
 class DemoCluster:
@@ -182,43 +183,15 @@ def calm_run(
     nothing of it waits, for waiting changes no bit.
     """
     run = folder / name
-    words = [f"--set={key}={value}" for key, value in {**scale.parameters, "wait": "0"}.items()]
-    _brim(
-        *(
-            "train",
-            str(scale.file),
-            *words,
-            "--run-dir",
-            str(run),
-            "--json",
-            "--workers",
-            str(workers),
-        ),
-        *("--epochs", str(scale.epochs), "--seed", str(seed), "--spares", "0"),
-        *(
-            "--global-batch-size",
-            str(scale.global_batch_size),
-            "--micro-batches",
-            str(scale.micro_batches),
-        ),
-    )
+    parameters = [
+        f"--set={key}={value}" for key, value in {**scale.parameters, "wait": "0"}.items()
+    ]
+    words = ["train", str(scale.file), *parameters, "--run-dir", str(run), "--json"]
+    words += ["--workers", str(workers), "--epochs", str(scale.epochs), "--seed", str(seed)]
+    words += ["--spares", "0", "--global-batch-size", str(scale.global_batch_size)]
+    words += ["--micro-batches", str(scale.micro_batches)]
+    Driver().call(*words, timeout=None)
     history = read_history(run)
     assert history.started is not None
     assert history.ended is not None
     return _course_of(history, name, submitted=history.started.at, ended=history.ended.at)
-
-
-def _brim(*words: str) -> None:
-    """Run one of our own verbs, as its user would.
-
-    Raises:
-        EnvironmentFault: it failed.
-    """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
-    command = [sys.executable, "-m", "brim.cli", *words]
-    limit = None if words[0] == "train" else _TO_ANSWER
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=limit, check=False
-    )
-    if done.returncode:
-        raise EnvironmentFault(f"brim {' '.join(words)} failed:\n{done.stderr.strip()}")

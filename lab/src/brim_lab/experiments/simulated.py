@@ -19,14 +19,14 @@ _DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoJobs:
+class SimulatedPair:
     """Seconds until both are done, and that the second waited for its first worker."""
 
     makespan: float
     second_waited: float
 
 
-def two_jobs(policy: Policy, *, overheads: Overheads = OVERHEADS["brim"]) -> TwoJobs:
+def two_jobs(policy: Policy, *, overheads: Overheads = OVERHEADS["brim"]) -> SimulatedPair:
     """Two jobs of 175 CPUs, 650 s each when alone, on 320 CPUs; the second comes after 300 s.
 
     Gangs cannot run together: 1,300 s. Elastic, the second starts on the 145 that are left: 650 +
@@ -42,7 +42,7 @@ def two_jobs(policy: Policy, *, overheads: Overheads = OVERHEADS["brim"]) -> Two
     )
     second = next(outcome for outcome in run.outcomes if outcome.job.id == "second")
     assert second.started is not None
-    return TwoJobs(
+    return SimulatedPair(
         makespan=max(outcome.finished or math.inf for outcome in run.outcomes),
         second_waited=second.started - 300.0,
     )

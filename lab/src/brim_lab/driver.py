@@ -1,0 +1,181 @@
+"""The one driver of brim from outside: types its verbs in processes of their own, as people do.
+
+Chaos, experiments, benchmarks and end-to-end tests start brim through it. Every process that comes
+of it, however it was started and wherever it went, carries a mark, by which it is found and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from brim.errors import EnvironmentFault
+from brim.procfs import read_proc
+
+MARK = "DRIVEN_BY"  # names that begin with BRIM_ are reserved
+TIMEOUT = 180.0  # seconds that a verb may take which is called and not followed
+_POLL = 0.01
+
+Output = int | IO[bytes] | None
+
+
+class Mark:
+    """All processes whose environment has this mark, those that nobody waits for among them.
+
+    Args:
+        mark: unique on this machine.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.environment = {MARK: mark}
+        self._needle = f"{MARK}={mark}".encode()
+
+    def alive(self) -> dict[int, str]:
+        """Process id -> command line; a zombie can do nothing any more and is not counted."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended while we looked, or is not ours
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if self._needle in variables and _lives(entry):
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry.name)] = command.decode(errors="replace").strip()
+        return found
+
+    def kill(self) -> None:
+        """SIGKILL, until nobody is left: who is forked meanwhile is found in the next round."""
+        while pids := self.alive():
+            for pid in pids:
+                send(pid, signal.SIGKILL)
+            time.sleep(_POLL)
+
+    def left_after(self, seconds: float) -> dict[int, str]:
+        """Who is still alive when so many seconds have passed; returns as soon as nobody is."""
+        deadline = time.monotonic() + seconds
+        while (left := self.alive()) and time.monotonic() < deadline:
+            time.sleep(5 * _POLL)
+        return left
+
+
+class Driver:
+    """Where brim's verbs are typed: a folder, an environment without anybody's BRIM_…, and a mark.
+
+    Args:
+        folder: that commands are typed in; None for the present one.
+        variables: of the environment, beside those of this process.
+    """
+
+    def __init__(self, folder: Path | None = None, **variables: str) -> None:
+        self._folder = folder
+        self._prefix: tuple[str, ...] = ()
+        self._variables = variables
+        self.mark = Mark(uuid.uuid4().hex)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of this process as it is now, without BRIM_…, and what was added to it."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
+        return {**inherited, **self.mark.environment, **self._variables}
+
+    def behind(self, prefix: Sequence[str]) -> Driver:
+        """The same driver, but for a prefix of its commands, such as one that enters a host."""
+        other = Driver(self._folder, **self._variables)
+        other._prefix = tuple(prefix)
+        other.mark = self.mark
+        return other
+
+    def command(self, *words: str) -> list[str]:
+        """The command of a verb and its words."""
+        return [*self._prefix, sys.executable, "-m", "brim.cli", *words]
+
+    def start(
+        self,
+        *words: str,
+        stdout: Output = subprocess.PIPE,
+        stderr: Output = subprocess.PIPE,
+        variables: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[str]:
+        """Start a verb; nobody types anything into it.
+
+        Args:
+            variables: of its environment alone.
+        """
+        return subprocess.Popen(
+            self.command(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            env={**self.environment, **(variables or {})},
+            cwd=self._folder,
+        )
+
+    def call(
+        self, *words: str, timeout: float | None = TIMEOUT, codes: Sequence[int] = (0,)
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a verb to its end.
+
+        Args:
+            timeout: seconds; None for a verb that may take as long as it likes.
+            codes: with which it may end; none for any.
+
+        Raises:
+            EnvironmentFault: it ended with another code, or not in time; the message has its last
+                words.
+        """
+        process = self.start(*words)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as late:
+            process.kill()
+            said = process.communicate()[1].strip()
+            message = f"brim {' '.join(words)} did not end within {timeout:g} s:\n{said}"
+            raise EnvironmentFault(message) from late
+        if codes and process.returncode not in codes:
+            raise EnvironmentFault(
+                f"brim {' '.join(words)} failed with {process.returncode}:\n{err.strip()}"
+            )
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def follow(
+        self, process: subprocess.Popen[str], look: Callable[[], None], *, deadline: float
+    ) -> int | None:
+        """Look again and again until a verb has ended, and once more then.
+
+        Args:
+            deadline: of the monotonic clock, at which everything is ended.
+
+        Returns:
+            Its exit code; None where it came to the deadline.
+        """
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                self.end()
+                process.wait()
+                return None
+            look()
+            time.sleep(_POLL)
+        look()
+        return process.returncode
+
+    def end(self) -> None:
+        """Kill all that was started, and all that it has started."""
+        self.mark.kill()
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone; 0 is nobody."""
+    if pid:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _lives(entry: Path) -> bool:
+    return read_proc(f"{entry}/stat").rpartition(")")[2].split()[0] not in "ZX"
