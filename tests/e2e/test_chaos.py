@@ -28,6 +28,9 @@ ONE_HOST = (
     "rank 1 for ever"
     " at step 90",
     "fill disk for 500ms at step 30; kill rank 0 at step 150",
+    "kill template at step 20; kill rank 1 at step 21; slow rank 1 by 50ms for 2s at step 60; "
+    "kill agent 1 at step 140",
+    "kill command at step 40; interrupt at step 120",
 )
 TWO_HOSTS = (
     "delay host 2 by 20ms for 500ms at step 20; cut host 2 for 500ms at step 80; kill agent 2 at "

@@ -17,12 +17,16 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.clock import SystemClock
+from brim.clock import SystemClock, VirtualClock
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
+from brim.errors import EnvironmentFault
+from brim.process import state_of
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import Contact, write_contact
 from brim.storage.places import Directory
+from brim.telemetry.events import RoundFormed
+from brim.telemetry.history import RunHistory, WorkerLife
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
@@ -132,6 +136,52 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     assert mark.alive() == {}
 
 
+def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_HOME", "/nowhere")
+    driver = Driver(tmp_path, SEEN="yes")
+    assert driver.environment["SEEN"] == "yes"
+    assert "BRIM_HOME" not in driver.environment
+    assert driver.call("--version").stdout.startswith("brim")
+    with pytest.raises(EnvironmentFault, match=r"brim ledger nowhere failed with 2"):
+        driver.call("ledger", "nowhere")
+    looks: list[int] = []
+    with driver.start("--version") as process:
+        code = driver.follow(process, lambda: looks.append(1), deadline=time.monotonic() + 60)
+    assert (code, bool(looks)) == (0, True)
+
+
+def test_a_verb_that_comes_to_its_deadline_is_ended_with_all_that_it_started() -> None:
+    driver = Driver()
+    with driver.behind(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
+        assert driver.follow(process, lambda: None, deadline=time.monotonic() + 0.2) is None
+    assert driver.mark.alive() == {}
+
+
+def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    outside = Outside(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
+        history = RunHistory(
+            round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
+            workers={"w1": WorkerLife(worker="w1", state="ready", since=0.0, pid=worker.pid)},
+        )
+        (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
+        outside.perform(slow, history)
+        seen = []
+        for _ in range(6):
+            end = time.monotonic() + 10
+            still = len(seen) % 2 == 0 and len(seen) < 4
+            while (state_of(worker.pid) == "T") != still and time.monotonic() < end:
+                time.sleep(0.01)
+            seen.append(state_of(worker.pid) == "T")
+            clock.advance(0.05)
+            outside.poll()
+        worker.kill()
+    assert seen == [True, False, True, False, False, False]
+
+
 def test_a_fault_excuses_one_end_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +218,7 @@ def test_a_master_that_comes_back_is_struck_again(
         coming.start()
         clock = JumpingClock(tmp_path / "clock")
         Outside(tmp_path, Driver(), clock, SystemClock()).perform(
-            parse_faults("kill master at step 1")[0]
+            parse_faults("kill master at step 1")[0], RunHistory()
         )
         assert master.wait(10) == -9
         coming.join()
@@ -320,6 +370,7 @@ def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cabl
             ["--faults", "cut host 2 for 1s at step 4"],
             "need a fault that can be performed: it needs",
         ),
+        (["--faults", "kill agent 2 at step 4"], "it needs --hosts 2"),
         (["--faults", "explode"], "--faults: got 'explode'"),
         (["--workers", "none"], "--workers: got 'none'"),
         (["--cluster", "--hosts", "2"], "--hosts: got 2"),

@@ -24,6 +24,9 @@ class FaultKind(enum.StrEnum):
     KILL_MASTER = "kill master"
     STOP_MASTER = "stop master"
     KILL_AGENT = "kill agent"
+    KILL_TEMPLATE = "kill template"
+    KILL_COMMAND = "kill command"
+    INTERRUPT = "interrupt"
     KILL_EVERYTHING = "kill everything"
     CUT = "cut"
     CUT_FROM = "cut from"
@@ -31,6 +34,7 @@ class FaultKind(enum.StrEnum):
     DELAY = "delay"
     FILL_DISK = "fill disk"
     JUMP_CLOCK = "jump clock"
+    SLOW = "slow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +42,13 @@ class Fault:
     """One fault, performed once `step` steps have been committed.
 
     Args:
-        rank: the victim of kill, term and stop.
+        rank: the victim of kill, term, stop and slow.
         count: how many workers `add` adds or `remove` removes.
         host: whose agent is killed, whose cable is cut or delayed; hosts count from 1, the
             master's.
         seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
-        by: seconds that packets are delayed, or that the clock jumps, which may be back.
+        by: seconds that packets are delayed, that the clock jumps, which may be back, or that a
+            slow rank stands still again and again.
     """
 
     kind: FaultKind
@@ -61,6 +66,10 @@ FROM_OUTSIDE = ON_NETWORK | {
     FaultKind.KILL_MASTER,
     FaultKind.STOP_MASTER,
     FaultKind.KILL_AGENT,
+    FaultKind.KILL_TEMPLATE,
+    FaultKind.KILL_COMMAND,
+    FaultKind.INTERRUPT,
+    FaultKind.SLOW,
     FaultKind.KILL_EVERYTHING,
     FaultKind.FILL_DISK,
     FaultKind.JUMP_CLOCK,
@@ -77,6 +86,9 @@ _FORMS = {
     FaultKind.KILL_MASTER: "kill master at step {step}",
     FaultKind.STOP_MASTER: "stop master for {seconds} at step {step}",
     FaultKind.KILL_AGENT: "kill agent {host} at step {step}",
+    FaultKind.KILL_TEMPLATE: "kill template at step {step}",
+    FaultKind.KILL_COMMAND: "kill command at step {step}",
+    FaultKind.INTERRUPT: "interrupt at step {step}",
     FaultKind.KILL_EVERYTHING: "kill everything at step {step}",
     FaultKind.CUT: "cut host {host} for {seconds} at step {step}",
     FaultKind.CUT_FROM: "cut from host {host} for {seconds} at step {step}",
@@ -84,6 +96,7 @@ _FORMS = {
     FaultKind.DELAY: "delay host {host} by {by} for {seconds} at step {step}",
     FaultKind.FILL_DISK: "fill disk for {seconds} at step {step}",
     FaultKind.JUMP_CLOCK: "jump clock by {by} at step {step}",
+    FaultKind.SLOW: "slow rank {rank} by {by} for {seconds} at step {step}",
 }
 _EXAMPLE = {"rank": "1", "count": "2", "host": "2", "seconds": "5s", "by": "50ms", "step": "40"}
 _NUMBERS = ("rank", "count", "host", "step")

@@ -13,15 +13,18 @@ from pathlib import Path
 from brim.domain.faults import Fault, FaultKind
 from brim.errors import InternalError
 from brim.interfaces import Clock
+from brim.process import AGENT, MASTER, children_of, name_of
 from brim.storage.contact import is_alive, read_contact
+from brim.telemetry.history import RunHistory
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import SmallDisk
 from brim_lab.chaos.hosts import Cable
 from brim_lab.driver import Driver, send
 
 SECOND_LOG = "agent-2.log"
+_TEMPLATE = "brim-template"  # what an agent's template is called
 _BEFORE_RESTART = 0.5
-_TO_COME_BACK = 5.0  # seconds that a master may take which another one's death has called for
+_TO_COME_BACK = 5.0  # seconds that a process may take which another one's death has called for
 
 
 class SecondAgent:
@@ -60,6 +63,11 @@ class SecondAgent:
                 "agent", self._master, stdout=log, stderr=log, variables=token
             )
 
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 where it never ran."""
+        return self._process.pid if self._process is not None else 0
+
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
         if self._process is not None:
@@ -68,8 +76,11 @@ class SecondAgent:
 
 
 class Outside:
-    """What a trial can be struck with from outside; `cable`, `disk` and `second` are set where
-    there is one.
+    """What a trial can be struck with from outside.
+
+    Attributes:
+        command: `brim train`, in the present life of the run.
+        cable, disk, second: set where there is one.
     """
 
     def __init__(self, run_dir: Path, driver: Driver, jumping: JumpingClock, clock: Clock) -> None:
@@ -79,6 +90,7 @@ class Outside:
         self._clock = clock
         self._numbers = itertools.count()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self.command: subprocess.Popen[str] | None = None
         self.cable: Cable | None = None
         self.disk: SmallDisk | None = None
         self.second: SecondAgent | None = None
@@ -96,7 +108,19 @@ class Outside:
             self.poll()
             time.sleep(0.01)
 
-    def perform(self, fault: Fault) -> None:
+    def is_alive(self) -> bool:
+        """Whether a master or the agent of host 1 is there, which may outlive the command."""
+        second = self.second.pid if self.second is not None else 0
+        return any(
+            name_of(pid) in (AGENT, MASTER) and pid != second for pid in self._driver.mark.alive()
+        )
+
+    def perform(self, fault: Fault, history: RunHistory) -> None:
+        """Strike.
+
+        Args:
+            history: of the run so far, which has the process of each rank.
+        """
         match fault.kind:
             case FaultKind.KILL_MASTER:
                 send(self._master(), signal.SIGKILL)
@@ -106,8 +130,19 @@ class Outside:
                 self._after(fault.seconds, lambda: send(master, signal.SIGCONT))
             case FaultKind.KILL_EVERYTHING:
                 self._driver.end()
+            case FaultKind.KILL_AGENT if fault.host == 1:
+                send(self._child(self._command, AGENT), signal.SIGKILL)
             case FaultKind.KILL_AGENT if self.second is not None:
                 self.second.kill()
+            case FaultKind.KILL_TEMPLATE:
+                agent = self._child(self._command, AGENT)
+                send(self._child(agent, _TEMPLATE), signal.SIGKILL)
+            case FaultKind.KILL_COMMAND:
+                send(self._command, signal.SIGKILL)
+            case FaultKind.INTERRUPT:
+                send(self._command, signal.SIGINT)
+            case FaultKind.SLOW:
+                self._hold(_process_of(history, fault.rank), fault, self._clock.now())
             case FaultKind.JUMP_CLOCK:
                 self._jumping.jump(fault.by)
             case FaultKind.FILL_DISK if self.disk is not None:
@@ -128,6 +163,32 @@ class Outside:
     def _after(self, seconds: float, undo: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self._clock.now() + seconds, next(self._numbers), undo))
 
+    def _hold(self, pid: int, fault: Fault, since: float) -> None:
+        """Stop a worker; soon it goes on, and is stopped again until the fault is over."""
+        if self._clock.now() >= since + fault.seconds:
+            return
+        send(pid, signal.SIGSTOP)
+        self._after(fault.by, lambda: send(pid, signal.SIGCONT))
+        self._after(2 * fault.by, lambda: self._hold(pid, fault, since))
+
+    @property
+    def _command(self) -> int:
+        """Its process id; 0 where it has ended."""
+        alive = self.command is not None and self.command.poll() is None
+        return self.command.pid if self.command is not None and alive else 0
+
+    def _child(self, parent: int, name: str) -> int:
+        """A child by its name, also where the one before was killed a moment ago; 0 where none
+        comes, or there is no parent.
+        """
+        deadline = self._clock.now() + _TO_COME_BACK
+        while parent and self._clock.now() < deadline:
+            for pid in children_of(parent):
+                if name_of(pid) == name and is_alive(pid):
+                    return pid
+            time.sleep(0.01)
+        return 0
+
     def _master(self) -> int:
         """Its process id, also where the one before was killed a moment ago; 0 where none comes."""
         deadline = self._clock.now() + _TO_COME_BACK
@@ -137,3 +198,10 @@ class Outside:
                 return contact.pid
             time.sleep(0.01)
         return 0
+
+
+def _process_of(history: RunHistory, rank: int) -> int:
+    """The process of a rank of the round at hand; 0 where there is none."""
+    members = history.round.workers if history.round is not None else ()
+    life = history.workers.get(members[rank]) if rank < len(members) else None
+    return (life.pid or 0) if life is not None and life.until is None else 0

@@ -1,6 +1,6 @@
 """Schedules of faults drawn by chance.
 
-Pure: the same seed gives the same schedule, in every version.
+Pure: the same seed and kinds of faults give the same schedule.
 """
 
 from __future__ import annotations
@@ -16,11 +16,19 @@ T = TypeVar("T")
 MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
 _MOST_FAULTS = 4
 # These take seconds or a new life of the job each: one of a kind is enough for a short run.
-_ONCE = ON_NETWORK | {FaultKind.KILL_AGENT, FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK}
+_ONCE = ON_NETWORK | {
+    FaultKind.KILL_AGENT,
+    FaultKind.KILL_COMMAND,
+    FaultKind.KILL_EVERYTHING,
+    FaultKind.INTERRUPT,
+    FaultKind.FILL_DISK,
+    FaultKind.SLOW,
+}
 _SECONDS = {
     FaultKind.STOP: (0.2, 0.5, 2.0, 0.0),
     FaultKind.STOP_MASTER: (0.2, 0.5, 1.0, 2.0),
     FaultKind.DELAY: (0.5, 1.0, 2.0),
+    FaultKind.SLOW: (1.0, 2.0, 5.0),
     FaultKind.FILL_DISK: (0.3, 1.0, 2.0),
     # The last is longer than anybody waits for a silent host.
     **dict.fromkeys(
@@ -29,6 +37,7 @@ _SECONDS = {
 }
 _BY = {
     FaultKind.DELAY: (0.005, 0.02, 0.05),
+    FaultKind.SLOW: (0.02, 0.05, 0.1),
     FaultKind.JUMP_CLOCK: (1.0, -1.0, 60.0, -60.0, 3600.0, -3600.0, 86400.0, -86400.0),
 }
 
@@ -125,13 +134,7 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return room > 0
         case FaultKind.REMOVE | FaultKind.TERM:
             return wanted > 1
-        case (
-            FaultKind.KILL_AGENT
-            | FaultKind.CUT
-            | FaultKind.CUT_FROM
-            | FaultKind.CUT_TO
-            | FaultKind.DELAY
-        ):
+        case FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO | FaultKind.DELAY:
             return hosts > 1
         case _:
             return True
@@ -141,15 +144,19 @@ def _fault(
     kind: FaultKind, step: int, draws: Draws, *, hosts: int, wanted: int, room: int, servers: int
 ) -> Fault:
     counts = {FaultKind.ADD: min(room, 2), FaultKind.REMOVE: min(wanted - 1, 2)}
-    on_host = kind in ON_NETWORK or kind is FaultKind.KILL_AGENT
+    has_rank = kind is FaultKind.SLOW or kind not in (*FROM_OUTSIDE, *counts)
     return Fault(
         kind=kind,
         step=step,
-        rank=draws.below(wanted + servers)
-        if kind not in FROM_OUTSIDE and kind not in counts
-        else 0,
+        rank=draws.below(wanted + servers) if has_rank else 0,
         count=1 + draws.below(counts[kind]) if kind in counts else 0,
-        host=2 + draws.below(hosts - 1) if on_host else 0,
+        host=_host(kind, draws, hosts),
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
         by=draws.one_of(_BY[kind]) if kind in _BY else 0.0,
     )
+
+
+def _host(kind: FaultKind, draws: Draws, hosts: int) -> int:
+    if kind is FaultKind.KILL_AGENT:
+        return 1 + draws.below(hosts)
+    return 2 + draws.below(hosts - 1) if kind in ON_NETWORK else 0

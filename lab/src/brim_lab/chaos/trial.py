@@ -7,6 +7,8 @@ import json
 import math
 import shlex
 import shutil
+import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,18 @@ _TO_GIVE_UP = (
 )
 _PORT = 7077
 # A run may end before its end because of these; then it is resumed.
-_MAY_END = frozenset({FaultKind.KILL_EVERYTHING, FaultKind.FILL_DISK, FaultKind.TERM})
+_MAY_END = frozenset(
+    {
+        FaultKind.KILL_EVERYTHING,
+        FaultKind.KILL_COMMAND,
+        FaultKind.INTERRUPT,
+        FaultKind.FILL_DISK,
+        FaultKind.TERM,
+    }
+)
+# Seconds in which the next boundary comes after the command is gone; workers that do not come to it
+# are killed after ten.
+_TO_STOP = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +86,7 @@ class Trial:
 def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
     """Why a kind of fault cannot be performed on this machine, or "" where it can be."""
     found = dict.fromkeys(FaultKind, "")
-    for kind in [*ON_NETWORK, FaultKind.KILL_AGENT]:
+    for kind in ON_NETWORK:
         found[kind] = "" if hosts > 1 else "needs --hosts 2"
         if not can_make_hosts():
             found[kind] = "needs root, ip and /dev/net/tun"
@@ -207,6 +220,8 @@ class _Running:
                 return [
                     f"it had not ended by its deadline, {end - self.began:.0f} s after its start"
                 ]
+            if not self.has_stopped():
+                return [f"life {self.lives} went on for {_TO_STOP:g} s without its command"]
             if self.summary().get("exit") == "done":
                 return []
             ending = [fault for _, fault in self.struck if fault.kind in _MAY_END]
@@ -217,6 +232,16 @@ class _Running:
                     f"{self.last_words()}"
                 ]
             self.outside.wait_for_undone(end)
+
+    def has_stopped(self) -> bool:
+        """Whether nothing of a run whose command has ended is under way, in good time."""
+        deadline = self.clock.now() + _TO_STOP
+        while self.outside.is_alive():
+            if self.clock.now() > deadline:
+                return False
+            self._look()
+            time.sleep(0.01)
+        return True
 
     def live(self, *, deadline: float) -> None:
         """Start or resume the run and follow it until it ends; `code` is None where it had to be
@@ -229,6 +254,7 @@ class _Running:
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
             process = self.driver.start(*words, stdout=out, stderr=err)
+        self.outside.command = process
         self.code = self.driver.follow(process, self._look, deadline=deadline)
 
     def _words(self) -> list[str]:
@@ -252,7 +278,7 @@ class _Running:
         while self.others and self.commits and self.others[0].step <= self.commits[-1][1]:
             fault = self.others.pop(0)
             self.struck.append((self.clock.now(), fault))
-            self.outside.perform(fault)
+            self.outside.perform(fault, self.reader.history)
         self.outside.poll()
 
     # What came of it ------------------------------------------------------------------------------
@@ -271,9 +297,12 @@ class _Running:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What the last life said of itself."""
+        """What the last life said of itself, or its records, where its command was killed."""
         text = (self.directory / f"summary-{self.lives}.json").read_text()
-        return dict(json.loads(text)) if text.strip() else {}
+        if text.strip() or self.code != -signal.SIGKILL:
+            return dict(json.loads(text)) if text.strip() else {}
+        ended = self.reader.history.ended
+        return dict(ended.summary) if ended is not None else {}
 
     def last_words(self) -> str:
         return (self.directory / f"stderr-{self.lives}.log").read_text()[-2000:].strip()

@@ -197,7 +197,7 @@ def _seeds(values: dict[str, Any]) -> range:
 
 def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
     """Trials of a run by itself; where the calm one is to be, they follow from it."""
-    from brim.domain.faults import FaultKind, parse_faults
+    from brim.domain.faults import FaultKind, describe, parse_faults
     from brim_lab.chaos.random_faults import random_faults, random_workers
     from brim_lab.chaos.trial import Trial, calm_run, run_trial
 
@@ -209,6 +209,10 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
     servers = values["servers"]
     given = parse_faults(values["faults"])
     kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
+    for fault in given:
+        if fault.host > hosts:
+            need = f"a fault that can be performed: it needs --hosts {fault.host}"
+            raise SpecError("--faults", got=repr(describe(fault)), need=need)
 
     def trials(folder: Path) -> Iterator[Ready]:
         calm = calm_run(job, folder, deadline=deadline)
