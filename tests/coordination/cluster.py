@@ -1,8 +1,8 @@
-"""A whole job in one thread: the real rendezvous, hubs and barriers, with workers that are
-generators.
+"""A whole job in one thread: the code that decides is the code that ships.
 
-Simulated: the workers follow `train/membership.py` and `train/job.py` wait for wait, the agents
-`agent/loop.py`, the master `master/loop.py`. Every link is a queue, and whoever chooses what
+What ships: the rendezvous, the barriers, the hubs, the protocol of workers, the order in which they
+make steps and pass boundaries, and the messages between all of these. Simulated: what computes,
+writes checkpoints and carries the state, and the links. Every link is a queue, and whoever chooses what
 happens next is the adversary. Numbers are symbols: a sum of gradients is the tree that made it, so
 that a wrong order of additions shows as a difference, and memory that workers share can be spoilt
 here as it can there.
@@ -12,25 +12,26 @@ here as it can there.
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from brim.agent.hub import Hub, PassOn, is_commit
+from brim.coordination import steps
 from brim.coordination.attempts import Attempts
-from brim.coordination.barrier import COMMIT, Barrier, Point, Release
+from brim.coordination.barrier import COMMIT, Barrier, Point
+from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     CheckpointWritten,
     Command,
     Committed,
-    Completed,
     Dismiss,
     End,
     Event,
@@ -55,11 +56,62 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
+from brim.coordination.membership import Completed as WorkerCompleted
+from brim.coordination.participant import (
+    AskedToLeave,
+    BeHeir,
+    CatchUp,
+    EnterRound,
+    FetchState,
+    Flow,
+    GiveState,
+    Heard,
+    Need,
+    Participant,
+    PeerLost,
+    Receive,
+    RestoreState,
+    RoundChanged,
+    WriteState,
+    round_of,
+)
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.roster import at_work, serving
+from brim.coordination.steps import Act, Action, Add, Settle, Stand
 from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.batch import Schedule, cut
+from brim.wire.messages import (
+    AgentMessage,
+    Arrive,
+    ArriveTogether,
+    CheckpointDrafted,
+    CheckpointMade,
+    CommitRecord,
+    Commits,
+    Completed,
+    Dismissed,
+    FromWorker,
+    Hello,
+    HoldRound,
+    Idle,
+    Installed,
+    InstallRound,
+    Leave,
+    LoseWorker,
+    MasterMessage,
+    NowWritten,
+    Publish,
+    ReleaseTogether,
+    SignalWorker,
+    StartWorkers,
+    ToWorker,
+    WorkerBound,
+    WorkerMessage,
+    WriteNow,
+)
+
+T = TypeVar("T")
 
 PARTS = 4
 ELEMENTS = 4  # of the gradient: enough for four ranks to own a slice each
@@ -96,23 +148,23 @@ class Fault:
     which: int = 0
 
 
-class RoundChanged(Exception):
-    pass
+@dataclass(frozen=True)
+class Gone:
+    """The end of a worker's link."""
+
+    reason: str
 
 
-class Dismissed(Exception):
-    pass
-
-
-class PeerLost(Exception):
-    """Or Interrupted: both are answered alike."""
+@dataclass(frozen=True)
+class Closed:
+    """The end of an agent's stream."""
 
 
 @dataclass(eq=False)
 class Stream:
     """A connection from a worker that lacks the state to the one that gives it."""
 
-    greeting: tuple[int, str]
+    greeting: str
     caller: SimWorker
     donor: SimWorker
     chunks: list[Any] = field(default_factory=list)
@@ -123,11 +175,20 @@ class Stream:
         return self.closed or not self.donor.alive or not self.caller.alive
 
 
+class State(NamedTuple):
+    """What must be the same on every member of the job."""
+
+    committed: int
+    evaluated: int
+    due: bool  # a checkpoint, at the boundary where the job stands
+    weights: Tree
+
+
 @dataclass
 class Flight:
     """A checkpoint that a worker's writer is at: `drafting`, then `asked`, then `permitted`."""
 
-    state: tuple[int, int, Tree]
+    state: State
     stage: str = "drafting"
 
 
@@ -194,29 +255,26 @@ def validate_world(world: World) -> None:
 
 
 class SimWorker:
-    """One worker: a generator that yields what it waits for."""
+    """One worker: the protocol that ships, and what is around it as a generator that yields what it
+    waits for.
+    """
 
     def __init__(self, cluster: Cluster, name: str, agent: SimAgent) -> None:
         self.cluster, self.name, self.agent = cluster, name, agent
-        self.alive, self.asked, self.told = True, False, False
-        self.inbox: deque[tuple[Any, ...]] = deque()
-        self.outbox: deque[tuple[Any, ...]] = deque()
+        # Steps of a worker alone wait for company until it says something else, or its heart beats.
+        self.participant = Participant(name, company=math.inf)
+        self.alive, self.asked = True, False
+        self.inbox: deque[WorkerBound] = deque()
+        self.outbox: deque[WorkerMessage | Gone] = deque()
         self.backlog: deque[Stream] = deque()
-        self.greeted: dict[tuple[int, str], Stream] = {}
+        self.greeted: dict[str, Stream] = {}
         self.doing = "starting"
-        self.world: World | None = None
-        self.next: World | None = None
-        self.still = False  # nobody makes a step in the round that is next
+        self.plan: ReductionPlan | None = None
+        self.held = False  # its last commit was the round's last
         self.lacks_data = False
-        self.idle_in = 0  # the round in which it said so last
-        self.made: list[tuple[int, Any]] = []  # steps of a worker alone that nobody was told of
-        self.asked_for: int | None = (
-            None  # the last step that was told of, whose answer is on its way
-        )
-        self.committed, self.evaluated = 0, 0
-        self.weights: Tree = ()
+        self.own: list[Tree] = []
+        self.state = State(0, 0, False, ())
         self.flight: Flight | None = None
-        self.to_write = False
         self.official: int | None = None
         self.waits: Wait = "go"
         self._body = self._life()
@@ -229,8 +287,8 @@ class SimWorker:
         if self.waits == "go":
             return True
         if self.waits == "writer":  # it listens, and leaves what is not for the writer
-            return self.flight is None or any(message[0] == "publish" for message in self.inbox)
-        if self.inbox or (self.asked and not self.told):
+            return self.flight is None or any(isinstance(each, Publish) for each in self.inbox)
+        if self.inbox or self.asked:
             return True
         return self.waits != "message" and bool(self.waits())
 
@@ -243,9 +301,9 @@ class SimWorker:
     @property
     def pending(self) -> bool:
         """Whether there is a message for the loop; hearing a permission hands it to the writer."""
-        for message in [each for each in self.inbox if each[0] == "publish"]:
+        for message in [each for each in self.inbox if isinstance(each, Publish)]:
             self.inbox.remove(message)
-            if self.flight is not None and self.flight.state[0] == message[1]:
+            if self.flight is not None and self.flight.state[0] == message.step:
                 self.flight.stage = "permitted"
         return bool(self.inbox)
 
@@ -253,165 +311,144 @@ class SimWorker:
         """The kernel closes its link behind what it had still to say."""
         if self.alive:
             self.alive = False
-            self.outbox.append(("gone", reason))
+            self.outbox.append(Gone(reason))
 
-    def tell(self, *message: Any) -> None:
-        self.tell_made()
-        self.outbox.append(message)
+    def tell(self, message: WorkerMessage) -> None:
+        self.participant.say(message)
+        self.outbox.extend(self.participant.outgoing())
 
-    def tell_made(self) -> None:
-        """What the main thread does as it waits, and the heartbeat at any time."""
-        if self.made:
-            assert self.world is not None
-            self.asked_for = self.made[-1][0]
-            self.outbox.append(("made", self.world.round, self.made))
-            self.made = []
+    @property
+    def has_made(self) -> bool:
+        """Whether a heartbeat has steps to tell of."""
+        return bool(self.participant._made)
+
+    def beat(self) -> None:
+        self.participant.tell_made()
+        self.outbox.extend(self.participant.outgoing())
+
+    @property
+    def committed(self) -> int:
+        return self.state.committed
+
+    @property
+    def world(self) -> World | None:
+        return self.participant.world
 
     @property
     def rank(self) -> int:
-        assert self.world is not None
-        return self.world.rank_of(self.name)
+        return self.participant.rank
 
     def _life(self) -> Iterator[Wait]:
         yield "go"
         self.doing = "ready"
-        self.tell("hello")
+        self.tell(Hello(address=self.name, layout="", facts=None))
         try:
             while True:
                 try:
-                    yield from self._next_round()
-                    yield from self._round()
-                    yield from self._finish()
+                    yield from self._run(self.participant.next_round())
+                    yield from self._train()
+                    yield from self._follow(steps.end(is_first=self.rank == 0), self._do_last)
                 except RoundChanged:
                     pass
                 except PeerLost:
-                    yield from self._await_replacement()
-        except Dismissed:
+                    yield from self._run(self.participant.await_replacement())
+                self.held = False
+        except SystemExit:
             self.doing = "draining"
             yield from self._settle()
             self.doing = "dismissed"
             yield "go"
 
-    def _receive(self) -> Generator[Wait, None, tuple[Any, ...]]:
+    # The protocol ---------------------------------------------------------------------------------
+
+    def _run(self, flow: Flow[T]) -> Generator[Wait, None, T]:
+        """Run a flow of the protocol; the adversary chooses when each of its needs is met."""
+        resume, answer = flow.send, None
         while True:
-            if self.asked and not self.told:
-                self.told = True
-                self.tell("leave")
+            try:
+                need = resume(answer)
+            except StopIteration as end:
+                return end.value
+            finally:
+                self.outbox.extend(self.participant.outgoing())
+            resume = flow.send
+            try:
+                answer = yield from self._meet(need)
+            except PeerLost as error:
+                resume, answer = flow.throw, error
+
+    def _meet(self, need: Need) -> Generator[Wait, None, Any]:
+        match need:
+            case Receive(within):
+                return (yield from self._receive(within))
+            case RestoreState():
+                yield "go"
+                if self.cluster.storage is None:
+                    return "", self.committed
+                self.state = self.cluster.storage
+                self.official = self.committed
+                return "storage", self.committed
+            case FetchState(donor, greeting):
+                yield "go"
+                self.doing = "fetching"
+                yield from self._fetch(self.cluster.workers[donor.worker], greeting)
+                return self.committed
+            case CatchUp():
+                yield "go"
+                return self.committed
+            case GiveState(_, greeting):
+                self.doing = "donating"
+                yield from self._give(greeting)
+            case WriteState():
+                self.doing = "writing"
+                yield from self._write_now()
+            case BeHeir():
+                return False  # no agent follows here
+            case EnterRound(world):
+                self.doing = "installed"
+                self.plan = ReductionPlan(PARTS, tuple(world.hosts.values()), world.shares)
+            case _:
+                raise AssertionError(f"nobody meets {need}")
+        return None
+
+    def _receive(self, within: float | None) -> Generator[Wait, None, Heard | None]:
+        while True:
+            if self.asked:
+                self.asked = False
+                return AskedToLeave()
             if self.pending:
-                return self.inbox.popleft()
+                message = self.inbox.popleft()
+                assert not isinstance(message, Publish)
+                return message
+            if within is not None and within < 1.0:  # longer waits are as good as endless ones
+                return None
             yield "message"
 
-    def _take(self, message: tuple[Any, ...]) -> None:
-        match message:
-            case ("released", _, step, phase, hold, _) if (phase, step) == (COMMIT, self.asked_for):
-                self.asked_for = None
-                if hold:
-                    self.doing = "held"
-                    raise RoundChanged
-                return
-            case ("install" | "write", *_) if self.asked_for is not None or self.made:
-                raise AssertionError(f"{self.name}: {message} while a commit is under way")
-            case ("install", world, still):
-                self.next, self.still = world, still
-                raise RoundChanged
-            case ("dismissed",):
-                raise Dismissed
-            case ("write",):
-                self.to_write = True
-                raise RoundChanged
-            case ("released", round, *_) if self.world is not None and round < self.world.round:
-                return
-        raise AssertionError(f"{self.name}: nobody waits for {message}")
+    def _arrive(self, phase: str, payload: Any = None) -> Generator[Wait, None, list[Any]]:
+        key = self.cluster.key_of(payload)
+        arrival = self.participant.arrive(self.committed, phase, key)
+        released = yield from self._run(arrival)
+        return [self.cluster.payloads.get(key) for key in released.payloads]
 
-    def _poll(self) -> Iterator[Wait]:
-        while self.pending or (self.asked and not self.told):
-            if self.asked and not self.told:
-                self.told = True
-                self.tell("leave")
-            if self.pending:
-                self._take(self.inbox.popleft())
-        return
-        yield
-
-    def _arrive(self, phase: str, payload: Any = None) -> Generator[Wait, None, tuple[Any, ...]]:
-        assert self.world is not None
-        yield from self._settle_commit()
-        self.tell("arrive", self.world.round, Point(self.committed, phase), payload)
+    def _follow(
+        self,
+        actions: Generator[Action, Any, T],
+        do: Callable[[Action], Generator[Wait, None, object]],
+    ) -> Generator[Wait, None, T]:
+        answer: object = None
         while True:
-            message = yield from self._receive()
-            if message[0] == "released" and message[1] == self.world.round:
-                return message
-            self._take(message)
-
-    def _commit(self, parts: Any) -> Generator[Wait, None, bool]:
-        """Alone, it is told of now or later, and not waited for: the next step takes in whether it
-        was the last.
-        """
-        assert self.world is not None
-        if self.world.world_size > 1 or self.idle_in == self.world.round:
-            return (yield from self._arrive(COMMIT, parts))[4]
-        yield from self._await_answer()
-        self.made.append((self.committed, parts))
-        return False
-
-    def _settle_commit(self) -> Iterator[Wait]:
-        self.tell_made()
-        yield from self._await_answer()
-
-    def _await_answer(self) -> Iterator[Wait]:
-        while self.asked_for is not None:
-            self._take((yield from self._receive()))
-
-    def _await_replacement(self) -> Iterator[Wait]:
-        try:
-            while True:
-                self._take((yield from self._receive()))
-        except RoundChanged:
-            pass
-
-    # Rounds
-
-    def _next_round(self) -> Iterator[Wait]:
-        while True:
-            if self.to_write:
-                yield from self._write_for_the_end()
-            if self.next is None:
-                yield from self._await_world()
-            self.world, self.next = self.next, None
-            still = self.still
-            assert self.world is not None
-            for greeting in [each for each in self.greeted if each[0] < self.world.round]:
-                self.greeted.pop(greeting).closed = True
             try:
-                yield from self._install(self.world)
-                if not still:
-                    return
-            except PeerLost:
-                yield from self._await_replacement()
-
-    def _await_world(self) -> Iterator[Wait]:
-        while self.next is None:
-            message = yield from self._receive()
-            if message[0] == "write":
-                yield from self._write_for_the_end()
-                continue
-            try:
-                self._take(message)
-            except RoundChanged:
-                return
+                action = actions.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = yield from do(action)
 
     # Checkpoints
-
-    def _write_for_the_end(self) -> Iterator[Wait]:
-        self.to_write = False
-        self.doing = "writing"
-        yield from self._write_now()
-        self.tell("now_written")
 
     def _begin(self) -> None:
         """Copy the state for the writer; where it is at another, this one is left out."""
         if self.flight is None:
-            self.flight = Flight((self.committed, self.evaluated, self.weights))
+            self.flight = Flight(self.state)
 
     def _settle(self) -> Iterator[Wait]:
         while self.flight is not None:
@@ -434,84 +471,93 @@ class SimWorker:
         step = self.flight.state[0]
         if self.flight.stage == "drafting":
             self.flight.stage = "asked"
-            self.tell("drafted", step)
+            self.tell(CheckpointDrafted(step=step))
         else:
             self.cluster.publish(self.flight.state)
             self.official, self.flight = step, None
-            self.tell("made", step)
+            self.tell(CheckpointMade(step=step, path="", size_bytes=0, seconds=0.0, pause=0.0))
 
-    def _install(self, world: World) -> Iterator[Wait]:
-        yield "go"
-        restored = False
-        if world.restore and world.members[0].worker == self.name:
-            if self.cluster.storage is not None:
-                self.committed, self.evaluated, self.weights = self.cluster.storage
-                self.official, restored = self.committed, True
-        elif self.name in world.donors:
-            self.doing = "fetching"
-            yield from self._fetch(world, self.cluster.workers[world.donors[self.name]])
-        for caller in sorted(needy for needy, donor in world.donors.items() if donor == self.name):
-            self.doing = "donating"
-            yield from self._donate((world.round, caller))
-        self.doing = "installed"
-        self.tell("installed", world.round, self.committed, restored)
+    # Other workers
 
-    def _fetch(self, world: World, donor: SimWorker) -> Iterator[Wait]:
-        stream = Stream((world.round, self.name), self, donor)
+    def _fetch(self, donor: SimWorker, greeting: str) -> Iterator[Wait]:
+        stream = Stream(greeting, self, donor)
         if not donor.alive:
-            raise PeerLost
+            raise PeerLost("it is dead")
         donor.backlog.append(stream)
         try:
             while len(stream.chunks) < 2:
                 if stream.broken or self.pending:
-                    raise PeerLost
+                    raise PeerLost("or the agent spoke")
                 yield lambda: stream.broken or len(stream.chunks) == 2
         finally:
             stream.closed = True
         yield "go"
-        self.committed, self.evaluated, self.weights = stream.chunks[1]
+        self.state = stream.chunks[1]
 
-    def _donate(self, greeting: tuple[int, str]) -> Iterator[Wait]:
+    def _give(self, greeting: str) -> Iterator[Wait]:
+        assert self.world is not None
+        for old in [each for each in self.greeted if round_of(each) < self.world.round]:
+            self.greeted.pop(old).closed = True
         while greeting not in self.greeted:
             if self.pending:
-                raise PeerLost
+                raise PeerLost("the agent spoke")
             yield lambda: bool(self.backlog)
-            if (
-                self.backlog
-            ):  # it was blocked in accept: who calls is taken before the agent is heard
+            # It was blocked in accept: who calls is taken before the agent is heard.
+            if self.backlog:
                 stream = self.backlog.popleft()
                 self.greeted[stream.greeting] = stream
         stream = self.greeted.pop(greeting)
-        for chunk in (None, (self.committed, self.evaluated, self.weights)):
+        for chunk in (None, self.state):
             if stream.broken:
-                raise PeerLost
+                raise PeerLost("it is dead")
             stream.chunks.append(chunk)
             yield "go"
 
     # Steps
 
-    def _round(self) -> Iterator[Wait]:
-        assert self.world is not None
-        plan = ReductionPlan(PARTS, tuple(self.world.hosts.values()), self.world.shares)
-        if self.world.world_size > 1:
-            yield from self._arrive("enter")
+    def _train(self) -> Iterator[Wait]:
+        """As the loop of a user's file does, over epochs and their steps."""
+        yield from self._compare()  # nobody adds up any more in the memory that all share
         while True:
-            if self.evaluated < self.committed // SCHEDULE.steps_per_epoch:
-                yield from self._settle_commit()
+            yield from self._follow(self._boundary(None), self._do_between)
+            if self.state.evaluated < self.committed // SCHEDULE.steps_per_epoch:
                 yield from self._end_epoch()
-            if self.committed == SCHEDULE.steps:
+            elif self.committed == SCHEDULE.steps:
                 return
-            yield from self._step(plan)
+            else:
+                yield from self._steps()
 
-    def _step(self, plan: ReductionPlan) -> Iterator[Wait]:
-        step, rank = self.committed, self.rank
-        own: list[Tree] = []
-        memory = self.agent.memory
-        host = plan.host_of(rank)
-        rows = {block.start: 1 + row for row, block in enumerate(plan.local_blocks(host))}
+    def _boundary(self, patience: float | None) -> Generator[Action, Any, None]:
+        return steps.boundary(
+            held=self.held, due=self.state.due, is_first=self.rank == 0, patience=patience
+        )
+
+    def _steps(self) -> Iterator[Wait]:
+        """Steps until the epoch ends."""
+        while True:
+            yield from self._compute()
+            assert self.plan is not None
+            stages = self.plan.stages if self.plan.world_size > 1 else ()
+            actions = steps.step(stages, changes_early=False)
+            self.held = yield from self._follow(actions, self._do)
+            if not self.committed % SCHEDULE.steps_per_epoch:
+                return
+            yield from self._follow(self._boundary(0.001), self._do_between)
+
+    def _compare(self) -> Iterator[Wait]:
+        """The state with those of the others; nobody else has it where this worker is alone."""
+        if self.participant.is_alone:
+            return
+        states = yield from self._arrive("agree", self.state)
+        assert all(state == self.state for state in states), "the workers do not agree"
+
+    def _compute(self) -> Iterator[Wait]:
+        """This rank's micro-batches."""
+        plan, rank, step = self.plan, self.rank, self.committed
+        assert plan is not None
         self.doing = "computing"
         for block in plan.rank_blocks(rank):
-            yield from self._poll()
+            yield from self._run(self.participant.poll())
             yield "go"
             if self.lacks_data:
                 yield from self._wait_for_data()
@@ -520,48 +566,106 @@ class SimWorker:
             for left, right in fold([Block(m, 1) for m in micros], block, PARTS):
                 both = zip(sums[left.start], sums.pop(right.start), strict=True)
                 sums[left.start] = [(a, b) for a, b in both]
-            (own,) = sums.values()
+            (self.own,) = sums.values()
             if plan.world_size > 1:
-                memory[rows[block.start]] = own
-        if plan.world_size > 1:
-            own = yield from self._reduce(plan, host, rows)
-        spans = cut(SCHEDULE.span(step), PARTS)
-        parts = [
-            (rank, m, spans[m].start, spans[m].stop)
-            for m in plan.micro_batches(rank)
-            if len(spans[m])
-        ]
-        self.doing = "at commit"
-        held = yield from self._commit(parts)
-        self.doing = "applying"
-        yield "go"
-        total = memory[0] if plan.world_size > 1 else own
-        self.weights = (self.weights, tuple(total))
-        self.committed += 1
-        if rank == 0 and self.committed % SCHEDULE.steps_per_epoch:
-            self._begin()
-        if held:
-            self.doing = "held"
-            raise RoundChanged
+                self.agent.memory[self._rows[block.start]] = self.own
+
+    @property
+    def _rows(self) -> dict[int, int]:
+        """Where the blocks of this host lie."""
+        assert self.plan is not None
+        host = self.plan.host_of(self.rank)
+        return {block.start: 1 + row for row, block in enumerate(self.plan.local_blocks(host))}
 
     def _wait_for_data(self) -> Iterator[Wait]:
         """For a while, in which anything may happen."""
-        assert self.world is not None
         self.lacks_data = False
-        yield from self._settle_commit()
-        self.idle_in, self.doing = self.world.round, "idle"
-        self.tell("idle", self.world.round)
-        for _ in range(20):
-            yield from self._poll()
+        self.doing = "idle"
+        yield from self._run(self.participant.wait_for_data(self.committed, 2.0))
+        for _ in range(30):
+            yield from self._run(self.participant.poll())
             yield "go"
         self.doing = "computing"
 
-    def _reduce(
-        self, plan: ReductionPlan, host: int, rows: dict[int, int]
-    ) -> Generator[Wait, None, list[Tree]]:
-        self.doing = "at blocks"
-        yield from self._arrive("blocks")
-        memory, several = self.agent.memory, len(plan.hosts) > 1
+    def _do(self, action: Action) -> Generator[Wait, None, object]:
+        """The next that a step consists of."""
+        assert self.plan is not None
+        match action:
+            case Stand(phase):
+                self.doing = f"at {phase}"
+                yield from self._arrive(phase)
+            case Add("blocks"):
+                self.doing = "folding"
+                yield from self._fold()
+            case Add("folded"):
+                if self.rank == self.plan.ranks_on(self.plan.host_of(self.rank)).start:
+                    yield from self._trade()
+            case Act.SUM | Act.PREPARE:
+                pass
+            case Act.COMMIT:
+                self.doing = "at commit"
+                key = self.cluster.key_of(self._parts())
+                commit = self.participant.commit(self.committed, key, now=self.cluster.events)
+                return (yield from self._run(commit))
+            case Act.APPLY:
+                self.doing = "applying"
+                yield "go"
+                total = self.agent.memory[0] if self.plan.world_size > 1 else self.own
+                weights, committed = (self.state.weights, tuple(total)), self.committed + 1
+                due = bool(committed % SCHEDULE.steps_per_epoch)
+                self.state = State(committed, self.state.evaluated, due, weights)
+            case _:
+                raise AssertionError(action)
+        return None
+
+    def _do_between(self, action: Action) -> Generator[Wait, None, object]:
+        match action:
+            case Settle(within):
+                yield from self._run(self.participant.settle(within))
+            case Act.COMPARE:
+                self.doing = "held" if self.held else "agreeing"
+                yield from self._compare()
+                if not self.held:
+                    self.state = self.state._replace(due=False)
+            case Act.CHECKPOINT:
+                self._begin()
+            case _:
+                raise AssertionError(action)
+
+    def _do_last(self, action: Action) -> Generator[Wait, None, object]:
+        match action:
+            case Act.COMPARE:
+                self.doing = "completing"
+                yield from self._compare()
+            case Stand(phase):
+                yield from self._arrive(phase)
+            case Act.WRITE:
+                yield from self._write_now()
+            case Act.COMPLETE:
+                self.cluster.weights = self.state.weights
+                self.tell(Completed(weights_sha256=""))
+            case Act.AWAIT_DISMISSAL:
+                self.doing = "done"
+                yield from self._run(self.participant.await_dismissal())
+                raise SystemExit
+            case _:
+                raise AssertionError(action)
+
+    def _parts(self) -> list[tuple[int, int, int, int]]:
+        assert self.plan is not None
+        spans = cut(SCHEDULE.span(self.committed), PARTS)
+        return [
+            (self.rank, m, spans[m].start, spans[m].stop)
+            for m in self.plan.micro_batches(self.rank)
+            if len(spans[m])
+        ]
+
+    def _fold(self) -> Iterator[Wait]:
+        """This worker's slice of what its host has left."""
+        plan = self.plan
+        assert plan is not None
+        memory, rows, host = self.agent.memory, self._rows, plan.host_of(self.rank)
+        several = len(plan.hosts) > 1
         ranks = plan.ranks_on(host)
         part = self.rank - ranks.start
         mine = range(ELEMENTS * part // len(ranks), ELEMENTS * (part + 1) // len(ranks))
@@ -570,7 +674,6 @@ class SimWorker:
             for want in (plan.host_blocks(host) if several else (plan.root,))
             for pair in fold(plan.local_blocks(host), want, plan.parts)
         ]
-        self.doing = "folding"
         for left, right in pairs:
             yield "go"
             for e in mine:
@@ -578,23 +681,19 @@ class SimWorker:
                     memory[rows[left.start]][e],
                     memory[rows[right.start]][e],
                 )
-        if several:
-            yield from self._arrive("folded")
-            if part == 0:
-                yield from self._trade(plan, host, rows)
-        else:
+        if not several:
             for e in mine:
                 memory[0][e] = memory[1][e]
-        return memory[0]
 
-    def _trade(self, plan: ReductionPlan, host: int, rows: dict[int, int]) -> Iterator[Wait]:
-        """The first workers of all hosts bring what their hosts folded;
-        each folds all of it here.
-        """
+    def _trade(self) -> Iterator[Wait]:
+        """The first workers of all hosts bring what their hosts folded; each folds all of it."""
+        plan = self.plan
+        assert plan is not None
         assert self.world is not None
         table = self.cluster.trades.setdefault((self.world.round, self.committed), {})
+        host = plan.host_of(self.rank)
         table[host] = {
-            b.start: list(self.agent.memory[rows[b.start]]) for b in plan.host_blocks(host)
+            b.start: list(self.agent.memory[self._rows[b.start]]) for b in plan.host_blocks(host)
         }
         firsts = [
             self.world.members[plan.ranks_on(each).start].worker for each in range(len(plan.hosts))
@@ -602,7 +701,7 @@ class SimWorker:
         others = [self.cluster.workers[name] for name in firsts]
         while len(table) < len(plan.hosts):
             if self.pending or not all(other.alive for other in others):
-                raise PeerLost
+                raise PeerLost("it is dead, or the agent spoke")
             yield lambda: len(table) == len(plan.hosts) or not all(other.alive for other in others)
         have = {start: list(row) for rows_of in table.values() for start, row in rows_of.items()}
         blocks = [block for each in range(len(plan.hosts)) for block in plan.host_blocks(each)]
@@ -613,41 +712,25 @@ class SimWorker:
 
     def _end_epoch(self) -> Iterator[Wait]:
         self.doing = "evaluating"
-        yield from self._arrive("gather")
-        self.evaluated += 1
-        if self.rank == 0:
-            yield "go"
-            self._begin()
-
-    def _finish(self) -> Iterator[Wait]:
-        self.doing = "completing"
-        digests = (yield from self._arrive("end", self.weights))[5]
-        assert all(digest == self.weights for digest in digests), (
-            "workers ended with different weights"
-        )
-        if self.rank == 0:
-            yield from self._write_now()
-            self.tell("completed", self.weights)
-        self.doing = "done"
-        while True:
-            self._take((yield from self._receive()))
+        if not self.participant.is_alone:
+            yield from self._arrive("gather")
+        self.state = self.state._replace(evaluated=self.state.evaluated + 1, due=True)
 
 
 # Agents -------------------------------------------------------------------------------------------
 
 
 class SimAgent:
-    """One agent: the real hub, and links."""
+    """One agent: the hub that ships, and links."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster, self.name, self.hub = cluster, name, Hub(name)
         self.alive = True
-        self.inbox: deque[tuple[Any, ...]] = deque()
-        self.outbox: deque[tuple[Any, ...]] = deque()
+        self.inbox: deque[MasterMessage] = deque()
+        self.outbox: deque[AgentMessage | Closed] = deque()
         self.workers: dict[str, SimWorker] = {}
         self.waiting: list[str] = []  # to be started later
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
-        self._payloads: dict[bytes, Any] = {}
 
     def lose(self, unsent: int = 0) -> None:
         """It is gone, and so are the last words that it had not sent yet."""
@@ -656,9 +739,9 @@ class SimAgent:
             self.outbox.pop()
         for worker in self.workers.values():
             worker.alive = False
-        self.outbox.append(("closed",))
+        self.outbox.append(Closed())
 
-    def send(self, name: str, *message: Any) -> None:
+    def _send(self, name: str, message: WorkerBound) -> None:
         worker = self.workers.get(name)
         if worker is not None and worker.alive:
             worker.inbox.append(message)
@@ -666,49 +749,29 @@ class SimAgent:
     def hear(self, worker: SimWorker) -> None:
         message = worker.outbox.popleft()
         match message:
-            case ("arrive", round, point, payload):
-                self._arrived(worker.name, round, point, payload)
-            case ("made", round, made):
-                self._made_alone(worker.name, round, made)
-            case ("gone", reason):
+            case Arrive():
+                now = float(self.cluster.events)
+                self._perform(self.hub.arrived(worker.name, message, now=now, wall=now))
+            case Gone(reason):
+                self.hub.lose(worker.name)
                 del self.workers[worker.name]
-                self.outbox.append(("gone", worker.name, reason))
+                self.outbox.append(LoseWorker(worker=worker.name, reason=reason))
             case _:
-                self.outbox.append(("from", worker.name, message))
+                if isinstance(message, Installed):
+                    self._perform(self.hub.installed(worker.name, message.round, message.step))
+                self.outbox.append(FromWorker(worker=worker.name, message=message))
 
-    def _arrived(self, worker: str, round: int, point: Point, payload: Any) -> None:
-        key = str(len(self._payloads)).encode()  # payloads are bytes: the hub must not look inside
-        self._payloads[key] = payload
-        answer = self.hub.arrive(worker, round, point, key)
-        if answer is None:
-            return
-        payloads = [self._payloads[key] for key in answer.payloads]
-        if isinstance(answer, PassOn):
-            self.outbox.append(("together", answer.round, answer.point, payloads))
-            return
-        self.release(answer, payloads)
-        if is_commit(point):
-            self.outbox.append(("commit", round, point.step + 1, self.cluster.events, payloads))
-            if answer.hold:
-                self.outbox.append(("held", round, point.step + 1))
-
-    def _made_alone(self, worker: str, round: int, made: list[tuple[int, Any]]) -> None:
-        answer = self.hub.arrive(worker, round, Point(made[-1][0], COMMIT), b"")
-        if answer is None:
-            return
-        assert isinstance(answer, Release), "a worker alone in its round has the root beside it"
-        self.release(answer, [])
-        for step, parts in made:
-            self.outbox.append(("commit", round, step + 1, self.cluster.events, [parts]))
-        if answer.hold:
-            self.outbox.append(("held", round, made[-1][0] + 1))
-
-    def release(self, release: Release, payloads: list[Any]) -> None:
-        for name in self.hub.members:
-            point = release.point
-            self.send(
-                name, "released", release.round, point.step, point.phase, release.hold, payloads
-            )
+    def _perform(self, commands: Iterable[HubCommand]) -> None:
+        for command in commands:
+            match command:
+                case ToWorker(worker=worker, message=message):
+                    self._send(worker, message)
+                case Count(record):
+                    self.outbox.append(Commits(records=[record]))
+                case ArriveTogether():
+                    self.outbox.append(command)
+                case Flush() | Expect():
+                    pass
 
     def start(self, name: str) -> None:
         self.waiting.remove(name)
@@ -717,34 +780,34 @@ class SimAgent:
     def _forget_start(self, name: str) -> None:
         if name in self.waiting:
             self.waiting.remove(name)
-            self.outbox.append(("gone", name, "it was not started"))
+            self.outbox.append(LoseWorker(worker=name, reason="it was not started"))
 
     def obey(self) -> None:
-        match self.inbox.popleft():
-            case ("start", name, delay):
-                self.waiting.append(name)
+        message = self.inbox.popleft()
+        match message:
+            case StartWorkers(workers=names, delay=delay):
+                self.waiting += names
                 if not delay:
-                    self.start(name)
-            case ("install", world, still):
-                self.hub.begin(world)
-                for name in self.hub.members:
-                    self.send(name, "install", world, still)
-            case ("hold", round):
+                    for name in names:
+                        self.start(name)
+            case InstallRound():
+                self._perform(self.hub.begin(message))
+            case HoldRound(round=round):
                 self.hub.hold(round)
-            case ("release", release, payloads):
-                if release.round == self.hub.round:
-                    self.release(release, payloads)
-            case ("worker", name, "write"):
-                self.hub.close()
-                self.send(name, "write")
-            case ("worker", name, *message):
-                if message == ["dismissed"]:
+            case ReleaseTogether():
+                self._perform(self.hub.release(message))
+            case ToWorker(worker=name, message=WriteNow() as asked):
+                self._perform(self.hub.write(name, asked))
+            case ToWorker(worker=name, message=inner):
+                if isinstance(inner, Dismissed):
                     self._forget_start(name)
-                self.send(name, *message)
-            case ("kill", name):
+                self._send(name, inner)
+            case SignalWorker(worker=name):
                 self._forget_start(name)
                 if name in self.workers:
                     self.workers[name].die("signal 9")
+            case _:
+                raise AssertionError(message)
 
 
 # The cluster --------------------------------------------------------------------------------------
@@ -775,7 +838,8 @@ class Cluster:
         )
         self.agents = {name: SimAgent(self, name) for name in "ABC"[: setting.agents]}
         self.workers: dict[str, SimWorker] = {}
-        self._stored: dict[int, tuple[int, int, Tree]] = {}
+        self._stored: dict[int, State] = {}
+        self.payloads: dict[bytes, Any] = {}  # they are bytes: nobody on the way looks inside
         self.trades: dict[tuple[int, int], dict[int, Any]] = {}
         self.events = 0
         self.steps: list[StepRecord] = []
@@ -798,15 +862,23 @@ class Cluster:
     # Storage
 
     @property
-    def storage(self) -> tuple[int, int, Tree] | None:
+    def storage(self) -> State | None:
         """The newest official checkpoint."""
         return self._stored[max(self._stored)] if self._stored else None
 
-    def publish(self, state: tuple[int, int, Tree]) -> None:
+    def publish(self, state: State) -> None:
         """Make a checkpoint official, and keep the newest two."""
         self._stored[state[0]] = state
         for step in sorted(self._stored)[:-2]:
             del self._stored[step]
+
+    def key_of(self, payload: Any) -> bytes:
+        """What stands for something that a worker brings to a point; empty for nothing."""
+        if payload is None:
+            return b""
+        key = str(len(self.payloads)).encode()
+        self.payloads[key] = payload
+        return key
 
     # The master
 
@@ -839,7 +911,7 @@ class Cluster:
                 assert serves or not places or len(here) <= places.wanted[agent], (
                     "a device has two workers"
                 )
-                self._tell(agent, "start", worker, delay)
+                self._tell(agent, StartWorkers(workers=[worker], delay=delay))
             case GiveUpOn(_, _, _, target):
                 assert target == self.rendezvous.target
             case Install(world, _, still):
@@ -853,103 +925,126 @@ class Cluster:
                 self._world, self._has_installed = world, False
                 self._barrier.begin(world.round, world.hosts)
                 for agent in world.hosts:
-                    self._tell(agent, "install", world, still)
+                    self._tell(agent, InstallRound(world=world, still=still))
             case Hold(round):
                 assert self._world is not None
                 assert round == self._world.round
                 if len(self._world.hosts) > 1:
                     self._barrier.hold(round)
                 else:
-                    self._tell(next(iter(self._world.hosts)), "hold", round)
+                    self._tell(next(iter(self._world.hosts)), HoldRound(round=round))
             case WriteCheckpoint(worker):
                 self._barrier.close()
-                self._tell_worker(worker, "write")
+                self._tell_worker(worker, WriteNow())
             case Dismiss(worker):
-                self._tell_worker(worker, "dismissed")
+                self._tell_worker(worker, Dismissed())
             case Kill(worker):
-                self._tell(self.rendezvous.workers[worker].agent, "kill", worker)
+                agent = self.rendezvous.workers[worker].agent
+                self._tell(agent, SignalWorker(worker=worker, signal=9))
             case End():
                 assert self.end is None
                 self.end = command
 
-    def _tell(self, agent: str, *message: Any) -> None:
+    def _tell(self, agent: str, message: MasterMessage) -> None:
         if self.agents[agent].alive:
             self.agents[agent].inbox.append(message)
 
-    def _tell_worker(self, worker: str, *message: Any) -> None:
+    def _tell_worker(self, worker: str, message: WorkerBound) -> None:
         if worker in self.rendezvous.workers:
-            self._tell(self.rendezvous.workers[worker].agent, "worker", worker, *message)
+            agent = self.rendezvous.workers[worker].agent
+            self._tell(agent, ToWorker(worker=worker, message=message))
 
     def _hear(self, agent: SimAgent) -> None:
-        match agent.outbox.popleft():
-            case ("gone", worker, reason):
+        message = agent.outbox.popleft()
+        match message:
+            case LoseWorker(worker=worker, reason=reason):
                 self._handle(WorkerGone(worker, reason))
-            case ("closed",):
+            case Closed():
                 self._handle(AgentLost(agent.name, "its connection closed"))
-            case ("commit", round, step, at, payloads):
-                self._commit(round, step, at, payloads)
-            case ("held", round, step):
-                self._handle(Held(round, step))
-            case ("together", round, point, payloads):
-                self._together(agent.name, round, point, payloads)
-            case ("from", worker, ("hello",)):
-                self._handle(WorkerReady(worker, worker))
-            case ("from", worker, ("installed", round, step, restored)):
-                self._installed(worker, round, step, restored)
-            case ("from", worker, ("leave",)):
-                self._handle(WorkerAsksToLeave(worker))
-            case ("from", worker, ("idle", round)):
-                self._handle(WorkerIdle(worker, round))
-            case ("from", worker, ("drafted", step)):
-                assert step <= self._committed, (
-                    f"a checkpoint of step {step} is ahead of the records"
-                )
-                self._tell_worker(worker, "publish", step)
-            case ("from", _, ("made", _)):
-                pass
-            case ("from", worker, ("now_written",)):
-                self._handle(CheckpointWritten(worker))
-            case ("from", worker, ("completed", weights)):
-                self.weights = weights
-                self._handle(Completed(worker))
-            case unknown:
-                raise AssertionError(unknown)
+            case Commits(records=[record]):
+                self._commit(record)
+            case ArriveTogether():
+                self._together(agent.name, message)
+            case FromWorker(worker=worker, message=inner):
+                self._hear_worker(worker, inner)
+            case _:
+                raise AssertionError(message)
 
-    def _together(self, agent: str, round: int, point: Point, payloads: list[Any]) -> None:
+    def _hear_worker(self, worker: str, message: WorkerMessage) -> None:
+        match message:
+            case Hello(address=address):
+                self._handle(WorkerReady(worker, address))
+            case Installed(round=round, step=step, restored_from=restored):
+                self._installed(worker, round, step, bool(restored))
+            case Leave():
+                self._handle(WorkerAsksToLeave(worker))
+            case Idle(round=round):
+                self._handle(WorkerIdle(worker, round))
+            case CheckpointDrafted(step=step):
+                ahead = f"a checkpoint of step {step} is ahead of the records"
+                assert step <= self._committed, ahead
+                self._tell_worker(worker, Publish(step=step, writers=[worker]))
+            case CheckpointMade():
+                pass
+            case NowWritten():
+                self._handle(CheckpointWritten(worker))
+            case Completed():
+                self._handle(WorkerCompleted(worker))
+            case _:
+                raise AssertionError(message)
+
+    def _together(self, agent: str, message: ArriveTogether) -> None:
+        round, point = message.round, Point(message.step, message.phase)
         release = self._barrier.arrive(agent, round, point)
         if round == self._barrier.round:
-            self._brought[agent] = payloads
+            self._brought[agent] = message.payloads
         if release is None:
             return
         assert self._world is not None
         everything = [each for name in self._world.hosts for each in self._brought[name]]
+        together = ReleaseTogether(
+            round=round,
+            step=point.step,
+            phase=point.phase,
+            hold=release.hold,
+            payloads=[] if point.phase == COMMIT else everything,
+        )
         for name in self._world.hosts:
-            self._tell(name, "release", release, everything)
+            self._tell(name, together)
         if point.phase == COMMIT:
-            self._commit(round, point.step + 1, self.events, everything)
-            if release.hold:
-                self._handle(Held(round, point.step + 1))
+            self._commit(
+                CommitRecord(
+                    round=round,
+                    step=point.step + 1,
+                    at=float(self.events),
+                    payloads=everything,
+                    held=release.hold,
+                )
+            )
 
-    def _commit(self, round: int, step: int, at: int, payloads: list[Any]) -> None:
-        self._committed = step
+    def _commit(self, record: CommitRecord) -> None:
+        assert record.step == self._committed + 1, f"step {record.step} behind {self._committed}"
+        self._committed = record.step
         parts = tuple(
             Part(rank, micro, start, stop, sample_checksum(np.arange(start, stop)))
-            for payload in payloads
-            for rank, micro, start, stop in payload
+            for payload in record.payloads
+            for rank, micro, start, stop in self.payloads[payload]
         )
         self.steps.append(
             StepRecord(
-                at=at,
-                round=round,
-                step=step,
-                epoch=SCHEDULE.epoch_of(step - 1),
+                at=record.at,
+                round=record.round,
+                step=record.step,
+                epoch=SCHEDULE.epoch_of(record.step - 1),
                 loss=0.0,
                 samples=sum(part.stop - part.start for part in parts),
                 parts=parts,
                 seconds={},
             )
         )
-        self._handle(Committed(round, step))
+        self._handle(Committed(record.round, record.step))
+        if record.held:
+            self._handle(Held(record.round, record.step))
 
     def _installed(self, worker: str, round: int, step: int, restored: bool) -> None:
         self._handle(WorkerInstalled(worker, round, step))
@@ -981,8 +1076,8 @@ class Cluster:
                     able.append(worker.run)
                 if worker.writes:
                     able.append(worker.write)
-                if worker.alive and worker.made:
-                    able.append(worker.tell_made)
+                if worker.alive and worker.has_made:
+                    able.append(worker.beat)
         return able
 
     def happen(self) -> bool:
@@ -1092,7 +1187,7 @@ class Cluster:
             ):
                 assert self.storage is not None
                 assert self.storage[0] == len(kept), "it stopped without the last checkpoint"
-            assert self.storage is None or self.storage[2] == calm_weights(self.storage[0])
+            assert self.storage is None or self.storage.weights == calm_weights(self.storage[0])
             return
         assert self.weights == calm_weights(SCHEDULE.steps), (
             "other weights than those of a calm run"

@@ -83,7 +83,8 @@ def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> b
         if killed:
             continue
         for worker in cluster.workers.values():
-            there = worker.told if state == "leaving" else worker.doing == state
+            asked = worker.participant._has_asked_to_leave
+            there = asked if state == "leaving" else worker.doing == state
             place = worker.rank if worker.world is not None else int(worker.name[1:]) - 1
             if (
                 worker.alive

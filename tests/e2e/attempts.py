@@ -22,10 +22,11 @@ from typing import Any
 
 import grpc
 
+from brim.coordination.participant import PeerLost
 from brim.errors import BrimError
 from brim.wire.control import ask
 from brim.wire.messages import Ask
-from brim.wire.peer import PeerLost, connect
+from brim.wire.peer import connect
 
 _PTRACE_ATTACH = 16
 _PATIENCE = 15.0  # seconds

@@ -11,8 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from brim.coordination.participant import Interrupted, PeerLost
 from brim.wire import peer as peers
-from brim.wire.peer import Interrupted, Listener, PeerLost, connect, write_all
+from brim.wire.peer import Listener, connect, write_all
 from brim.wire.proofs import proof
 
 SECRET = b"of this run"

@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 
 import recorded_run
 from brim import data as tables
+from brim.coordination.participant import PeerLost
 from brim.data import fitted
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster, Node
@@ -58,7 +59,7 @@ from brim.train.checkpoint import Image
 from brim.train.state import receive_state, send_state
 from brim.wire.cluster import Submit
 from brim.wire.nodes import Begin, Kill, receive
-from brim.wire.peer import Listener, PeerLost, connect
+from brim.wire.peer import Listener, connect
 from brim.wire.proofs import PROOF_BYTES, proof
 from edges.test_fuzz import damaged
 from submissions import submission

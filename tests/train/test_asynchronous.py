@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from brim.coordination.participant import Interrupted
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import InternalError, SpecError
 from brim.train.asynchronous.applied import AppliedBatches
@@ -19,7 +20,6 @@ from brim.train.asynchronous.turn import Asynchrony
 from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
 from brim.train.optimization import Optimization
-from brim.wire.peer import Interrupted
 
 
 @pytest.fixture

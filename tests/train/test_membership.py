@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from brim.coordination.membership import Member, World
+from brim.coordination.participant import RoundChanged
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage import heir
@@ -21,7 +22,7 @@ from brim.storage.journal import Journal
 from brim.train import failures, membership
 from brim.train.context import WorkerContext
 from brim.train.layout import Layout
-from brim.train.membership import Membership, RoundChanged
+from brim.train.membership import Membership
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
     Arrive,
@@ -60,6 +61,8 @@ class Nothing:
     def __init__(self) -> None:
         self.state = self
         self.left = False
+
+    def catch_up(self, recorded: int) -> None: ...
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         return "", []
@@ -164,7 +167,7 @@ def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
 
 def long_ago(worker: Membership) -> None:
     """Let it be long since the last telling, as it is where steps are."""
-    worker._told_at = 0.0
+    worker._participant._told_at = 0.0
 
 
 def fails(worker: Membership) -> None:
@@ -186,7 +189,9 @@ def test_short_steps_are_told_together_and_before_anything_else_is_said(
     worker, agent = pair
     worker.commit(0, b"")
     agent.answer(0)
-    worker._company = 3600.0  # seconds: none of these steps is long, however slow the host
+    worker._participant.company = (
+        3600.0  # seconds: none of these steps is long, however slow the host
+    )
     for step in (1, 2):
         worker.commit(step, b"")
     assert agent.arrivals() == [[0]]
@@ -203,14 +208,14 @@ def test_what_was_told_together_has_its_answer_before_another_step_is_made(
     worker, agent = pair
     worker.commit(0, b"")
     agent.answer(0)
-    worker._company = 3600.0
+    worker._participant.company = 3600.0
     for step in (1, 2):
         worker.commit(step, b"")
     worker._beat()
     agent.answer(2, hold=True)
     with pytest.raises(RoundChanged):
         worker.commit(3, b"")
-    assert [made for made in worker._made if made.step == 3] == []
+    assert [made for made in worker._participant._made if made.step == 3] == []
 
 
 def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_commit(
@@ -246,7 +251,7 @@ def test_a_worker_whose_step_may_not_count_gives_its_state_to_nobody(
     pair: tuple[Membership, Agent], message: WorkerBound, is_told: bool
 ) -> None:
     worker, agent = pair
-    worker._company = 0.0 if is_told else float("inf")
+    worker._participant.company = 0.0 if is_told else float("inf")
     worker.commit(0, b"")
     agent.say(message)
     with pytest.raises(ProtocolError, match="before the answer to the commit of step 1"):
@@ -272,7 +277,7 @@ def test_the_heir_leaves_what_the_agent_may_not_have_heard_and_then_its_state(
     worker, agent = pair
     assert heir.heir_of(tmp_path, "one-start") == os.getpid()
     assert heir.heir_of(tmp_path, "another start") == 0
-    worker._company = float("inf")
+    worker._participant.company = float("inf")
     for step in range(4):
         worker.commit(step, b"report")
         worker.tell(logged(step + 1))
@@ -345,6 +350,7 @@ def test_who_is_not_the_heir_ends_with_its_agent(
 ) -> None:
     worker, agent = pair
     worker._inheritance.settle(on_me=False)
+    worker._participant.is_heir = False
     agent.die(tmp_path)
     with pytest.raises(EnvironmentFault, match="the agent of this worker is gone"):
         worker.poll()

@@ -24,15 +24,24 @@ _PHASES = (COMMIT, "gather", "end")
 
 def keep_pace() -> None:
     """Make every worker of this process, and of its forks, wait for the faults of its job."""
-    usual = Membership.arrive
+    usual_arrive, usual_commit = Membership.arrive, Membership.commit
+
+    def wait(self: Membership, step: int) -> None:
+        spec, run_dir = self._context.spec, Path(self._context.run_dir)
+        if spec.faults:
+            _until(lambda: _is_settled(spec, step, run_dir / "events.jsonl"))
 
     def arrive(self: Membership, step: int, phase: str, payload: bytes = b"") -> Any:
-        spec, run_dir = self._context.spec, Path(self._context.run_dir)
-        if spec.faults and phase in _PHASES:
-            _until(lambda: _is_settled(spec, step, run_dir / "events.jsonl"))
-        return usual(self, step, phase, payload)
+        if phase in _PHASES:
+            wait(self, step)
+        return usual_arrive(self, step, phase, payload)
 
-    Membership.arrive = arrive  # type: ignore[method-assign]
+    def commit(self: Membership, step: int, report: bytes) -> bool:
+        if self.world_size > 1:  # who is alone does not wait there
+            wait(self, step)
+        return usual_commit(self, step, report)
+
+    Membership.arrive, Membership.commit = arrive, commit  # type: ignore[method-assign]
 
 
 def _until(condition: Any) -> None:

@@ -9,21 +9,19 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, assert_never
 
 import msgspec
 
 from brim.agent.conversation import Conversation, Displaced
-from brim.agent.hub import Hub, PassOn, is_commit
 from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import Prints
 from brim.agent.workers import Callbacks, Template, Workers, signal_words, start_template
-from brim.coordination.barrier import COMMIT, Point, Release
+from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.liveness import Liveness
-from brim.coordination.membership import World
-from brim.coordination.turns import TURN, Answer, Applied, Granted, Proceed, Turns
+from brim.coordination.turns import Turns
 from brim.coordination.waits import Doing, Hung, Late, Waits
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
@@ -51,12 +49,10 @@ from brim.wire.messages import (
     Installed,
     InstallRound,
     LoseWorker,
-    Made,
     MasterMessage,
     NowWritten,
     OnTime,
     Refused,
-    Released,
     ReleaseTogether,
     SignalWorker,
     Silence,
@@ -122,7 +118,6 @@ class Agent:
         self._template = template
         self._hub = Hub(settings.name)
         self._commits: list[CommitRecord] = []
-        self._committed_at = 0.0  # by the wall clock
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flush_after = _FLUSH
         self._workers: Workers | None = None
@@ -132,7 +127,6 @@ class Agent:
         self._hung: dict[str, Hang] = {}
         self._memory = Memory(limit=None)
         self._too_large: set[str] = set()  # who was killed since it had too much memory
-        self._world: World | None = None
         self._suspect: set[str] = set()
         self._layout = ""
         self._joined: set[str] = set()  # who has called brim.join
@@ -439,8 +433,6 @@ class Agent:
             case Beat(moves=moves):
                 self._note_moves(worker, moves)
             case Arrive():
-                if message.round == self._hub.round:
-                    self._on_time(worker)
                 self._arrived(worker, message)
             case Hello(layout=layout) if self._layout and layout != self._layout:
                 detail = (
@@ -456,8 +448,7 @@ class Agent:
             case Failed() if self._settings.guest and worker not in self._joined:
                 self._failed(message)
             case Installed(round=round, step=step):
-                if round == self._hub.round:
-                    self._expect(worker, _in_step(step + 1, round))
+                self._perform(self._hub.installed(worker, round, step))
                 self._post(FromWorker(worker=worker, message=message))
             case NowWritten() | Completed():
                 self._on_time(worker)
@@ -474,110 +465,34 @@ class Agent:
             self._post(OnTime(worker=worker))
 
     def _arrived(self, worker: str, arrival: Arrive) -> None:
-        point = Point(arrival.step, arrival.phase)
+        if arrival.round == self._hub.round:
+            self._on_time(worker)
+        now, wall = self._clock.now(), self._clock.wall()
         try:
-            answer = self._hub.arrive(worker, arrival.round, point, arrival.payload)
+            commands = self._hub.arrived(worker, arrival, now=now, wall=wall)
         except ProtocolError as error:
             self._post(Failed(who="internal", message=str(error)))
             return
-        match answer:
-            case None:
-                return
-            case PassOn(round=round, point=point, payloads=payloads):
-                arrived = ArriveTogether(
-                    round=round, step=point.step, phase=point.phase, payloads=list(payloads)
-                )
-                self._post(arrived)
-            case Release() if is_commit(point):
-                self._commit(answer, arrival.made)
-            case Release():
-                self._release(answer)
-            case _:
-                for each in answer:
-                    self._answer(arrival.round, each)
+        self._perform(commands)
 
-    def _answer(self, round: int, answer: Answer) -> None:
-        """Whose turn it is, or was."""
-        match answer:
-            case Granted(worker, step):
-                self._send(worker, Released(round=round, step=step, phase=TURN, hold=False))
-                self._expect(worker, _adding_up(step + 1, round))
-            case Applied(_, step, payload, hold):
-                record = self._record(round, step, self._clock.wall(), [payload], held=hold)
-                self._note_commit(record)
-                if hold:
+    def _perform(self, commands: Iterable[HubCommand]) -> None:
+        """Do what the hub says, in its order."""
+        for command in commands:
+            match command:
+                case ToWorker(worker=worker, message=message):
+                    if self._workers is not None:  # else all are being ended
+                        self._workers.send(worker, message)
+                case Expect(worker, doing):
+                    self._expect(worker, doing)
+                case Count(record):
+                    self._master.foretell(record)
+                    self._note_commit(record)
+                case Flush():
                     self._flush()
-            case Proceed(worker, step, hold):
-                self._send(worker, Released(round=round, step=step, phase=COMMIT, hold=hold))
-                if not hold:
-                    self._expect(worker, _in_step(step + 2, round))
-            case _:
-                assert_never(answer)
-
-    def _send(self, worker: str, message: Released) -> None:
-        assert self._workers is not None
-        self._workers.send(worker, message)
-
-    def _record(
-        self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool
-    ) -> CommitRecord:
-        """The record of a step that counts; the master will hear of it, whatever becomes of this
-        process.
-        """
-        self._committed_at = max(
-            at, self._committed_at
-        )  # between two clocks' readings time goes by
-        record = CommitRecord(
-            round=round, step=step + 1, at=self._committed_at, payloads=payloads, held=held
-        )
-        self._master.foretell(record)
-        return record
-
-    def _commit(self, release: Release, made: list[Made]) -> None:
-        """This hub is the root: its release is the commit, of one step or of several of a worker
-        alone.
-
-        No worker hears of a commit that could be forgotten.
-        """
-        wall, now = self._clock.wall(), self._clock.now()
-        steps = [(each.step, wall - (now - each.at), [each.report]) for each in made]
-        records = []
-        for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
-            held = release.hold and step == release.point.step
-            records.append(self._record(release.round, step, at, payloads, held=held))
-        self._release(release)
-        for record in records:
-            self._note_commit(record)
-        if release.hold:  # everybody waits for the next round
-            self._flush()
-
-    def _release(self, release: Release) -> None:
-        assert self._workers is not None
-        payloads = [] if is_commit(release.point) else list(release.payloads)
-        message = Released(
-            round=release.round,
-            step=release.point.step,
-            phase=release.point.phase,
-            hold=release.hold,
-            payloads=payloads,
-        )
-        for worker in self._hub.members:
-            self._workers.send(worker, message)
-            self._expect_behind(release, worker)
-
-    def _expect_behind(self, release: Release, worker: str) -> None:
-        """What a worker that was released is at from now on."""
-        point, round = release.point, release.round
-        if point.phase == "end":
-            assert self._world is not None
-            if worker == self._world.members[0].worker:
-                self._expect(
-                    worker, Doing(kind="end", words="writing what the job ends with", round=round)
-                )
-        elif point.phase == "blocks":
-            self._expect(worker, _adding_up(point.step + 1, round))
-        elif not release.hold:
-            self._expect(worker, _in_step(point.step + 1 + is_commit(point), round))
+                case ArriveTogether():
+                    self._post(command)
+                case _:
+                    assert_never(command)
 
     # From the master ------------------------------------------------------------------------------
 
@@ -594,23 +509,18 @@ class Agent:
                 for worker in workers:
                     self._spawn(self._workers.start(worker, delay=delay))
             case InstallRound():
-                self._install(message, self._workers.send)
+                self._install(message)
             case HoldRound(round=round):
                 self._hub.hold(round)
-            case ReleaseTogether(round=round, step=step, phase=phase, hold=hold, payloads=payloads):
-                if round == self._hub.round:
-                    self._release(Release(round, Point(step, phase), hold, tuple(payloads)))
+            case ReleaseTogether():
+                self._perform(self._hub.release(message))
+            case ToWorker(worker=worker, message=WriteNow() as asked):
+                self._perform(self._hub.write(worker, asked))
             case ToWorker(worker=worker, message=inner):
                 if isinstance(inner, Dismissed):
                     self._may_end.add(worker)
                     self._workers.forget_start(worker)
                     self._waits.forget(worker)
-                elif isinstance(inner, WriteNow):
-                    self._hub.close()
-                    doing = Doing(
-                        kind="write", words="writing the last checkpoint", round=self._hub.round
-                    )
-                    self._expect(worker, doing)
                 self._workers.send(worker, inner)
             case SignalWorker(worker=worker, reason=reason) if reason:
                 self._workers.kill(worker, reason)
@@ -630,19 +540,13 @@ class Agent:
             case SignalWorker(worker=worker) | ToWorker(worker=worker, message=Dismissed()):
                 self._post(LoseWorker(worker=worker, reason="it was not started"))
 
-    def _install(self, round: InstallRound, send: Callable[[str, InstallRound], None]) -> None:
-        self._hub.begin(round.world)
-        self._world = round.world
+    def _install(self, named: InstallRound) -> None:
+        commands = self._hub.begin(named)
         if self._prints is not None:
             before = self._prints.worker
-            if left := self._prints.begin(round.world):
+            if left := self._prints.begin(named.world):
                 self._master.print(before, left)
-        number = round.world.round
-        for worker in self._hub.members:
-            send(worker, round)
-            self._expect(
-                worker, Doing(kind="round", words=f"taking up round {number}", round=number)
-            )
+        self._perform(commands)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -657,11 +561,3 @@ def _needs_one_host() -> SpecError:
         need="one host: asynchronous workers share the network in its memory",
         hint="train without --async on several hosts",
     )
-
-
-def _in_step(step: int, round: int) -> Doing:
-    return Doing(kind="step", words=f"in step {step}", step=step, round=round)
-
-
-def _adding_up(step: int, round: int) -> Doing:
-    return Doing(kind="sum", words=f"adding up in step {step}", step=step, round=round)

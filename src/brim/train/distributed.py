@@ -18,13 +18,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from brim.clock import sleep
+from brim.coordination.participant import Interrupted, PeerLost
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
 from brim.train.accumulate import combine
-from brim.train.exchange import Arrive, Contribution
+from brim.train.exchange import Contribution
 from brim.train.layout import Layout
 from brim.train.rows import OwnedRows, Rows
-from brim.wire.peer import Cancelled, Interrupted, PeerLost
+from brim.wire.peer import Cancelled
 
 _stores: Any = dist  # its stores are public, but not to a type checker
 _c10d: Any = dist.distributed_c10d
@@ -52,6 +53,7 @@ class Distributed:
     """
 
     shares_result = False
+    stages: Sequence[str] = ()
 
     def __init__(
         self,
@@ -126,7 +128,10 @@ class Distributed:
     def rows_total(self) -> Sequence[Rows]:
         return ()
 
-    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+    def add(self, stage: str) -> None:
+        raise InternalError(f"nobody adds up at {stage!r} here")
+
+    def total(self, own: Contribution) -> Contribution:
         world = self._plan.world_size
         outgoing = [
             torch.cat(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from brim.coordination.membership import World
+from brim.coordination.participant import PeerLost
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
 from brim.tensors import memory_of
@@ -29,10 +30,9 @@ from brim.train.paces import Paces
 from brim.train.rows import OwnedRows, Rows, between, fold_rows
 from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
-from brim.wire.peer import Cancelled, Listener, PeerLost, swap
+from brim.wire.peer import Cancelled, Listener, swap
 
 Contribution = list[Tensor]
-Arrive = Callable[[str], None]  # wait for the other workers of this host at a named point
 
 
 class Exchange(Protocol):
@@ -73,15 +73,27 @@ class Exchange(Protocol):
         """Return the part that this worker applies of other rows, which all members have alike."""
         ...
 
-    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+    @property
+    def stages(self) -> Sequence[str]:
+        """Points of a step at which all workers of a host stand before `add` is called for them."""
+        ...
+
+    def add(self, stage: str) -> None:
+        """Add up what may be added up once all stand at this point.
+
+        Raises:
+            Interrupted, PeerLost: another member is gone, or the agent spoke.
+        """
+        ...
+
+    def total(self, own: Contribution) -> Contribution:
         """The sum over all micro-batches; complete once all members have arrived at the commit.
 
         Args:
             own: this rank's only block, where blocks have no rows; else empty.
-            arrive: waits for the other workers of this host at a named point.
 
         Raises:
-            Interrupted, PeerLost: another member is gone, or the agent spoke.
+            Interrupted, PeerLost: as `add`.
         """
         ...
 
@@ -98,6 +110,7 @@ class Alone:
     rows: dict[Block, list[Tensor]] = {}  # noqa: RUF012 - nothing is ever put in
 
     shares_result = False
+    stages: Sequence[str] = ()
 
     def __init__(self) -> None:
         self._rows_total: Sequence[Rows] = ()
@@ -114,7 +127,10 @@ class Alone:
     def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
         return [OwnedRows(rows, owner=0, start=0) for rows in total]
 
-    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
+    def add(self, stage: str) -> None:
+        raise InternalError(f"nobody else stands at {stage!r}")
+
+    def total(self, own: Contribution) -> Contribution:
         return own
 
     def took(self, seconds: float) -> None:
@@ -316,7 +332,9 @@ class SharedMemory:
             raise InternalError(f"{len(index)} blocks do not fit on a shelf of {shelf.rows} rows")
         ranks = plan.ranks_on(host)
         part, parts = rank - ranks.start, len(ranks)
-        self._trade, self._several = trade, len(plan.hosts) > 1
+        self.stages = plan.stages
+        self._trade = trade
+        self._several = len(plan.hosts) > 1
         self._shared_rows = (
             SharedRows(shelf, index, plan, rank=rank, keeps_total=keeps_total)
             if shelf.layout.counts
@@ -342,21 +360,28 @@ class SharedMemory:
             self._operations[-1] = (left, right, result)
         self._copy = None if self._operations else (result, only)
 
-    def reduce(self, own: Contribution, arrive: Arrive) -> Contribution:
-        arrive("blocks")
-        if self._shared_rows is not None:
-            self._shared_rows.paces.look()
-        _combine_slices(self._operations)
-        if self._shared_rows is not None and not self._several:
-            self._shared_rows.fold()
-        if self._several:
-            arrive("folded")
-            if self._trade is not None:
+    def add(self, stage: str) -> None:
+        match stage:
+            case "blocks":
+                self._add_up_here()
+            case "folded" if self._trade is not None:
                 self._trade.run()
                 if self._shared_rows is not None:
                     self._shared_rows.put_total(self._trade.run_rows(self._shared_rows.of_host()))
-        elif self._copy is not None:
+
+    def _add_up_here(self) -> None:
+        """Fold this worker's slice of what all workers of the host have left."""
+        if self._shared_rows is not None:
+            self._shared_rows.paces.look()
+        _combine_slices(self._operations)
+        if self._several:
+            return
+        if self._shared_rows is not None:
+            self._shared_rows.fold()
+        if self._copy is not None:
             torch._foreach_copy_(*self._copy)
+
+    def total(self, own: Contribution) -> Contribution:
         return self._result
 
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:

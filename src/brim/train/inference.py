@@ -19,6 +19,7 @@ from torch import nn
 
 from brim.clock import monotonic
 from brim.coordination.barrier import COMMIT
+from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
 from brim.coordination.reduction import share
 from brim.domain.batch import Span
 from brim.domain.inference import chunks_of_step, steps_of
@@ -27,11 +28,10 @@ from brim.errors import EnvironmentFault
 from brim.train.context import WorkerContext
 from brim.train.job import versions
 from brim.train.layout import Layout
-from brim.train.membership import Membership, RoundChanged
+from brim.train.membership import Membership
 from brim.train.parts import Parts
 from brim.train.state import weights_sha256
 from brim.wire.messages import Completed, Facts, MicroReport, StepReport, failure_of
-from brim.wire.peer import Interrupted, PeerLost
 
 
 class Task(Protocol):

@@ -33,13 +33,16 @@ from torch import Tensor, nn
 import brim
 from brim.chance import Sources
 from brim.clock import monotonic
+from brim.coordination import steps
+from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
 from brim.coordination.reduction import ReductionPlan
+from brim.coordination.steps import Act, Action, Add, Settle, Stand
 from brim.data.batches import Collate
 from brim.data.feed import Feed, Read, Request, requests
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
-from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.train import left_over
 from brim.train.accumulate import Accumulator
 from brim.train.asynchronous.turn import Asynchrony
@@ -54,7 +57,7 @@ from brim.train.evaluation import Forward, evaluate_together, feed_of
 from brim.train.exchange import Exchange
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
 from brim.train.layout import Layout
-from brim.train.membership import Loner, Members, Membership, RoundChanged, parts_of
+from brim.train.membership import Loner, Members, Membership, parts_of
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
@@ -72,11 +75,9 @@ from brim.wire.messages import (
     Warn,
     failure_of,
 )
-from brim.wire.peer import Interrupted, PeerLost
 
 _SAMPLED = 50  # steps of which one says what rows of embeddings are looked up most
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
-_ANSWER = 50e-6  # seconds that the answer to a commit takes at least
 _UPDATE, _EPOCH = (
     1 << 41,
     1 << 42,
@@ -145,6 +146,9 @@ class _Step:
     losses: list[Tensor] = field(default_factory=list)
     micro: _Micro | None = None
     staleness: int | None = None
+    total: list[Tensor] = field(default_factory=list)  # the sum over all micro-batches
+    outcome: Outcome | None = None  # once the network has it
+    busy: float = 0.0  # seconds of this worker with the sum, until now
 
     def places(self, span: Span) -> Span:
         """Of samples of an epoch in this step."""
@@ -726,20 +730,30 @@ class Job:
                 waits for it.
         """
         self._step = None
-        if patience is None or patience > _ANSWER or self._state.due:
-            self.members.settle(None if self._state.due else patience)
-        if round.held:
-            if self._asynchrony is None:
-                # One by itself compares nothing, and has no digests.
-                self._at_hold = self.members.world_size > 1
-                self._agree()  # the master may have this state written
-            raise RoundChanged
-        if self._state.due:
-            self._embeddings.check_unchanged()
-            self._agree()
-            self._state.due = False
-            if self.members.rank == 0:
+        is_first = self.members.rank == 0
+        actions = steps.boundary(
+            held=round.held, due=self._state.due, is_first=is_first, patience=patience
+        )
+        steps.follow(actions, partial(self._do_between, round))
+
+    def _do_between(self, round: _Round, action: Action) -> None:
+        """Do the next of what comes between two steps."""
+        match action:
+            case Settle(within):
+                self.members.settle(within)
+            case Act.COMPARE if round.held:
+                if self._asynchrony is None:
+                    # One by itself compares nothing, and has no digests.
+                    self._at_hold = self.members.world_size > 1
+                    self._agree()
+            case Act.COMPARE:
+                self._embeddings.check_unchanged()
+                self._agree()
+                self._state.due = False
+            case Act.CHECKPOINT:
                 self._checkpoints.begin(ends_epoch=self._ends_epoch)
+            case _:
+                raise InternalError(f"{action} does not come between steps")
 
     def _agree(self, *, at_hold: bool = False) -> None:
         """Compare the state with those of the others.
@@ -1081,51 +1095,56 @@ class Job:
             if self._takes_turns:
                 return self._commit_in_turn(self._asynchrony, round, step)
         started = monotonic()
-        if (
-            self.device.type == "cuda"
-        ):  # what it has still to do is this rank's own work, not the exchange's
+        if self.device.type == "cuda":
+            # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(self.device)
             started = self._spent("compute", started)
-        waited = 0.0
-
-        def arrive(phase: str) -> None:
-            nonlocal waited
-            before = monotonic()
-            self.members.arrive(step.number, phase)
-            waited += monotonic() - before
-
         self._put_rows(round)
-        reducing = monotonic()
-        own = round.accumulator.only() if self.members.world_size == 1 else []
-        total = round.exchange.reduce(own, arrive)
-        busy = monotonic() - reducing - waited
-        # Tables are changed before the commit, which all wait for, so that nobody reads what is
-        # half written; what does not count is taken back. Who is alone has nobody to wait for.
+        self._spent("reduce", started)
         early = bool(self._embeddings.weights) and self.members.world_size > 1
-        if early:
-            # behind this point others change the tables that are copied
-            self._checkpoints.await_copy()
-            arrive("summed")
-        self._seconds["wait"] += waited
-        started = self._spent("reduce", started + waited)
-        outcome = None
-        if early:
-            outcome = self._prepare(round, total)
-            since, started = started, self._spent("apply", started)
-            round.exchange.took(busy + started - since)
-        report = msgspec.msgpack.encode(self._report(round, step))
-        held = self.members.commit(step.number, report)
-        round.pace = monotonic() - step.since
-        started = self._spent("wait", started)
-        if outcome is None:  # before the commit, others may still have been adding up
-            outcome = self._prepare(round, total)
-        self._apply(total, outcome, samples=len(step.span))
-        if self._asynchrony is not None:
-            self._asynchrony.mark(step.batch % self._schedule.steps_per_epoch)
-        self._spent("apply", started)
+        actions = steps.step(round.exchange.stages, changes_early=early)
+        round.held = steps.follow(actions, partial(self._do, round, step))
         round.commits += 1
-        round.held = held
-        return outcome
+        assert step.outcome is not None, "every step is prepared"
+        return step.outcome
+
+    def _do(self, round: _Round, step: _Step, action: Action) -> object:
+        """Do the next that a step consists of, and note how long it took."""
+        started = monotonic()
+        match action:
+            case Stand(phase):
+                if phase == "summed":  # behind it others change the tables that are copied
+                    self._checkpoints.await_copy()
+                self.members.arrive(step.number, phase)
+                self._spent("wait", started)
+            case Add(phase):
+                round.exchange.add(phase)
+                step.busy += self._spent("reduce", started) - started
+            case Act.SUM:
+                own = round.accumulator.only() if self.members.world_size == 1 else []
+                step.total = round.exchange.total(own)
+                step.busy += self._spent("reduce", started) - started
+            case Act.PREPARE:
+                step.outcome = self._prepare(round, step.total)
+                step.busy += self._spent("apply", started) - started
+            case Act.COMMIT:
+                if step.outcome is not None:
+                    round.exchange.took(step.busy)
+                report = msgspec.msgpack.encode(self._report(round, step))
+                held = self.members.commit(step.number, report)
+                round.pace = monotonic() - step.since
+                self._spent("wait", started)
+                return held
+            case Act.APPLY:
+                assert step.outcome is not None, "it was prepared"
+                self._apply(step.total, step.outcome, samples=len(step.span))
+                step.total = []  # it may be large, and the user's code follows
+                if self._asynchrony is not None:
+                    self._asynchrony.mark(step.batch % self._schedule.steps_per_epoch)
+                self._spent("apply", started)
+            case _:
+                raise InternalError(f"{action} is no part of a step")
+        return None
 
     def _put_rows(self, round: _Round) -> None:
         """Leave the gradients of embeddings' rows where the round adds them up."""
@@ -1456,20 +1475,7 @@ class Job:
         """Agree on the end, have the first worker write it, and wait until all of that is safe."""
         self._embeddings.check_unchanged()
         with self._while_it_lasts():
-            self._agree()
-            self.members.arrive(self.committed, "end")
-            if not self._introduced and self._state.plan_as_found(self._epochs):
-                self.members.tell(Introduce(facts=self._facts()))
-            if self.members.rank == 0:
-                try:
-                    # that of the last epoch's end, or another: who began it may have died
-                    self._checkpoints.now()
-                except EnvironmentFault as fault:
-                    self.members.tell(failure_of(fault))
-                    raise
-                digest = weights_sha256(self.model)
-                self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
-            self.members.wait_for_dismissal()
+            steps.follow(steps.end(is_first=self.members.rank == 0), self._do_last)
             self._checkpoints.drain()
             self._over = True
             self._leave_round()
@@ -1477,6 +1483,29 @@ class Job:
                 self._feed.close()
             return True
         return False
+
+    def _do_last(self, action: Action) -> None:
+        """Do the next of what a job ends with."""
+        match action:
+            case Act.COMPARE:
+                self._agree()
+            case Stand(phase):
+                self.members.arrive(self.committed, phase)
+                if not self._introduced and self._state.plan_as_found(self._epochs):
+                    self.members.tell(Introduce(facts=self._facts()))
+            case Act.WRITE:
+                try:
+                    self._checkpoints.now()
+                except EnvironmentFault as fault:
+                    self.members.tell(failure_of(fault))
+                    raise
+            case Act.COMPLETE:
+                digest = weights_sha256(self.model)
+                self.members.tell(Completed(weights_sha256=digest, metrics=self._state.metrics))
+            case Act.AWAIT_DISMISSAL:
+                self.members.wait_for_dismissal()
+            case _:
+                raise InternalError(f"{action} does not end a job")
 
     def close(self) -> None:
         """Check, at the end of the script, that it finished its loop.

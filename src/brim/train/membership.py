@@ -7,18 +7,36 @@ import math
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from operator import itemgetter
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from brim.clock import SystemClock, monotonic, sleep
 from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import Member, World
+from brim.coordination.membership import World
+from brim.coordination.participant import (
+    AgentGone,
+    AskedToLeave,
+    BeHeir,
+    CatchUp,
+    EnterRound,
+    FetchState,
+    Flow,
+    GiveState,
+    Heard,
+    Interrupted,
+    LeaveState,
+    Need,
+    Participant,
+    PeerLost,
+    Receive,
+    RestoreState,
+    WriteState,
+)
 from brim.coordination.reduction import ReductionPlan
 from brim.coordination.turns import TURN
 from brim.death_notice import give_notice
 from brim.domain.job import JobSpec
-from brim.errors import EnvironmentFault, InternalError, ProtocolError
+from brim.errors import EnvironmentFault, InternalError
 from brim.process import close_in_children
 from brim.train.context import WorkerContext
 from brim.train.distributed import Distributed
@@ -27,33 +45,20 @@ from brim.train.heir import Inheritance
 from brim.train.layout import Layout
 from brim.train.signals import LeaveRequest, beat_forever
 from brim.train.state import receive_state, send_state
-from brim.wire.link import AgentGone, WorkerLink
+from brim.wire.link import WorkerLink
 from brim.wire.messages import (
-    AgentMessage,
-    Arrive,
     Beat,
-    CommitRecord,
-    Commits,
     Dismissed,
-    Evaluated,
     Facts,
-    FromWorker,
     Hello,
-    Idle,
-    Installed,
-    InstallRound,
-    Leave,
-    Logged,
-    Made,
-    NowWritten,
     Publish,
     Released,
     Warn,
-    WorkerBound,
     WorkerMessage,
-    WriteNow,
 )
-from brim.wire.peer import Interrupted, Listener, PeerLost, connect
+from brim.wire.peer import Listener, connect
+
+T = TypeVar("T")
 
 _LOOK = 1.0  # seconds between looks at what no message announces
 # seconds between looks in passing: a micro-batch may be quicker than the call of the system
@@ -61,15 +66,8 @@ _GLANCE = 0.001
 _COMPANY = (
     0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
 )
-_WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
 _PATIENCE = 60.0
-# seconds that a server waits where all workers are gone: others start first, and read data
-_TO_BE_JOINED = 600.0
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
-
-
-class RoundChanged(Exception):
-    """The round is over: what was under way in it is given up, and `next_round` has the new one."""
 
 
 class Tree(Protocol):
@@ -326,7 +324,7 @@ class Loner:
 
 
 class Membership:
-    """A worker's membership in a job under an agent.
+    """A worker's membership in a job under an agent: meets the needs of its protocol.
 
     Args:
         context: what the worker was born with.
@@ -335,33 +333,19 @@ class Membership:
     def __init__(self, context: WorkerContext) -> None:
         self._context = context
         self._leave = LeaveRequest()
-        self._told_to_leave = False
         self._link = WorkerLink(context.link, self._leave.wakeup)
         close_in_children(context.link)
         self._listener = Listener(context.host, context.secret)
         self._layout: Layout | None = None
         self._shelf: Shelf | None = None
-        self._world: World | None = None
-        self._next: InstallRound | None = None
-        self._writes: WriteNow | None = None
-        # Of a worker alone. Told is never more than one commit, and while it has no answer nothing
-        # more is made.
-        self._telling = threading.RLock()
-        self._made: list[Made] = []  # steps that count once they are told
-        self._told: int | None = None  # the last step that was told, whose answer is on its way
-        self._told_of: list[Made] = []  # it and the steps that were told with it
-        self._told_at = 0.0
-        self._company = 0.0 if context.spec.faults else _COMPANY  # faults come at a step's number
-        self._idle_at = (
-            0,
-            0,
-        )  # the round and step in which this worker said last that it waits for data
-        self._orphaned = False  # the agent was killed
         self._inheritance = Inheritance(context.run_dir)
-        self._has_state = False
-        self._said: list[
-            Evaluated | Logged
-        ] = []  # of the last two steps that had any: it may not have been heard
+        # Other threads speak for this worker, too: a heartbeat tells of steps, a checkpoint's
+        # writer of drafts. Nothing they say may come between a flow's decision and its words.
+        self._speaking = threading.Lock()
+        self._participant = Participant(
+            context.worker,
+            company=0.0 if context.spec.faults else _COMPANY,  # faults come at a step's number
+        )
         self._looked = 0.0
         self._moves = 0  # of the main thread: it does not hang in the user's code
         context.before_failing.append(self._tell_made)
@@ -369,7 +353,7 @@ class Membership:
 
     @property
     def rank(self) -> int:
-        return self._round.rank_of(self._context.worker)
+        return self._participant.rank
 
     @property
     def world_size(self) -> int:
@@ -396,38 +380,20 @@ class Membership:
         return tuple(member.worker for member in self._round.members)
 
     @property
+    def is_newcomer(self) -> bool:
+        return self._context.worker in self._round.donors
+
+    @property
+    def _round(self) -> World:
+        return self._participant.round
+
+    @property
     def _patience(self) -> float:
         """Seconds that another worker is waited for that sends nothing: where it hangs, its agent
         ends it before.
         """
         limit = self._context.spec.hang_timeout
         return math.inf if limit is None else limit + _PATIENCE
-
-    @property
-    def _round(self) -> World:
-        assert self._world is not None, "no round has been installed"
-        return self._world
-
-    def tell(self, message: WorkerMessage) -> None:
-        if isinstance(message, Evaluated | Logged):
-            before = max((said.step for said in self._said if said.step < message.step), default=0)
-            self._said = [said for said in self._said if said.step >= before] + [message]
-        self._tell_made()
-        with contextlib.suppress(
-            EnvironmentFault
-        ):  # the agent is gone: whoever looks at the link finds out
-            self._link.send(message)
-
-    def _beat(self) -> None:
-        """Be heard, also where the main thread is at something long behind steps that nobody knows
-        of.
-        """
-        self._tell_made()
-        self._link.send(Beat(moves=self._moves))
-
-    @property
-    def is_newcomer(self) -> bool:
-        return self._context.worker in self._round.donors
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
@@ -440,79 +406,129 @@ class Membership:
             give_notice(self._context.notice)
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 
-    # Waiting --------------------------------------------------------------------------------------
+    # Saying ---------------------------------------------------------------------------------------
 
-    def _receive(self) -> WorkerBound | AgentGone:
-        """The next message, however long it takes."""
+    def tell(self, message: WorkerMessage) -> None:
+        # Where the agent is gone, whoever looks at the link finds out.
+        with self._speaking, contextlib.suppress(EnvironmentFault):
+            self._participant.say(message)
+            self._send_out()
+
+    def _tell_made(self) -> None:
+        with self._speaking, contextlib.suppress(EnvironmentFault):
+            self._participant.tell_made()
+            self._send_out()
+
+    def _beat(self) -> None:
+        """Be heard, also where the main thread is at something long behind steps that nobody knows
+        of.
+        """
+        self._tell_made()
+        self._link.send(Beat(moves=self._moves))
+
+    def _send_out(self) -> None:
+        for message in self._participant.outgoing():
+            self._link.send(message)
+
+    # Meeting needs --------------------------------------------------------------------------------
+
+    def _run(self, flow: Flow[T], kept: Kept | None = None) -> T:
+        """Run a flow of the protocol to its end.
+
+        Args:
+            kept: the state of the job, where the flow needs it.
+        """
+        resume: Callable[[Any], Need] = flow.send
+        answer: Any = None
         while True:
-            self._pass_on_leave_request()
-            message = self._link.receive(_LOOK)
-            if message is not None:
-                return message
+            with self._speaking:
+                try:
+                    need = resume(answer)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    with contextlib.suppress(EnvironmentFault):  # as in `tell`
+                        self._send_out()
+            resume = flow.send
+            if isinstance(need, Receive):
+                answer = self._receive(need.within)
+                continue
+            assert kept is not None, f"{need} outside of next_round"
+            try:
+                answer = self._meet(need, kept)
+            except (Interrupted, PeerLost) as error:
+                resume = flow.throw
+                answer = error
 
-    def _pass_on_leave_request(self) -> None:
-        if self._leave.asked and not self._told_to_leave:
-            self._told_to_leave = True
-            self.tell(Leave())
+    def _receive(self, within: float | None) -> Heard | None:
+        """Hear the next that comes, or None after so many seconds."""
+        if within == 0.0:
+            return self._heard(0.0) if self._leave.asked or self._link.pending() else None
+        deadline = math.inf if within is None else monotonic() + within
+        while True:
+            left = deadline - monotonic()
+            heard = self._heard(max(0.0, min(left, _LOOK)))
+            if heard is not None or left <= 0:
+                return heard
+            self._moves += within is not None  # who waits for long on purpose does not hang
 
-    def _take(self, message: WorkerBound | AgentGone) -> None:
-        """A message that ends a wait for something else."""
-        match message:
-            case AgentGone() if self._inheritance.is_mine and self._has_state:
-                self._orphaned = True  # the step that is under way is given up
-                raise RoundChanged
-            case AgentGone():
-                raise EnvironmentFault("the agent of this worker is gone")
-            case Released() if self._answers(message):
-                self._told = None
-                if message.hold:
-                    raise RoundChanged
-            case InstallRound() | WriteNow() if self._told is not None or self._made:
-                # The state has a step that may not count. This cannot be
-                # (docs/design/decisions.md): better die.
-                step = self._made[-1].step if self._told is None else self._told
-                raise ProtocolError(f"{message} before the answer to the commit of step {step + 1}")
-            case InstallRound():
-                self._next = message
-                raise RoundChanged
-            case Dismissed():
-                self._inheritance.settle(on_me=False)
-                raise SystemExit(0)
-            case WriteNow():  # the job ends here: the step that is under way is given up
-                self._writes = message
-                raise RoundChanged
-            case Released(round=round) if self._world is not None and round < self._world.round:
-                return  # of a round that is over
+    def _heard(self, within: float) -> Heard | None:
+        if self._leave.asked:
+            self._leave.asked = False
+            return AskedToLeave()
+        heard = self._link.receive(within)
+        if isinstance(heard, Dismissed):
+            self._inheritance.settle(on_me=False)
+        return heard
+
+    def _meet(self, need: Need, kept: Kept) -> object:
+        """Do what a flow needs, and return what came of it."""
+        match need:
+            case RestoreState(recorded):
+                restored, problems = kept.restore(recorded)
+                for problem in problems:
+                    self.tell(Warn(message=f"{problem}; going on from {restored}"))
+                return restored, kept.state.committed
+            case FetchState(donor, greeting):
+                with self._call(donor.address, greeting) as peer:
+                    tree = receive_state(peer, timeout=self._patience, cancelled=self._is_called)
+                kept.state.put(tree)
+                return kept.state.committed
+            case GiveState(_, greeting):
+                with self._accept(greeting) as peer:
+                    tree = kept.state.get()
+                    send_state(peer, tree, timeout=self._patience, cancelled=self._is_called)
+            case CatchUp(recorded):
+                kept.catch_up(recorded or 0)
+                return kept.state.committed
+            case WriteState(recorded):
+                kept.catch_up(recorded or 0)
+                kept.now()
+            case LeaveState():
+                self._leave_behind(kept)
+            case BeHeir(on_me):
+                knows_all = self._context.spec.asynchronous is None  # others' last steps, too
+                self._inheritance.settle(on_me=on_me and knows_all)
+                return self._inheritance.is_mine
+            case EnterRound(world):
+                return self._exchange(world)
             case _:
-                raise ProtocolError(f"nobody waits for {message}")
+                raise InternalError(f"nobody meets {need}")
+        return None
 
-    def _answers(self, message: Released) -> bool:
-        if self._told is None:
-            return False
-        return (message.round, message.step, message.phase) == (
-            self._round.round,
-            self._told,
-            COMMIT,
-        )
+    # Within a round -------------------------------------------------------------------------------
 
     def poll(self) -> None:
         self._moves += 1
         now = monotonic()
-        if now - self._looked < _GLANCE:
-            return
-        self._looked = now
-        self._pass_on_leave_request()
-        while self._link.pending():
-            self._take(self._receive())
+        if now - self._looked >= _GLANCE:
+            self._looked = now
+            self._run(self._participant.poll())
 
     def wait_for_data(self, step: int, seconds: float) -> None:
         self.poll()
-        here = (self._round.round, step)
-        if seconds < _WITHOUT_DATA or self._idle_at == here:
-            return
-        self.settle()  # from here on the round may end at any moment: see `commit`
-        self._idle_at = here
-        self.tell(Idle(round=self._round.round))
+        self._run(self._participant.wait_for_data(step, seconds))
 
     def moved(self) -> None:
         self._moves += 1
@@ -520,173 +536,43 @@ class Membership:
     def listen(self, seconds: float) -> None:
         self._moves += 1
         self._link.listen(seconds)
-        if self._link.is_over and not self._orphaned:  # what is waited for will not come
-            self._take(AgentGone())
-
-    def _is_called(self) -> bool:
-        """Whether the agent has something to say to one that waits for another worker, which is no
-        hang of its own.
-        """
-        self._moves += 1
-        return self._link.pending()
+        if self._link.is_over and not self._participant.is_orphan:
+            self._participant.take(AgentGone())  # what is waited for will not come
 
     def turn(self, step: int) -> int:
         return self.arrive(step, TURN).step
 
     def commit(self, step: int, report: bytes) -> bool:
-        if self.world_size > 1 or self._idle_at[0] == self._round.round:
-            return self.arrive(step, COMMIT, report).hold
-        now = monotonic()
-        with self._telling:
-            self._await_answer()
-            self._made.append(Made(step, now, report))
-        if now - self._told_at >= self._company:
-            self._tell_made()
-        return False
-
-    def _tell_made(self) -> None:
-        """Have the steps count that this worker made alone: all of them, or none."""
-        with self._telling:
-            if self._made:
-                self._told, self._told_at = self._made[-1].step, self._made[-1].at
-                arrival = Arrive(
-                    round=self._round.round, step=self._told, phase=COMMIT, made=self._made
-                )
-                self._told_of, self._made = self._made, []
-                with contextlib.suppress(EnvironmentFault):  # as in `tell`
-                    self._link.send(arrival)
-
-    def _await_answer(self) -> None:
-        while self._told is not None:
-            self._take(self._receive())
+        return self._run(self._participant.commit(step, report, now=monotonic()))
 
     def settle(self, within: float | None = None) -> None:
-        if within is None:
-            self._tell_made()
-            self._await_answer()
-        elif self._told is not None:
-            self._link.listen(within)
-            while self._told is not None and self._link.pending():
-                self._take(self._receive())
+        self._run(self._participant.settle(within))
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Released:
-        self.settle()
-        self.tell(Arrive(round=self._round.round, step=step, phase=phase, payload=payload))
-        while True:
-            message = self._receive()
-            if isinstance(message, Released) and message.round == self._round.round:
-                return message
-            self._take(message)
+        return self._run(self._participant.arrive(step, phase, payload))
+
+    def await_replacement(self) -> None:
+        self._run(self._participant.await_replacement())
 
     def wait_for_dismissal(self) -> None:
-        with contextlib.suppress(SystemExit):
-            while True:
-                self._take(self._receive())
+        self._run(self._participant.await_dismissal())
 
     # Rounds ---------------------------------------------------------------------------------------
 
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
-        while True:
-            named = self._await_round(kept)
-            self._world, self._next = named.world, None
-            self._listener.drop_waiting(self._is_over)
-            try:
-                self._install(named, kept)
-                if named.still:
-                    continue
-                knows_all = (
-                    self._context.spec.asynchronous is None
-                )  # of other workers' last steps, too
-                self._inheritance.settle(
-                    on_me=knows_all and self.rank == 0 and len(named.world.hosts) == 1
-                )
-                return self._exchange(named.world)
-            except (Interrupted, PeerLost):
-                self.await_replacement()
+        exchange: Exchange = self._run(self._participant.next_round(), kept)
+        return exchange
 
-    def _is_over(self, greeting: str) -> bool:
-        return _round_of(greeting) < self._round.round
-
-    def _await_round(self, kept: Kept) -> InstallRound:
-        while True:
-            if self._orphaned:
-                self._leave_behind(kept)
-            if self._writes is not None:
-                self._write(self._writes, kept)
-            if self._next is not None:
-                return self._next
-            with contextlib.suppress(RoundChanged):
-                self._take(self._receive())
-
-    def _write(self, asked: WriteNow, kept: Kept) -> None:
-        self._writes = None
-        kept.catch_up(asked.recorded or 0)
-        kept.now()
-        self.tell(NowWritten())
-
-    def _leave_behind(self, kept: Kept) -> NoReturn:
+    def _leave_behind(self, kept: Kept) -> None:
         """Leave to the next agent what this worker has said, then what it has: no state is ahead of
         the records.
         """
-        words: list[tuple[int, AgentMessage]] = []
-        with self._telling:
-            made = [*(self._told_of if self._told is not None else []), *self._made]
         behind = SystemClock().wall() - monotonic()
-        for each in made:  # the answer can only be yes (docs/design/decisions.md)
-            commit = CommitRecord(
-                round=self._round.round,
-                step=each.step + 1,
-                at=behind + each.at,
-                payloads=[each.report],
-            )
-            words.append((commit.step, Commits(records=[commit])))
-        for said in self._said:
-            words.append((said.step, FromWorker(worker=self._context.worker, message=said)))
-        self._inheritance.leave_words(word for _, word in sorted(words, key=itemgetter(0)))
+        with self._speaking:
+            words = self._participant.last_words(behind=behind)
+        self._inheritance.leave_words(words)
         kept.leave()
-        raise SystemExit(0)
-
-    def await_replacement(self) -> None:
-        serves = self.rank not in self.workers
-        deadline = monotonic() + (_TO_BE_JOINED if serves else _PATIENCE)
-        with contextlib.suppress(RoundChanged):
-            while monotonic() < deadline:
-                self._moves += 1
-                message = self._link.receive(_LOOK)
-                if message is not None:
-                    self._take(message)
-            raise EnvironmentFault(
-                "cannot reach a worker that the master still considers alive", retryable=True
-            )
-
-    def _install(self, named: InstallRound, kept: Kept) -> None:
-        world, state = named.world, kept.state
-        me, members = self._context.worker, {member.worker: member for member in world.members}
-        self._has_state = not world.restore and me not in world.donors
-        restored = ""
-        if world.restore and world.members[0].worker == me:
-            restored, problems = kept.restore(named.recorded)
-            for problem in problems:
-                self.tell(Warn(message=f"{problem}; going on from {restored}"))
-        elif me in world.donors:
-            self._fetch(world, members[world.donors[me]], state)
-        elif self._has_state:
-            kept.catch_up(named.recorded or 0)
-        for worker in sorted(worker for worker, donor in world.donors.items() if donor == me):
-            greeting = _state_greeting(world.round, worker)
-            peer = self._listener.accept(
-                greeting, timeout=self._patience, cancelled=self._is_called
-            )
-            with peer:
-                send_state(peer, state.get(), timeout=self._patience, cancelled=self._is_called)
-        self._has_state = True
-        self.tell(Installed(round=world.round, step=state.committed, restored_from=restored))
-
-    def _fetch(self, world: World, donor: Member, state: State) -> None:
-        greeting = _state_greeting(world.round, self._context.worker)
-        with self._call(donor.address, greeting) as peer:
-            state.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
 
     def hand_over(self, have: Sequence[bool], tables: Tree) -> bool:
         givers = self._round.givers(have)
@@ -694,10 +580,7 @@ class Membership:
             raise InternalError("no host has the tables of embeddings")
         greeting = f"round {self._round.round} tables for {{}}"
         for rank in (rank for rank, giver in givers.items() if giver == self.rank):
-            expected = greeting.format(self._round.members[rank].worker)
-            with self._listener.accept(
-                expected, timeout=self._patience, cancelled=self._is_called
-            ) as peer:
+            with self._accept(greeting.format(self._round.members[rank].worker)) as peer:
                 send_state(peer, tables.get(), timeout=self._patience, cancelled=self._is_called)
         giver = givers.get(self.rank)
         if giver is not None:
@@ -705,6 +588,15 @@ class Membership:
             with self._call(address, greeting.format(self._context.worker)) as peer:
                 tables.put(receive_state(peer, timeout=self._patience, cancelled=self._is_called))
         return bool(givers)
+
+    # Other workers --------------------------------------------------------------------------------
+
+    def _is_called(self) -> bool:
+        """Whether the agent has something to say to one that waits for another worker, which is no
+        hang of its own.
+        """
+        self._moves += 1
+        return self._link.pending()
 
     def _call(self, address: str, greeting: str) -> socket.socket:
         """Call another worker; raises as `connect` does."""
@@ -716,6 +608,10 @@ class Membership:
             patience=self._patience,
             cancelled=self._is_called,
         )
+
+    def _accept(self, greeting: str) -> socket.socket:
+        """Wait for another worker's call; raises as `Listener.accept` does."""
+        return self._listener.accept(greeting, timeout=self._patience, cancelled=self._is_called)
 
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec
@@ -762,14 +658,3 @@ class Membership:
 def parts_of(spec: JobSpec, workers: int) -> int:
     """Parts that a step is cut into: without canonical reduction, one large batch per worker."""
     return spec.micro_batches if spec.exact else workers
-
-
-def _round_of(greeting: str) -> int:
-    """The round that a stream belongs to; 0 for a stranger's."""
-    _, _, rest = greeting.partition("round ")
-    number, _, _ = rest.partition(" ")
-    return int(number) if number.isdecimal() else 0
-
-
-def _state_greeting(round: int, worker: str) -> str:
-    return f"round {round} state for {worker}"

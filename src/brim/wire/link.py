@@ -8,16 +8,11 @@ import threading
 from collections.abc import Callable
 
 from brim.clock import monotonic
+from brim.coordination.participant import AgentGone
 from brim.errors import EnvironmentFault
 from brim.process import readable
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
-
-
-class AgentGone:
-    """In place of a message: the agent has ended,
-    and every message that it had sent was received.
-    """
 
 
 class WorkerLink:

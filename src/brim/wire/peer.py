@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from brim.clock import monotonic
-from brim.errors import EnvironmentFault
+from brim.coordination.participant import Interrupted, PeerLost
 from brim.process import close_in_children
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 
@@ -40,14 +40,6 @@ _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_inf
 _CALL, _ANSWER = b"call", b"answer"  # who says it: one end's proof is of no use to the other
 
 Cancelled = Callable[[], bool]
-
-
-class Interrupted(Exception):
-    """The agent has a message: whatever this stream was for may be moot."""
-
-
-class PeerLost(EnvironmentFault):
-    """Another worker is gone or silent; the agent will name a round without it."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from brim.coordination.participant import Interrupted
 from brim.coordination.turns import Allotment
 from brim.errors import SpecError
 from brim.train.asynchronous.applied import AppliedBatches
@@ -18,7 +19,6 @@ from brim.train.digests import Digests, describe_difference, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.job_state import JobState
 from brim.train.state import flatten
-from brim.wire.peer import Interrupted
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
 _PATIENCE = (

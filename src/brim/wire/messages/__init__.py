@@ -4,7 +4,7 @@ Three conversations: worker and agent (a Unix socket that the worker is born wit
 master, people and master.
 """
 
-from brim.wire.messages.agents import (
+from brim.coordination.messages.agents import (
     AgentMessage,
     ArriveTogether,
     AskToStop,
@@ -33,14 +33,7 @@ from brim.wire.messages.agents import (
     Unheard,
     WorkerStarted,
 )
-from brim.wire.messages.codec import (
-    Codec,
-)
-from brim.wire.messages.people import (
-    Answer,
-    Ask,
-)
-from brim.wire.messages.workers import (
+from brim.coordination.messages.workers import (
     Arrive,
     Beat,
     CheckpointDrafted,
@@ -72,6 +65,13 @@ from brim.wire.messages.workers import (
     WriteNow,
     failure_of,
     words_of,
+)
+from brim.wire.messages.codec import (
+    Codec,
+)
+from brim.wire.messages.people import (
+    Answer,
+    Ask,
 )
 
 __all__ = [

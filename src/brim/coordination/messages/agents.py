@@ -8,8 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from brim.domain.job import JobSpec
-from brim.wire.messages.workers import (
+from brim.coordination.messages.workers import (
     Beat,
     Failed,
     InstallRound,
@@ -18,6 +17,7 @@ from brim.wire.messages.workers import (
     WorkerBound,
     WorkerMessage,
 )
+from brim.domain.job import JobSpec
 
 
 class Unheard(msgspec.Struct, frozen=True, kw_only=True):

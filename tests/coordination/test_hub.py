@@ -1,0 +1,190 @@
+"""A hub is the root where all members are its own; else it passes complete arrivals on."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from brim.coordination.barrier import COMMIT
+from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.membership import Member, World
+from brim.coordination.turns import TURN, Turns
+from brim.errors import ProtocolError
+from brim.wire.messages import (
+    Arrive,
+    ArriveTogether,
+    CommitRecord,
+    InstallRound,
+    Made,
+    Released,
+    ReleaseTogether,
+    ToWorker,
+    WriteNow,
+)
+
+NOW, WALL = 100.0, 1_000_100.0
+
+
+def named(round: int, **agents: str) -> InstallRound:
+    members = tuple(
+        Member(worker=worker, agent=agent, address="") for worker, agent in agents.items()
+    )
+    shares = (1,) * len(members)
+    return InstallRound(
+        world=World(round=round, members=members, donors={}, restore=False, shares=shares)
+    )
+
+
+def hub_in(round: int, **agents: str) -> Hub:
+    hub = Hub("A")
+    hub.begin(named(round, **agents))
+    return hub
+
+
+def arrive(
+    hub: Hub,
+    worker: str,
+    step: int,
+    phase: str,
+    payload: bytes = b"",
+    *,
+    round: int = 1,
+    made: Sequence[Made] = (),
+) -> list[HubCommand]:
+    """What the hub commands, but for whom it expects."""
+    arrival = Arrive(round=round, step=step, phase=phase, payload=payload, made=list(made))
+    commands = hub.arrived(worker, arrival, now=NOW, wall=WALL)
+    return [each for each in commands if not isinstance(each, Expect)]
+
+
+def released(
+    *workers: str, step: int, phase: str, round: int = 1, hold: bool = False, payloads: object = ()
+) -> list[ToWorker]:
+    message = Released(round=round, step=step, phase=phase, hold=hold, payloads=list(payloads))  # type: ignore[call-overload]
+    return [ToWorker(worker=worker, message=message) for worker in workers]
+
+
+def counted(
+    step: int, *payloads: bytes, round: int = 1, at: float = WALL, held: bool = False
+) -> Count:
+    return Count(CommitRecord(round=round, step=step, at=at, payloads=list(payloads), held=held))
+
+
+def test_alone_it_is_the_root_and_what_counts_is_on_record_before_a_worker_hears_of_it() -> None:
+    hub = hub_in(1, w1="A", w2="A")
+    assert arrive(hub, "w1", 0, COMMIT, b"x") == []
+    assert arrive(hub, "w2", 0, COMMIT, b"y") == [
+        counted(1, b"x", b"y"),
+        *released("w1", "w2", step=0, phase=COMMIT),
+    ]
+
+
+@pytest.mark.parametrize("phase", ["blocks", "folded"])
+def test_what_concerns_one_host_is_released_here(phase: str) -> None:
+    hub = hub_in(1, w1="A", w2="B")
+    assert hub.members == ("w1",)
+    assert arrive(hub, "w1", 0, phase) == released("w1", step=0, phase=phase, payloads=[b""])
+
+
+@pytest.mark.parametrize("phase", [COMMIT, "gather", "end"])
+def test_what_concerns_all_is_passed_on(phase: str) -> None:
+    hub = hub_in(1, w1="A", w2="A", w3="B")
+    assert arrive(hub, "w2", 0, phase, b"y") == []
+    together = ArriveTogether(round=1, step=0, phase=phase, payloads=[b"x", b"y"])
+    assert arrive(hub, "w1", 0, phase, b"x") == [together]
+
+
+def test_what_the_master_releases_is_passed_on_in_its_round() -> None:
+    hub = hub_in(2, w1="A", w2="A", w3="B")
+    release = ReleaseTogether(round=2, step=3, phase="gather", hold=False, payloads=[b"x"])
+    sent = [each for each in hub.release(release) if isinstance(each, ToWorker)]
+    assert sent == released("w1", "w2", step=3, phase="gather", round=2, payloads=[b"x"])
+    old = ReleaseTogether(round=1, step=3, phase="gather", hold=False, payloads=[b"x"])
+    assert hub.release(old) == []
+
+
+def test_rounds_and_roots_change() -> None:
+    hub = hub_in(1, w1="A", w2="B")
+    hub.hold(1)
+    hub.begin(named(2, w1="A"))
+    assert hub.round == 2
+    assert arrive(hub, "w1", 0, COMMIT) == []
+    assert arrive(hub, "w1", 0, COMMIT, round=2) == [
+        counted(1, b"", round=2),
+        *released("w1", step=0, phase=COMMIT, round=2),
+    ]
+    hub.hold(2)
+    assert arrive(hub, "w1", 1, COMMIT, round=2) == [
+        counted(2, b"", round=2, held=True),
+        *released("w1", step=1, phase=COMMIT, round=2, hold=True),
+        Flush(),
+    ]
+
+
+def test_a_new_round_is_told_to_its_members_here() -> None:
+    hub, message = Hub("A"), named(3, w1="A", w2="B", w3="A")
+    sent = [each for each in hub.begin(message) if isinstance(each, ToWorker)]
+    assert sent == [ToWorker(worker=worker, message=message) for worker in ("w1", "w3")]
+
+
+def test_steps_that_are_told_together_count_one_by_one_and_the_last_may_be_the_rounds() -> None:
+    hub = hub_in(1, w1="A")
+    hub.hold(1)
+    made = [Made(4, NOW - 2.0, b"x"), Made(5, NOW - 1.0, b"y")]
+    assert arrive(hub, "w1", 5, COMMIT, made=made) == [
+        counted(5, b"x", at=WALL - 2.0),
+        counted(6, b"y", at=WALL - 1.0, held=True),
+        *released("w1", step=5, phase=COMMIT, hold=True),
+        Flush(),
+    ]
+
+
+def test_the_times_of_commits_never_go_back() -> None:
+    hub = hub_in(1, w1="A")
+    arrive(hub, "w1", 0, COMMIT)
+    first, *_ = arrive(hub, "w1", 1, COMMIT, made=[Made(1, NOW - 5.0, b"x")])
+    assert first == counted(2, b"x", at=WALL)
+
+
+def test_behind_the_last_write_nobody_is_released() -> None:
+    hub = hub_in(1, w1="A")
+    asked = WriteNow(recorded=3)
+    assert ToWorker(worker="w1", message=asked) in hub.write("w1", asked)
+    assert arrive(hub, "w1", 3, COMMIT) == []
+
+
+def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
+    hub = hub_in(1, w1="A", w2="A")
+    arrival = Arrive(round=1, step=4, phase="blocks")
+    hub.arrived("w1", arrival, now=NOW, wall=WALL)
+    commands = hub.arrived("w2", arrival, now=NOW, wall=WALL)
+    words = [each.doing.words for each in commands if isinstance(each, Expect)]
+    assert words == ["adding up in step 5"] * 2
+    (expected,) = hub.installed("w1", 1, 4)
+    assert isinstance(expected, Expect)
+    assert expected.doing.words == "in step 5"
+    assert hub.installed("w1", 0, 4) == []
+
+
+def test_a_stranger_is_refused() -> None:
+    hub = hub_in(1, w1="A", w2="B")
+    with pytest.raises(ProtocolError):
+        arrive(hub, "w2", 0, COMMIT)
+
+
+def test_where_workers_take_turns_a_commit_is_one_members() -> None:
+    hub = Hub("A")
+    hub.turns = Turns(ahead=0)
+    hub.begin(named(1, w1="A", w2="A"))
+    assert arrive(hub, "w1", 4, TURN) == released("w1", step=4, phase=TURN)
+    assert arrive(hub, "w1", 4, COMMIT, b"x") == [counted(5, b"x")]
+    assert arrive(hub, "w2", 9, "epoch") == released("w1", step=4, phase=COMMIT)
+    assert arrive(hub, "w1", 9, "epoch") == released(
+        "w1", "w2", step=9, phase="epoch", payloads=[b"", b""]
+    )
+    hub.lose("w2")
+    assert arrive(hub, "w1", 5, TURN) == []
+    hub.begin(named(2, w1="A"))
+    assert arrive(hub, "w1", 5, COMMIT, b"y", round=2) == [
+        counted(6, b"y", round=2),
+        *released("w1", step=5, phase=COMMIT, round=2),
+    ]
