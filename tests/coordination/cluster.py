@@ -16,7 +16,7 @@ import math
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -115,7 +115,7 @@ T = TypeVar("T")
 
 PARTS = 4
 ELEMENTS = 4  # of the gradient: enough for four ranks to own a slice each
-SCHEDULE = Schedule(samples=7, global_batch_size=4, epochs=2)
+SCHEDULE = Schedule(samples=11, global_batch_size=4, epochs=2)
 MOST_EVENTS = 20_000
 
 Tree = Any  # a leaf (step, micro-batch, element), or a pair of trees
@@ -131,6 +131,7 @@ class Setting:
     target: int = 2
     servers: int = 0
     spares: int = 0
+    every: int = 1  # steps of an epoch from one checkpoint to the next
     patience: int = 1000  # deaths in a row of young workers that a host is forgiven
 
 
@@ -612,7 +613,8 @@ class SimWorker:
                 yield "go"
                 total = self.agent.memory[0] if self.plan.world_size > 1 else self.own
                 weights, committed = (self.state.weights, tuple(total)), self.committed + 1
-                due = bool(committed % SCHEDULE.steps_per_epoch)
+                within = committed % SCHEDULE.steps_per_epoch
+                due = bool(within) and not within % self.cluster.setting.every
                 self.state = State(committed, self.state.evaluated, due, weights)
             case _:
                 raise AssertionError(action)
@@ -730,6 +732,7 @@ class SimAgent:
         self.outbox: deque[AgentMessage | Closed] = deque()
         self.workers: dict[str, SimWorker] = {}
         self.waiting: list[str] = []  # to be started later
+        self.held_round = 0  # whose next commit is to be its last
         self.memory: dict[int, list[Tree]] = {row: [None] * ELEMENTS for row in range(PARTS + 1)}
 
     def lose(self, unsent: int = 0) -> None:
@@ -761,7 +764,10 @@ class SimAgent:
                     self._perform(self.hub.installed(worker.name, message.round, message.step))
                 self.outbox.append(FromWorker(worker=worker.name, message=message))
 
-    def _perform(self, commands: Iterable[HubCommand]) -> None:
+    def _perform(self, commands: Sequence[HubCommand]) -> None:
+        records = [each.record for each in commands if isinstance(each, Count)]
+        if records and records[-1].round == self.held_round:
+            assert records[-1].held, "it goes on, though it was to hold"
         for command in commands:
             match command:
                 case ToWorker(worker=worker, message=message):
@@ -794,6 +800,7 @@ class SimAgent:
                 self._perform(self.hub.begin(message))
             case HoldRound(round=round):
                 self.hub.hold(round)
+                self.held_round = round
             case ReleaseTogether():
                 self._perform(self.hub.release(message))
             case ToWorker(worker=name, message=WriteNow() as asked):
@@ -852,6 +859,8 @@ class Cluster:
         ] = []  # to be printed when a promise breaks
         self._barrier = Barrier()
         self._world: World | None = None
+        self._held_round = 0  # whose next commit is to be its last
+        self._over = 0  # the last round that had its last commit
         self._may_lose_agents = any(fault.kind == "lose_agent" for fault in faults)
         self._has_installed, self._lost_state = False, False
         self._brought: dict[str, Any] = {}
@@ -931,6 +940,7 @@ class Cluster:
                 assert round == self._world.round
                 if len(self._world.hosts) > 1:
                     self._barrier.hold(round)
+                    self._held_round = round
                 else:
                     self._tell(next(iter(self._world.hosts)), HoldRound(round=round))
             case WriteCheckpoint(worker):
@@ -1001,6 +1011,8 @@ class Cluster:
         if release is None:
             return
         assert self._world is not None
+        if point.phase == COMMIT and round == self._held_round:
+            assert release.hold, "it goes on, though it was to hold"
         everything = [each for name in self._world.hosts for each in self._brought[name]]
         together = ReleaseTogether(
             round=round,
@@ -1024,7 +1036,10 @@ class Cluster:
 
     def _commit(self, record: CommitRecord) -> None:
         assert record.step == self._committed + 1, f"step {record.step} behind {self._committed}"
+        assert record.round != self._over, "a step behind the last of its round"
         self._committed = record.step
+        if record.held:
+            self._over = record.round
         parts = tuple(
             Part(rank, micro, start, stop, sample_checksum(np.arange(start, stop)))
             for payload in record.payloads
@@ -1236,6 +1251,7 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
         target=target,
         servers=rng.choice((0, 0, 1, 2)),
         spares=rng.randint(0, 1),
+        every=rng.choice((1, 2, 1000)),
         patience=rng.choice((1, 2, 3, 1000)),
     )
     faults = tuple(

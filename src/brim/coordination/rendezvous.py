@@ -212,12 +212,16 @@ class Rendezvous:
             leaver.state, leaver.wants_out = WorkerState.LEAVING, True
             self._causes.append(f"{worker} leaves")
             return [*self._fill(), *self._hold_if_due()]
-        if self.target == 1:
+        places = self.roster.places
+        # A place on an agent that was lost is nobody's to go on with: the job would have nobody,
+        # and its state would be written nowhere.
+        is_last = bool(places) and places.waited_for <= bool(places.wanted.get(leaver.agent))
+        if self.target == 1 or is_last:
             return self._stop(f"its last worker, {worker}, was asked to leave")
         leaver.state, leaver.wants_out = WorkerState.LEAVING, True
         self.target -= 1
-        if leaver.agent in self.roster.places.wanted:
-            self.roster.places.wanted[leaver.agent] -= 1
+        if leaver.agent in places.wanted:
+            places.wanted[leaver.agent] -= 1
         self._causes.append(f"{worker} leaves")
         return self._hold_if_due()
 
@@ -410,7 +414,7 @@ class Rendezvous:
             min(self.target, workers),
             min(self.servers, len(serving(alive))),
         )
-        return self._use_ready() if self.phase is Phase.GATHERING else []
+        return self._use_ready()
 
     def _use_ready(self) -> list[Command]:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
