@@ -248,6 +248,8 @@ class Participant:
 
     def outgoing(self) -> list[WorkerMessage]:
         """Return what is to be sent, in order; it is taken out."""
+        if not self._outbox:
+            return []
         outgoing, self._outbox = self._outbox, []
         return outgoing
 

@@ -409,13 +409,12 @@ class Membership:
     # Saying ---------------------------------------------------------------------------------------
 
     def tell(self, message: WorkerMessage) -> None:
-        # Where the agent is gone, whoever looks at the link finds out.
-        with self._speaking, contextlib.suppress(EnvironmentFault):
+        with self._speaking:
             self._participant.say(message)
             self._send_out()
 
     def _tell_made(self) -> None:
-        with self._speaking, contextlib.suppress(EnvironmentFault):
+        with self._speaking:
             self._participant.tell_made()
             self._send_out()
 
@@ -427,8 +426,12 @@ class Membership:
         self._link.send(Beat(moves=self._moves))
 
     def _send_out(self) -> None:
-        for message in self._participant.outgoing():
-            self._link.send(message)
+        outgoing = self._participant.outgoing()
+        if outgoing:
+            # Where the agent is gone, whoever looks at the link finds out.
+            with contextlib.suppress(EnvironmentFault):
+                for message in outgoing:
+                    self._link.send(message)
 
     # Meeting needs --------------------------------------------------------------------------------
 
@@ -448,8 +451,7 @@ class Membership:
                     result: T = end.value
                     return result
                 finally:
-                    with contextlib.suppress(EnvironmentFault):  # as in `tell`
-                        self._send_out()
+                    self._send_out()
             resume = flow.send
             if isinstance(need, Receive):
                 answer = self._receive(need.within)
@@ -464,7 +466,7 @@ class Membership:
     def _receive(self, within: float | None) -> Heard | None:
         """Hear the next that comes, or None after so many seconds."""
         if within == 0.0:
-            return self._heard(0.0) if self._leave.asked or self._link.pending() else None
+            return self._heard(0.0) if self._has_news else None
         deadline = math.inf if within is None else monotonic() + within
         while True:
             left = deadline - monotonic()
@@ -472,6 +474,10 @@ class Membership:
             if heard is not None or left <= 0:
                 return heard
             self._moves += within is not None  # who waits for long on purpose does not hang
+
+    @property
+    def _has_news(self) -> bool:
+        return self._leave.asked or self._link.pending()
 
     def _heard(self, within: float) -> Heard | None:
         if self._leave.asked:
@@ -524,7 +530,8 @@ class Membership:
         now = monotonic()
         if now - self._looked >= _GLANCE:
             self._looked = now
-            self._run(self._participant.poll())
+            if self._has_news:
+                self._run(self._participant.poll())
 
     def wait_for_data(self, step: int, seconds: float) -> None:
         self.poll()
