@@ -330,6 +330,14 @@ def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_li
     assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last: signal 9"]
 
 
+def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
+    rendezvous = running(1, servers=1, most=1)
+    steps(rendezvous, 2, 1)
+    assert tell(rendezvous, *gone(1))[0] == "kill w2"
+    steps(rendezvous, 1, 3)
+    assert rendezvous.attempts.given_up("A")
+
+
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
     rendezvous = running(2, spares=1, most=2)
     assert tell(rendezvous, *gone(3)) == ["start w4 on A"]

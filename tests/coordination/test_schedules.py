@@ -57,15 +57,6 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
     assert still > SCHEDULES // 20, "hardly a step was given up since it had no data"
 
 
-@pytest.mark.parametrize("seed", [14600, 28290, 31082, 31237])
-def test_a_schedule_that_broke_a_promise(seed: int) -> None:
-    """14600.
-
-    SIGTERM empties a place, and who has all others is lost. Others: a commit comes behind the end.
-    """
-    at_random(seed).run()
-
-
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:
     """Kill this rank when it is first in this state; whether it ever was."""
     script: list[Fault] = []
