@@ -1,0 +1,276 @@
+"""A worker's protocol, flow by flow: what it hears, what it needs, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from brim.coordination.membership import Member, World
+from brim.coordination.participant import (
+    AgentGone,
+    AskedToLeave,
+    BeHeir,
+    CatchUp,
+    EnterRound,
+    FetchState,
+    Flow,
+    GiveState,
+    LeaveState,
+    Participant,
+    PeerLost,
+    Receive,
+    RestoreState,
+    RoundChanged,
+    WriteState,
+    round_of,
+    state_greeting,
+)
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.wire.messages import (
+    Arrive,
+    Dismissed,
+    Idle,
+    Installed,
+    InstallRound,
+    Leave,
+    Made,
+    NowWritten,
+    Released,
+    Warn,
+    WriteNow,
+)
+
+NEXT, LOOK = Receive(), Receive(within=0.0)
+REPORT = b"report"
+
+
+def member(name: str) -> Member:
+    return Member(worker=name, agent="A", address=f"at {name}")
+
+
+def named(
+    round: int,
+    *names: str,
+    donors: dict[str, str] | None = None,
+    restore: bool = False,
+    still: bool = False,
+) -> InstallRound:
+    world = World(
+        round=round,
+        members=tuple(map(member, names)),
+        donors=donors or {},
+        restore=restore,
+        shares=(1,) * len(names),
+    )
+    return InstallRound(world=world, recorded=7, still=still)
+
+
+def follow(flow: Flow[Any], *answers: Any) -> tuple[list[Any], Any]:
+    """What a flow needs as it gets these answers, and what it comes to; "waits" where it needs
+    more.
+    """
+    needs, result = [], "waits"
+    try:
+        needs.append(next(flow))
+        for answer in answers:
+            is_error = isinstance(answer, Exception)
+            needs.append(flow.throw(answer) if is_error else flow.send(answer))
+    except StopIteration as end:
+        result = end.value
+    except (RoundChanged, SystemExit, EnvironmentFault, ProtocolError) as error:
+        result = type(error)
+    return needs, result
+
+
+def in_round(*names: str, company: float = 0.0) -> Participant:
+    """The first of these, in round 1, with the state."""
+    worker = Participant(names[0], company=company)
+    _, exchange = follow(worker.next_round(), named(1, *names), 0, False, "exchange")
+    assert exchange == "exchange"
+    assert worker.outgoing() == [Installed(round=1, step=0)]
+    return worker
+
+
+def released(step: int, *, round: int = 1, phase: str = "commit", hold: bool = False) -> Released:
+    return Released(round=round, step=step, phase=phase, hold=hold)
+
+
+# Rounds -------------------------------------------------------------------------------------------
+
+
+def test_who_is_first_where_nobody_has_the_state_restores_it_and_gives_it() -> None:
+    worker = Participant("w1")
+    round = named(3, "w1", "w2", donors={"w2": "w1"}, restore=True)
+    needs, _ = follow(worker.next_round(), round, ("a place", 5), None)
+    assert needs == [NEXT, RestoreState(7), GiveState("w2", state_greeting(3, "w2")), BeHeir(True)]
+    assert worker.outgoing() == [Installed(round=3, step=5, restored_from="a place")]
+
+
+def test_a_newcomer_fetches_the_state_and_says_so_once_it_has_it() -> None:
+    worker = Participant("w2")
+    flow = worker.next_round()
+    needs, _ = follow(flow, named(3, "w1", "w2", donors={"w2": "w1"}))
+    assert needs == [NEXT, FetchState(member("w1"), state_greeting(3, "w2"))]
+    assert worker.outgoing() == []
+    assert flow.send(5) == BeHeir(False)
+    assert worker.outgoing() == [Installed(round=3, step=5)]
+
+
+def test_who_has_the_state_gives_it_to_all_that_are_to_have_it_from_it() -> None:
+    worker = Participant("w1")
+    donors = {"w3": "w1", "w2": "w1", "w4": "w5"}
+    needs, result = follow(
+        worker.next_round(),
+        named(2, "w1", "w2", "w3", "w4", "w5", donors=donors),
+        5,
+        None,
+        None,
+        False,
+        "exchange",
+    )
+    given = [need.worker for need in needs if isinstance(need, GiveState)]
+    assert (needs[1], given, result) == (CatchUp(7), ["w2", "w3"], "exchange")
+    assert isinstance(needs[-1], EnterRound)
+
+
+def test_in_a_round_in_which_nobody_makes_a_step_the_next_is_waited_for() -> None:
+    worker = Participant("w1")
+    flow = worker.next_round()
+    needs, result = follow(flow, named(2, "w1", still=True), 5, named(3, "w1"))
+    assert (needs, result) == ([NEXT, CatchUp(7), NEXT, CatchUp(7)], "waits")
+
+
+def test_where_a_donor_is_lost_a_round_without_it_is_waited_for() -> None:
+    worker = Participant("w2")
+    lost, again = PeerLost("w1"), named(4, "w2", restore=True)
+    needs, _ = follow(worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, again)
+    assert needs[2:] == [Receive(within=60.0), RestoreState(7)]
+    needs, result = follow(worker.await_replacement(), None)
+    assert result is EnvironmentFault
+
+
+def test_who_is_told_to_writes_before_it_says_so() -> None:
+    worker = in_round("w1", "w2")
+    flow = worker.next_round()
+    assert follow(flow, WriteNow(recorded=9))[0] == [NEXT, WriteState(9)]
+    assert worker.outgoing() == []
+    assert flow.send(None) == NEXT
+    assert worker.outgoing() == [NowWritten()]
+
+
+@pytest.mark.parametrize(
+    ("greeting", "round"),
+    [(state_greeting(12, "w1"), 12), ("round 3 slices 0 1", 3), ("hello", 0), ("round x", 0)],
+)
+def test_a_greeting_says_its_round(greeting: str, round: int) -> None:
+    assert round_of(greeting) == round
+
+
+# Among others -------------------------------------------------------------------------------------
+
+
+def test_a_point_is_waited_for_until_all_stand_there() -> None:
+    worker = in_round("w1", "w2")
+    old, here = released(3, round=0), released(3, phase="blocks")
+    needs, result = follow(worker.arrive(3, "blocks", b"x"), old, here)
+    assert (needs, result) == ([NEXT, NEXT], here)
+    assert worker.outgoing() == [Arrive(round=1, step=3, phase="blocks", payload=b"x")]
+
+
+@pytest.mark.parametrize(
+    ("heard", "result"),
+    [
+        (named(2, "w1"), RoundChanged),
+        (WriteNow(), RoundChanged),
+        (Dismissed(), SystemExit),
+        (AgentGone(), EnvironmentFault),
+        (released(0, round=2), ProtocolError),
+    ],
+)
+def test_what_ends_a_wait(heard: Any, result: type) -> None:
+    worker = in_round("w1", "w2")
+    assert follow(worker.arrive(3, "blocks"), heard)[1] is result
+    assert follow(worker.poll(), heard)[1] is result
+
+
+def test_a_request_to_leave_is_passed_on_once_and_ends_no_wait() -> None:
+    worker = in_round("w1", "w2")
+    needs, result = follow(worker.poll(), AskedToLeave(), AskedToLeave(), None)
+    assert (needs, result) == ([LOOK] * 3, None)
+    assert worker.outgoing() == [Leave()]
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_commit_of_several_is_waited_for(hold: bool) -> None:
+    worker = in_round("w1", "w2")
+    assert follow(worker.commit(3, REPORT, now=1.0), released(3, hold=hold)) == ([NEXT], hold)
+
+
+# Alone --------------------------------------------------------------------------------------------
+
+
+def made(worker: Participant, steps: Sequence[int], *, now: float = 1.0) -> None:
+    for step in steps:
+        assert follow(worker.commit(step, REPORT, now=now)) == ([], False)
+
+
+def told(*steps: int, at: float = 1.0) -> Arrive:
+    return Arrive(
+        round=1, step=steps[-1], phase="commit", made=[Made(step, at, REPORT) for step in steps]
+    )
+
+
+def test_steps_wait_for_company_and_are_told_before_anything_else_is_said() -> None:
+    worker = in_round("w1", company=5.0)
+    made(worker, [0, 1])
+    assert worker.outgoing() == []
+    worker.say(Warn(message="x"))
+    assert worker.outgoing() == [told(0, 1), Warn(message="x")]
+
+
+def test_nothing_more_is_made_while_an_answer_is_due() -> None:
+    worker = in_round("w1", company=5.0)
+    made(worker, [0], now=6.0)
+    assert worker.outgoing() == [told(0, at=6.0)]
+    assert follow(worker.commit(1, REPORT, now=7.0)) == ([NEXT], "waits")
+    assert follow(worker.commit(1, REPORT, now=7.0), released(0)) == ([NEXT], False)
+    assert worker.outgoing() == []
+    assert follow(worker.settle(), released(1, hold=True)) == ([NEXT], RoundChanged)
+
+
+def test_an_answer_may_be_left_for_later() -> None:
+    worker = in_round("w1")
+    assert follow(worker.settle(0.1)) == ([], None)
+    made(worker, [0])
+    assert follow(worker.settle(0.1), None) == ([Receive(within=0.1)], None)
+    assert follow(worker.settle(0.1), released(0)) == ([Receive(within=0.1)], None)
+    assert follow(worker.settle()) == ([], None)
+
+
+@pytest.mark.parametrize("heard", [named(2, "w1"), WriteNow()])
+def test_who_has_a_step_that_may_not_count_gives_its_state_to_nobody(heard: Any) -> None:
+    for company in (0.0, 5.0):
+        worker = in_round("w1", company=company)
+        made(worker, [0])
+        assert follow(worker.poll(), heard)[1] is ProtocolError
+
+
+def test_who_waits_for_data_says_so_once_a_step_and_commits_as_others_do_from_then_on() -> None:
+    worker = in_round("w1", company=5.0)
+    assert follow(worker.wait_for_data(0, 0.9)) == ([], None)
+    made(worker, [0])
+    assert follow(worker.wait_for_data(1, 1.0), released(0)) == ([NEXT], None)
+    assert worker.outgoing() == [told(0), Idle(round=1)]
+    assert follow(worker.wait_for_data(1, 2.0)) == ([], None)
+    assert worker.outgoing() == []
+    assert follow(worker.commit(1, REPORT, now=9.0), released(1, hold=True)) == ([NEXT], True)
+
+
+def test_the_heir_of_a_dead_agent_gives_its_step_up_and_leaves_the_state() -> None:
+    worker = in_round("w1")
+    worker.is_heir = True
+    assert follow(worker.poll(), AgentGone())[1] is RoundChanged
+    assert worker.is_orphan
+    assert follow(worker.next_round(), None) == ([LeaveState()], SystemExit)
