@@ -1,5 +1,4 @@
-"""What an agent decides about the barriers of its own workers: when they are released, and what
-counts. Pure.
+"""The barriers of an agent's own workers: decides when they are released, and what counts. Pure.
 
 The hub hears the arrivals of its workers. Where all members of a round are its own, it is the root:
 its release is the commit. Where a round spans agents, it passes complete arrivals on to the master,
@@ -217,7 +216,7 @@ class Hub:
         return commands
 
     def _expect_behind(self, release: Release, worker: str) -> list[HubCommand]:
-        """What a worker that was released is at from now on."""
+        """Return what a worker that was released is at from now on."""
         point, round = release.point, release.round
         if point.phase == "end":
             assert self._world is not None
@@ -232,7 +231,7 @@ class Hub:
         return [Expect(worker, in_step(point.step + 1 + (point.phase == COMMIT), round))]
 
     def _answer(self, answers: Iterable[Answer], round: int, wall: float) -> list[HubCommand]:
-        """Whose turn it is, or was."""
+        """Tell workers whose turn it is, and count what was applied in the last."""
         commands: list[HubCommand] = []
         for answer in answers:
             match answer:
@@ -256,7 +255,7 @@ def _flush(hold: bool) -> list[HubCommand]:
 
 
 def in_step(step: int, round: int) -> Doing:
-    """What a worker is at from a commit to its next arrival."""
+    """The work from a commit to the next arrival."""
     return Doing(kind="step", words=f"in step {step}", step=step, round=round)
 
 

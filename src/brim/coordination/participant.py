@@ -241,7 +241,7 @@ class Participant:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else is in the round."""
+        """Return whether nobody else is in the round."""
         return self.round.world_size == 1
 
     # Saying ---------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ class Participant:
                 raise ProtocolError(f"nobody waits for {heard}")
 
     def _answers(self, released: Released) -> bool:
-        """Whether this is the answer to the commit that was told last."""
+        """Return whether this is the answer to the commit that was told last."""
         if self._told is None:
             return False
         expected = (self.round.round, self._told, COMMIT)
@@ -495,7 +495,7 @@ def _fed_by(donor: str, world: World) -> Iterator[str]:
 
 
 def state_greeting(round: int, worker: str) -> str:
-    """What a newcomer says to the member that has the state for it."""
+    """The words of a newcomer to the member that has the state for it."""
     return f"round {round} state for {worker}"
 
 

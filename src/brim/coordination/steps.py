@@ -44,7 +44,7 @@ class Settle:
 
 
 class Act(enum.Enum):
-    """What a member does by itself.
+    """The parts that a member does by itself.
 
     COMMIT is answered with whether it is known to be the round's last.
     """
