@@ -24,6 +24,7 @@ FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
         for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)
     },
     FaultKind.DELAY: {"host": some, "by": spans, "seconds": spans},
+    FaultKind.SLOW: {"rank": numbers, "by": spans, "seconds": spans},
     FaultKind.JUMP_CLOCK: {"by": jumps},
 }
 faults = st.one_of(
@@ -74,7 +75,7 @@ def test_what_is_described_is_parsed_back(several: list[Fault]) -> None:
         (
             "kill rank 1 at step 4; explode",
             "'explode'",
-            "known: add, cut, delay, fill, jump, kill, remove",
+            "known: add, cut, delay, fill, interrupt, jump, kill, remove",
         ),
         ("kil rank 1 at step 4", "'kil rank 1 at step 4'", "did you mean 'kill'?"),
         ("kill rank one at step 4", "'kill rank one at step 4'", "kill rank 1 at step 40"),
