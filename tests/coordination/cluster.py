@@ -1172,19 +1172,23 @@ class Cluster:
         return self
 
     def _filled(self) -> list[str]:
-        """The agents that may have workers."""
-        rendezvous = self.rendezvous
+        """The agents that may have workers.
+
+        Where workers have places, a job has none on an agent that was never to have any, whose
+        last worker was asked to leave, or that is given up.
+        """
+        roster = self.rendezvous.roster
         return [
-            agent
-            for agent in rendezvous.roster.agents
-            if not rendezvous.roster.places or agent in rendezvous.roster.places.wanted
+            agent for agent in roster.agents if not roster.places or roster.places.wanted.get(agent)
         ]
 
     def check(self) -> None:
         assert self.end is not None, "it hangs"
         if self.end.outcome is Outcome.FAILED:
             assert "died young" in self.end.reason, self.end
-            assert all(self.rendezvous.attempts.given_up(agent) for agent in self._filled())
+            attempts = self.rendezvous.attempts
+            assert any(attempts.given_up(agent) for agent in self.rendezvous.roster.agents)
+            assert all(attempts.given_up(agent) for agent in self._filled())
         assert not self.rendezvous.workers
         assert not [worker.name for worker in self.workers.values() if worker.alive], (
             "a worker is left"
