@@ -1,5 +1,6 @@
-"""Readers of tables, such as `brim.data.csv(...)`; functions that describe their columns, or a
-stream.
+"""Readers of tables, such as `brim.data.csv(...)`.
+
+Functions that describe their columns, or a stream.
 """
 
 from brim.data.batches import Batched, Tensors, fetch

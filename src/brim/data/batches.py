@@ -22,9 +22,7 @@ class Batched(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Indices) -> Any:
-        """The collated batch of these samples, as `default_collate` would give it,
-        in this order.
-        """
+        """Return the collated batch of these samples, in this order, as `default_collate` would."""
         ...
 
 
@@ -65,7 +63,7 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
 
 
 def is_quick(dataset: Any) -> bool:
-    """Whether reading this is known to draw nothing by chance and to take next to no time."""
+    """Return whether reading this draws nothing by chance and takes next to no time."""
     return type(dataset) is TensorDataset or type(dataset).__module__.startswith("brim.")
 
 

@@ -1,5 +1,6 @@
-"""How a user says what the columns of a file mean to a model: frozen values, checked as they are
-made.
+"""Meanings of a file's columns for a model, as a user says them.
+
+Frozen values, checked as they are made.
 """
 
 from __future__ import annotations
@@ -116,8 +117,9 @@ def vocabulary(*names: str, min_count: int = 1, by: Elementwise | None = None) -
 
 
 def hashed(*names: str, buckets: int, by: Elementwise | None = None) -> Categorical:
-    """A categorical field whose values are hashed into `buckets` ids: nothing is fitted, and values
-    may collide.
+    """A categorical field whose values are hashed into `buckets` ids.
+
+    Nothing is fitted, and values may collide.
 
     The hash is the same in every process and version. See `vocabulary` for `names` and `by`.
 

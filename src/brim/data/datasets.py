@@ -1,5 +1,6 @@
-"""The datasets that a training loop takes batches from: held in memory, or read by row group as it
-goes.
+"""The datasets that a training loop takes batches from.
+
+Held in memory, or read by row group as it goes.
 """
 
 from __future__ import annotations
@@ -81,14 +82,16 @@ class Columnar(Dataset[Sample]):
 
     @property
     def quarantine_path(self) -> Path | None:
-        """The file with the bad rows, or the folder if there are several; None if there are no bad
-        rows.
+        """The file with the bad rows, or the folder if there are several.
+
+        None if there are no bad rows.
         """
         return self.survey.quarantine.path
 
     def over(self, path: Paths) -> Columnar:
-        """Return all samples of other files, encoded with the means and vocabularies of this
-        dataset.
+        """Return all samples of other files, encoded as this dataset is.
+
+        Means and vocabularies are those of this dataset.
 
         Args:
                         path: as for `brim.data.csv`; the suffix decides the file format.
@@ -103,8 +106,9 @@ class Columnar(Dataset[Sample]):
         return self._opener.inputs_of(path)
 
     def example(self, count: int) -> dict[str, Tensor]:
-        """Return placeholder inputs with the right names, shapes and types,
-        for inspecting a model.
+        """Return placeholder inputs for inspecting a model.
+
+        Their names, shapes and types are right.
         """
         inputs = {}
         if self.fields:
@@ -123,8 +127,9 @@ class Columnar(Dataset[Sample]):
         return {name: part[0] for name, part in inputs.items()}, target[0]
 
     def take(self, indices: Indices) -> Sample:
-        """The collated batch of these samples, in this order;
-        indices int64 [B], each in [0, len).
+        """The collated batch of these samples, in this order.
+
+        Indices int64 [B], each in [0, len).
         """
         raise NotImplementedError
 

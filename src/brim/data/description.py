@@ -1,5 +1,6 @@
-"""What people bring along as data (a dataset, a DataLoader, a stream), described in one way or
-refused in words.
+"""Data that a user passes (a dataset, a DataLoader, a stream), described in one way.
+
+What cannot be described is refused in words.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from brim.errors import SpecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """How a user's data is to be read.
+    """The way in which a user's data is to be read.
 
     Args:
         dataset: map-style, or a stream (`streams`): something that is iterated anew for each epoch.
@@ -93,7 +94,7 @@ def describe(
 
 
 def _said_once(name: str, asked: int | None, said: int | None) -> int | None:
-    """What `job.batches` and `brim.data.stream` say of one number."""
+    """Return the one value of a number that `job.batches` and `brim.data.stream` may both give."""
     if asked is not None and said is not None and asked != said:
         raise SpecError(
             f"job.batches({name}=)",
@@ -209,7 +210,7 @@ def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
 
 
 def _parts(loader: DataLoader[Any]) -> tuple[Any, int, bool]:
-    """Its sampler, its batch size and whether it drops the last batch."""
+    """Return the loader's sampler, its batch size, and whether it drops the last batch."""
     batches: Any = loader.batch_sampler
     if batches is None:
         raise SpecError(

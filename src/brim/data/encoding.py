@@ -21,8 +21,9 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Encoded rows: ids [rows, F] (int32, one shared space), numbers [rows, N] (float32), target
-    [rows].
+    """Encoded rows.
+
+    Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows].
     """
 
     ids: Tensor
@@ -94,7 +95,10 @@ class Encoder:
         )
 
     def number_of(self, place: int, column: Numeric, values: Floats) -> Floats:
-        """What the model sees of a column's numbers; nan where a cell is empty."""
+        """Return a column's numbers as the model sees them.
+
+        nan where a cell is empty.
+        """
         mean, deviation, raw_mean = self.moments[place]
         if column.missing is not None:
             values = np.where(
@@ -228,8 +232,9 @@ def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
 
 
 def _compact(numbers: Codes, bound: int) -> tuple[Codes, Codes]:
-    """The distinct numbers in order, and for each number its place among them; all lie in [0,
-    bound).
+    """The distinct numbers in order, and for each number its place among them.
+
+    All lie in [0, bound).
     """
     if bound > 4 * len(numbers) + 1024:
         present, places = np.unique(numbers, return_inverse=True)

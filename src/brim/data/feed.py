@@ -1,5 +1,6 @@
-"""A job's micro-batches, read from whatever the user gave as data, in the order in which a rank
-needs them.
+"""The micro-batches of a job, read in the order in which a rank needs them.
+
+The data is whatever the user gave.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ class Request(
 def requests(
     schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
 ) -> Iterator[Request]:
-    """What a rank needs of all steps to come, in order; micro-batches without a sample are left
-    out.
+    """Yield the micro-batches that a rank needs in all steps to come, in order.
+
+    Micro-batches without a sample are left out.
 
     Args:
         schedule: of the job.
@@ -60,8 +62,9 @@ def requests(
 
 
 class Read(NamedTuple):
-    """A micro-batch that was read: its collated sample on the host, and `sample_checksum` of its
-    samples.
+    """A micro-batch that was read.
+
+    Its collated sample on the host, and `sample_checksum` of its samples.
     """
 
     request: Request
@@ -178,7 +181,9 @@ class Feed:
         loaders: int | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Generator[Read]:
-        """What is asked for, in this order. To be closed where no more of it is wanted.
+        """Read what is requested, in this order.
+
+        The caller closes the generator where it wants no more.
 
         Args:
             requests: taken some way ahead of what is given out where processes read.
@@ -203,8 +208,9 @@ class Feed:
 
     @property
     def is_computed(self) -> bool:
-        """Whether the order follows from arithmetic alone: nobody's sampler is asked, no stream is
-        begun.
+        """True if the order follows from arithmetic alone.
+
+        Then no sampler is asked, and no stream is begun.
         """
         return self.order in ("shuffled", "sequential")
 
@@ -214,8 +220,9 @@ class Feed:
             self._loaders.close()
 
     def order_crc32(self, epoch: int) -> int:
-        """What tells an epoch's order from another: ranks whose samplers drew differently find it
-        out by this.
+        """Return a checksum of an epoch's order.
+
+        Ranks whose samplers drew differently find it out by this.
         """
         return sample_checksum(self.indices(epoch, Span(0, self.samples)))
 
@@ -250,8 +257,9 @@ class Feed:
             )
 
     def indices(self, epoch: int, span: Span) -> Indices:
-        """Which samples are at these positions of an epoch, int64; those of a stream are numbered
-        as they come.
+        """Return the samples at these positions of an epoch, int64.
+
+        Samples of a stream are numbered as they come.
         """
         return self._given.order.at(epoch, span.start, span.stop)
 
@@ -271,8 +279,9 @@ class Feed:
         return fetch(self.dataset, work.indices, self._given.collate)
 
     def _start_loader(self, number: int) -> None:
-        """What torch does in a new process: `get_worker_info` says there what `worker_init_fn` asks
-        for.
+        """Do what torch does in a new loader process.
+
+        `get_worker_info` gives there what `worker_init_fn` asks for.
 
         Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
         samples out.

@@ -1,4 +1,4 @@
-"""From what a user wrote (a path, a URL, a glob, several of them) to the files that it means."""
+"""Files that a user's words mean: a path, a URL, a glob, or several of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was fitted to the training rows, kept with a run: `columns.json`.
+"""Values fitted to the training rows, kept with a run in `columns.json`.
 
 A model must see other rows as it saw those that it was trained on: the same ids, the same means. So
 every call of `brim.data` within a run leaves what it fitted in the run's directory. A process that
@@ -103,7 +103,7 @@ def sha256_of(encoder: Encoder) -> str:
 
 
 def has_functions(encoder: Encoder) -> bool:
-    """Whether columns have functions of the user's, which no file of data can hold."""
+    """Return whether columns have functions of the user's, which no data file can hold."""
     return any(
         isinstance(column, Categorical) and column.by is not None for column in encoder.columns
     )
@@ -136,7 +136,9 @@ def _column(plain: dict[str, Any]) -> Column:
 
 
 def use(run_directory: Path) -> None:
-    """From now on, take what was fitted in this run. A run that fitted nothing changes nothing.
+    """Take fitted values from this run from now on.
+
+    A run that fitted nothing changes nothing.
 
     Raises:
         EnvironmentFault: the file is damaged.
@@ -165,8 +167,9 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def find(
     files: Sequence[str], columns: tuple[Column, ...], target: Target | None
 ) -> Encoder | None:
-    """What was fitted for these columns in the run in use; where several fits have them, that of
-    these files.
+    """Return what the run in use fitted for these columns.
+
+    Where several fits have them, take the one of these files.
     """
     wanted = _plain(columns)
     known = [entry for entry in _in_use or [] if entry["columns"] == wanted]
@@ -208,8 +211,9 @@ def _plain(columns: Sequence[Column]) -> list[dict[str, Any]]:
 
 
 def _fitted(encoder: Encoder) -> list[dict[str, Any]]:
-    """For each column its values in the order of their ids, or its mean, deviation and raw mean, or
-    nothing.
+    """Return the fitted values of each column.
+
+    These are the values in the order of their ids; or mean, deviation and raw mean; or nothing.
     """
     fitted: list[dict[str, Any]] = []
     for place, column in enumerate(encoder.columns):

@@ -65,7 +65,7 @@ def follow(
 
 
 class _Followed(SizedStream):
-    """What `follow` gives.
+    """The dataset that `follow` returns.
 
     Attributes:
         columnar: whose columns the samples have.

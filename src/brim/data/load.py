@@ -1,5 +1,6 @@
-"""From a user's call to a dataset: find the files, read, screen, fit to the training rows,
-encode.
+"""The way from a user's call to a dataset.
+
+Find files, read, screen, fit to the training rows, encode.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ def _dataset(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
 
 
 def _fit(source: Source, plan: Plan, split: SplitName | None) -> Columnar:
-    """Fit the columns to the training rows; for the other split, what was found for the first is
-    used.
+    """Fit the columns to the training rows.
+
+    The other split uses what was found for the first.
     """
     key = (source.identity, plan, split is None, os.environ.get(RUN_DIRECTORY, ""))
     if not source.in_memory:

@@ -1,5 +1,6 @@
-"""Processes that read and collate micro-batches beside the step, and die with the worker that
-started them.
+"""Processes that read and collate micro-batches beside the step.
+
+They die with the worker that started them.
 
 Not torch's DataLoader: it answers the death of a process by an exception in the midst of whatever
 the training loop does, a commit too; it waits up to five seconds for each process that is busy when
@@ -209,7 +210,7 @@ class _Loader(Generic[Work]):
 
     @staticmethod
     def _try_to(do: Callable[[], Any]) -> Any:
-        """What this gives; or, as a value, what it raised."""
+        """Call a function; return its result, or what it raised as a value."""
         try:
             return do()
         except BrimError as error:
@@ -219,8 +220,9 @@ class _Loader(Generic[Work]):
 
 
 def _hear(connection: Connection, asked: queue.SimpleQueue[Any]) -> None:
-    """Take what is asked at once, so that the worker never waits to ask while this process waits to
-    answer.
+    """Take requests at once.
+
+    So the worker never waits to ask while this process waits to answer.
     """
     while True:
         try:

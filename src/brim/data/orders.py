@@ -1,5 +1,6 @@
-"""The orders in which an epoch's samples are read: brim's shuffle, as they lie, or as a sampler
-draws them.
+"""The orders in which an epoch's samples are read.
+
+A shuffle of brim's, the order of the data, or that of a sampler.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DRAWING = 1 << 41  # in the place of a step, where no step is
 
 
 class Order(Protocol):
-    """Which sample is at which position of an epoch.
+    """The sample at each position of an epoch.
 
     Attributes:
         kind: `shuffled`, `sequential`, `stream` or `sampler`, as the records say it.
@@ -64,8 +65,9 @@ class Shuffled:
 
 
 class AsTheyLie:
-    """One sample after the other: of a dataset that is not shuffled, or of a stream, which has no
-    other order.
+    """One sample after the other.
+
+    The order of a dataset that is not shuffled, and of a stream, which has no other.
     """
 
     def __init__(self, kind: str, size: int) -> None:
@@ -77,8 +79,9 @@ class AsTheyLie:
 
 
 class Drawn:
-    """What a sampler draws, once for each epoch and under a seed of that epoch: so it is the same
-    on every rank.
+    """The order that a sampler draws, once for each epoch.
+
+    Each epoch has its seed, so the order is the same on every rank.
 
     Args:
         sampler: gives indices of the dataset; several times the same, or not all of them, where it

@@ -1,5 +1,6 @@
-"""Samples from one process to another on the same host: what they are made of is copied once, their
-tensors too.
+"""Samples on their way from one process to another on the same host.
+
+Their content is copied once, tensors included.
 
 A tensor arrives with its strides, and as far from a multiple of 64 bytes as it was: kernels may
 choose by either how they add up, and what is read elsewhere must give the same bits. torch's own
@@ -52,7 +53,9 @@ def send(connection: Connection, value: Any) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """What `send` sent; its tensors keep the memory that they came in for as long as they live.
+    """Return what `send` sent.
+
+    Its tensors keep the memory that they came in for as long as they live.
 
     Raises:
         EOFError, OSError: the other process is gone.
@@ -73,8 +76,9 @@ def receive(connection: Connection) -> Any:
 
 
 class _Packing(pickle.Pickler):
-    """Pickles all but plain tensors, for which it finds a place in memory that is made
-    afterwards.
+    """Pickles all but plain tensors.
+
+    For these it finds a place in memory that is made afterwards.
     """
 
     def __init__(self, file: io.BytesIO) -> None:

@@ -1,4 +1,7 @@
-"""Where bad rows go: one file of JSON lines per source file, written whole or not at all."""
+"""The quarantine of bad rows.
+
+It is one file of JSON lines per source file, written whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from brim.storage.files import write_whole
 
 
 def write(run_directory: str, bad: Sequence[tuple[str, BadRow]]) -> Path | None:
-    """Write each source file's bad rows to `quarantine/<file name>.jsonl` under the run's
-    directory.
+    """Write each source file's bad rows to a file of its own.
+
+    It is `quarantine/<file name>.jsonl` under the run's directory.
 
     Several processes may write the same rows at once: each writes a file of its own and renames it.
 

@@ -18,8 +18,9 @@ from brim.tensors import memory_of
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two collated samples are equal, as far as can be told: what is of an unknown kind
-    counts as equal.
+    """Return whether two collated samples are equal, as far as can be told.
+
+    Values of an unknown kind count as equal.
 
     >>> is_same({"a": [torch.tensor([1.0, torch.nan])]}, {"a": [torch.tensor([1.0, torch.nan])]})
     True
@@ -51,8 +52,9 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def digest_of(sample: Any) -> str:
-    """What tells a collated sample from others, 16 hex digits; what is of an unknown kind counts
-    for nothing.
+    """Return a digest of a collated sample, 16 hex digits.
+
+    Values of an unknown kind count for nothing.
 
     >>> digest_of({"a": [torch.zeros(2)]}) == digest_of({"a": [torch.zeros(2)]})
     True

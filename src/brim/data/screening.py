@@ -1,4 +1,4 @@
-"""Which rows are samples, which are dropped on purpose, and which are bad and why."""
+"""Screening: rows that are samples, rows dropped on purpose, and bad rows with the reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked of the files' columns; without a target, rows are inputs alone."""
+    """The request for the columns of files.
+
+    Without a target, rows are inputs alone.
+    """
 
     columns: tuple[Column, ...]
     target: Target | None
@@ -41,7 +44,7 @@ class Plan:
 
     @property
     def number_names(self) -> list[str]:
-        """Those whose cells must be numbers (or empty)."""
+        """Names of the columns whose cells must be numbers (or empty)."""
         names: list[str] = list(self.keep.names) if self.keep else []
         for column in self.columns:
             if isinstance(column, Numeric):
@@ -54,7 +57,7 @@ class Plan:
 
     @property
     def full_names(self) -> list[str]:
-        """Those with no empty cell in a row that is kept."""
+        """Names of the columns with no empty cell in a row that is kept."""
         needed = [
             column.name
             for column in self.columns
@@ -64,8 +67,9 @@ class Plan:
 
 
 def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
-    """Which rows to keep, and the bad ones among the others, each with the first thing that is
-    wrong.
+    """Return the rows to keep, and the bad rows among the others.
+
+    Each bad row comes with the first thing that is wrong.
     """
     bad = np.zeros(rows.size, bool)
     found: list[tuple[int, str, str]] = []

@@ -1,5 +1,6 @@
-"""A stream that says how it is to be read: what `job.batches` takes as keywords, for a training
-file.
+"""A stream that says how it is to be read.
+
+For a training file, which has no `job.batches` to pass keywords to.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from brim.errors import SpecError
 
 
 class SizedStream(IterableDataset[Any]):
-    """What `stream` gives.
+    """The dataset that `stream` returns.
 
     Attributes:
         dataset: the stream itself.
@@ -60,8 +61,9 @@ def stream(dataset: Any, *, samples: int | None = None, shards: int | None = Non
 
 
 def is_stream(data: Any) -> bool:
-    """Whether samples come one after the other: torch's streams have an inherited `__getitem__`
-    that only raises.
+    """Return whether samples come one after the other.
+
+    Torch's streams have an inherited `__getitem__` that only raises.
     """
     if isinstance(data, IterableDataset):
         return True

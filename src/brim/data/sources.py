@@ -1,5 +1,6 @@
-"""Files as a source of rows: which they are, and how they are read; the columns are named when they
-are read.
+"""Files as a source of rows: which they are, and how they are read.
+
+The columns are named when they are read.
 """
 
 from __future__ import annotations
@@ -111,6 +112,6 @@ class Source:
 
 
 def shown_paths(path: Paths) -> list[str]:
-    """What a user wrote, as a list of texts."""
+    """Return a user's paths as a list of texts."""
     several = [path] if isinstance(path, str | os.PathLike) else list(path)
     return [os.fspath(each) for each in several]

@@ -1,5 +1,6 @@
-"""Which rows are the test split: decided by a row's place or content alone, so every process
-agrees.
+"""The rows of the test split.
+
+A row's place or content alone decides, so every process agrees.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ Split = Last | RowRange | Sample
 
 
 def last(amount: float) -> Last:
-    """Use the last rows as the test split: a share of all rows (below 1) or a number of rows (from
-    1).
+    """Use the last rows as the test split.
+
+    A share of all rows (below 1) or a number of rows (from 1).
 
     Raises:
         SpecError: not a positive number.

@@ -1,5 +1,6 @@
-"""Streams: samples that come one after the other, read exactly, as one iteration or as a fixed
-number of shards.
+"""Streams: samples that come one after the other, read exactly.
+
+A stream is one iteration, or a fixed number of shards.
 """
 
 from __future__ import annotations
@@ -108,8 +109,9 @@ class Stream:
 
 
 class _Iteration:
-    """Reads spans of what is iterated; what the iteration draws, it draws from a chance that the
-    epoch seeds.
+    """Reads spans of what is iterated.
+
+    Its random draws come from generators that the epoch seeds.
 
     Args:
         dataset: what is iterated.
@@ -170,8 +172,9 @@ class _Iteration:
 
     @contextlib.contextmanager
     def _being_asked(self) -> Iterator[None]:
-        """Have `get_worker_info` say which shard is read, as it does in a process of torch's
-        DataLoader.
+        """Have `get_worker_info` name the shard that is read.
+
+        It does so in a process of torch's DataLoader.
         """
         if self._info is None:
             yield
@@ -215,7 +218,7 @@ class _Iteration:
 
 
 class _ShardInfo(WorkerInfo):
-    """What `get_worker_info` gives, and whether somebody looked at the place in it."""
+    """The value of `get_worker_info`, and whether somebody looked at the place in it."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "id":
@@ -228,8 +231,9 @@ class _ShardInfo(WorkerInfo):
 
 
 def _copy_of(dataset: Any) -> Any:
-    """A copy for a shard, as each process of torch's DataLoader has one: what it keeps is not that
-    of other shards.
+    """Return a copy for a shard, as each process of torch's DataLoader has one.
+
+    Each shard so has its own state.
     """
     try:
         return copy.deepcopy(dataset)

@@ -1,5 +1,6 @@
-"""One pass over all rows: who is a sample, of which split, what is bad,
-and what the columns hold.
+"""A survey: one pass over all rows.
+
+It finds the samples, the splits, the bad rows, and what the columns hold.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """How many rows were bad, and where they were written (None where nothing was)."""
+    """The number of bad rows, and the path of their file (None where there are none)."""
 
     count: int
     path: Path | None
@@ -31,7 +32,9 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which rows of a part are samples, and which belong to the test split; one bit per row.
+    """The rows of a part that are samples, and those of the test split.
+
+    One bit per row.
 
     Args:
         size: rows that the reader could split.
@@ -65,7 +68,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What one pass over all rows finds."""
+    """The result of one pass over all rows."""
 
     parts: list[Part]
     encoder: Encoder

@@ -1,5 +1,6 @@
-"""Columns as they were read: distinct values and a code per row, or numbers; no meaning for a model
-yet.
+"""Columns as they were read: distinct values and a code per row, or numbers.
+
+They have no meaning for a model yet.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Cells(Protocol):
 
     @property
     def empty(self) -> npt.NDArray[np.bool_]:
-        """Where the cell is empty."""
+        """A mask of the empty cells."""
 
     def text(self, row: int) -> str:
         """The cell as it was written."""
@@ -52,8 +53,9 @@ class Cells(Protocol):
 
 
 class TextCells:
-    """A column of a text file, dictionary-encoded by the reader:
-    each distinct text is parsed once.
+    """A column of a text file, dictionary-encoded by the reader.
+
+    Each distinct text is parsed once.
     """
 
     def __init__(self, column: pa.ChunkedArray) -> None:
@@ -233,8 +235,9 @@ def _token(value: Any) -> str:
 
 
 def float_token(value: float) -> str:
-    """The text of a number that is a category, the same whether it was kept in single or in double
-    precision.
+    """Return the text of a number that is a category.
+
+    It is the same in single and in double precision.
 
     >>> float_token(0.1), float_token(0.10000000149011612), float_token(3.0)
     ('0.1', '0.1', '3')

@@ -171,8 +171,9 @@ def _broken(
 
 
 def _record_lines(content: bytes, delimiter: str) -> list[int]:
-    """The line (from 1) on which each record begins: empty lines hold none;
-    quotes may span lines.
+    """Return the line (from 1) on which each record begins.
+
+    Empty lines hold no record, and quotes may span lines.
     """
     begins, quoted, between = [], False, delimiter.encode()
     for line, text in enumerate(content.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
@@ -184,8 +185,9 @@ def _record_lines(content: bytes, delimiter: str) -> list[int]:
 
 
 def _ends_quoted(text: bytes, delimiter: bytes, quoted: bool) -> bool:
-    """Whether a quoted field goes on after this line; a quote opens a field only at the field's
-    start.
+    """Return whether a quoted field goes on after this line.
+
+    A quote opens a field only at the field's start.
     """
     at = 0
     while True:

@@ -16,8 +16,9 @@ from brim.errors import SpecError, did_you_mean
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that are read at once; `read` may be called again and again,
-    also in a forked process.
+    """Rows that are read at once.
+
+    `read` may be called again and again, also in a forked process.
     """
 
     file: str
