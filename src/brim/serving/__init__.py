@@ -1,3 +1,4 @@
-"""Serving a trained model: bundles of files, what changes them, and the server that answers from
-them.
+"""Serving of a trained model.
+
+Bundles of files, what changes them, and the server that answers from them.
 """

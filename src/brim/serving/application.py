@@ -42,7 +42,7 @@ class _Problem(msgspec.Struct):
 
 
 class Figures:
-    """What `GET /metrics` counts."""
+    """Counters of `GET /metrics`."""
 
     def __init__(self) -> None:
         self._answers = Counter[int]()  # by status
@@ -104,7 +104,7 @@ def application(
     digest = _digest(token)
 
     def refusal(request: Request) -> Response | None:
-        """Why a request is not looked at; nothing of it but its headers was read."""
+        """Return the answer that refuses a request by its headers alone, or None."""
         given = request.headers.get("authorization", "")
         if token and not hmac.compare_digest(_digest(given.removeprefix(_SCHEME)), digest):
             return _json(
@@ -201,7 +201,7 @@ class _TooLarge(Exception):
 
 
 async def _content(request: Request) -> bytes:
-    """What was sent. Raises TimeoutError and _TooLarge."""
+    """Return the body of a request. Raises TimeoutError and _TooLarge."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > _LARGEST_BODY:
         raise _TooLarge

@@ -1,5 +1,6 @@
-"""Requests that wait together are computed together, on one version of the model; one batch at a
-time.
+"""Batches of waiting requests, computed together on one version of the model.
+
+One batch at a time.
 
 Small batches are computed by the thread of the event loop: handing them to another takes longer
 than computing them. While it computes, requests gather in their connections, and those that are
@@ -117,7 +118,10 @@ class Batches:
             self._rows -= size
 
     async def use(self, model: Model) -> None:
-        """Have another version answer; returns once nothing is computed with the one before."""
+        """Have another version answer.
+
+        Returns once nothing is computed with the one before.
+        """
         self._model = model
         if self._beside is not None:
             await asyncio.wait([self._beside])
@@ -229,8 +233,9 @@ def _no_number_in(columns: Mapping[str, Tensor]) -> str:
 
 
 def _told(error: Exception) -> BrimError:
-    """What the caller is told: what brim raises says what is wrong; anything else is the model's
-    own.
+    """Return the error that the caller gets.
+
+    An error of brim's says what is wrong; any other is the model's own.
     """
     if isinstance(error, BrimError):
         return error

@@ -1,5 +1,6 @@
-"""The body of a request, decoded piece by piece: while C code decodes a piece, nothing else of the
-process runs.
+"""The body of a request, decoded piece by piece.
+
+While C code decodes a piece, nothing else of the process runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Malformed(BrimError):
 
 
 class _Predict(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked: rows, or the same by column, or inputs as they go into the model."""
+    """The fields of a request: rows, or the same by column, or inputs as they go into the model."""
 
     rows: list[msgspec.Raw] | None = None
     columns: dict[str, msgspec.Raw] | None = None
@@ -41,7 +42,7 @@ _anything = msgspec.json.Decoder()
 
 
 class Body:
-    """What is asked, of which no cell has been looked at yet.
+    """A request's body, of which no cell has been looked at yet.
 
     Args:
         content: JSON.

@@ -87,7 +87,7 @@ def open_bundle(directory: Path) -> Model:
 
 
 def _with_code(directory: Path, manifest: BundleManifest) -> tuple[Encoder | None, nn.Module]:
-    """What the training file makes: columns with functions, and the model."""
+    """Return what the training file makes: columns with functions, and the model."""
     spec = replace(read_job(directory), file=str(directory / manifest.code))
     os.environ |= shared_environment(spec, "")
     fitted.use(directory)
@@ -106,8 +106,9 @@ _code: list[Path] = []  # the directory of the code that was loaded last
 
 
 def _forget_code() -> None:
-    """Have the next version import its own modules where an earlier one has modules of the same
-    names.
+    """Forget the modules of earlier versions.
+
+    The next version then imports its own, which may have the same names.
     """
     while _code:
         directory = _code.pop()
@@ -132,8 +133,9 @@ def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
 
 
 def changed(model: Model, directory: Path) -> Model:
-    """Apply a delta: the next version of a model, which nobody may be computing with that is older
-    than `model`.
+    """Apply a delta: return the next version of a model.
+
+    No computation with a version older than `model` may be under way.
 
     Raises:
         SpecError: this is no delta.

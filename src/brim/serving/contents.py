@@ -1,5 +1,6 @@
-"""The files of a version in memory of this process's own: what becomes of them afterwards changes
-no answer.
+"""The files of a version in memory of this process's own.
+
+Later changes of the files change no answer.
 
 A mapped file shows what others write to it, and a process that reads behind the end of one that was
 cut dies of SIGBUS. So each file is copied while its checksum is taken, and nothing is read from its

@@ -1,4 +1,4 @@
-"""From a trained model to a bundle, and from two versions of it to a delta."""
+"""Export: a bundle from a trained model, and a delta from two versions of it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Weights:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """The directory and the files of an export.
 
     Args:
         manifest: of the bundle or delta.
@@ -84,7 +84,7 @@ class Exported:
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
+        """Bytes of all files."""
         return sum(file.bytes for file in self.manifest.files.values())
 
 
@@ -238,8 +238,9 @@ class Exporter:
         return weights
 
     def _take_code(self, draft: Path) -> tuple[str, list[str]]:
-        """Copy the training file and its own modules, and what it was asked to do; what is not
-        copied, in words.
+        """Copy the training file, its own modules, and its parameters.
+
+        Return in words what is not copied.
         """
         file = Path(self._spec.file).resolve()
         taken = {file}

@@ -41,7 +41,7 @@ _LONGEST = 60  # characters of what was sent that an answer repeats
 
 
 def shown(sent: object) -> str:
-    """What was sent, as an answer may repeat it.
+    """Return a value as an answer may repeat it.
 
     >>> shown("far"), len(shown("far" * 1000))
     ("'far'", 61)
@@ -213,8 +213,9 @@ class _Numbers:
     def read(
         self, columns: Mapping[str, Sequence[Cell]], nulls: frozenset[str]
     ) -> npt.NDArray[np.float32]:
-        """What the model sees of the cells, shape [rows, columns]; raises SpecError where one is no
-        number.
+        """Return the cells as the model sees them, [rows, columns].
+
+        Raises SpecError where one is no number.
         """
         values = np.array([_floats(columns[name], nulls) for name in self.names], np.float64)
         bad = ~np.isfinite(values)
@@ -330,8 +331,9 @@ class TensorReader:
     shapes: Any
 
     def count(self, inputs: Any) -> int:
-        """Return how many rows the first of these nested lists has; 1 where it has none, which
-        `read` refuses.
+        """Return how many rows the first of these nested lists has.
+
+        1 where it has none, which `read` refuses.
         """
         node, shapes = inputs, self.shapes
         while not _is_leaf(shapes):

@@ -1,5 +1,6 @@
-"""A `brim.Embedding` that is served: its rows are ascending keys and their values, which a version
-brings.
+"""A served `brim.Embedding`.
+
+Its rows are ascending keys and their values, which a version brings.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ def with_lookups(model: nn.Module) -> nn.Module:
 
 
 def starts_of(keys: Tensor) -> Tensor:
-    """Return an index of ascending keys: of each value of their highest bits, where the keys that
-    have them begin.
+    """Index ascending keys by their highest bits.
+
+    Of each value of these, the index says where its keys begin.
     """
     bits = (len(keys) // _TOGETHER).bit_length()
     return torch.searchsorted(keys, torch.arange(1 << bits) << (BITS - bits))
@@ -115,8 +117,9 @@ def _keyed_rows(
     scale: float,
     name: str,
 ) -> Tensor:
-    """One step of a program for all of it: a trace cannot have what depends on the
-    values of ids.
+    """Look up rows by key, as one step of a program.
+
+    A trace cannot have what depends on the values of ids.
     """
     check_ids(ids, of=repr(name))
     wanted, inverse = torch.unique(mix(ids.long()), return_inverse=True)

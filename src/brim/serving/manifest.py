@@ -1,4 +1,6 @@
-"""What a bundle consists of: `manifest.json`, by which each of its files is known to be whole.
+"""The manifest of a bundle, `manifest.json`.
+
+By it each file is known to be whole.
 
 A bundle is a directory with everything that predictions need; a delta is one with what changed
 since another version. Either is written beside its place and renamed: it is whole or absent.

@@ -1,5 +1,6 @@
-"""The program that turns inputs into predictions, without its weights:
-these change, and it stays.
+"""The program that turns inputs into predictions, without its weights.
+
+The weights change, and the program stays.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ _LARGE = 1 << 16
 
 
 class Served(nn.Module):
-    """A model as its training file calls it, and what the file's predict(output) makes of the
-    output.
+    """A model as its training file calls it, with the file's predict(output).
 
     Args:
         model: the network.

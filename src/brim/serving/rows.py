@@ -55,7 +55,7 @@ class Rows(NamedTuple):
 
 
 class RowChange(NamedTuple):
-    """What makes the rows of one version those of another.
+    """The rows in which one version differs from another.
 
     Args:
         rows: that are new or have other values.
@@ -67,7 +67,7 @@ class RowChange(NamedTuple):
 
 
 class Copy:
-    """What a file had, in memory that nobody else writes to.
+    """The content of a file, in memory that nobody else writes to.
 
     Args:
         path: of the file, for messages.
@@ -199,7 +199,10 @@ def _bits(values: Tensor) -> Tensor:
 
 
 def _places_of(keys: Tensor, among: Tensor) -> Tensor:
-    """Where each key is among others; -1 where it is not."""
+    """Return where each key is among others.
+
+    -1 where it is not.
+    """
     if not len(among):
         return torch.full_like(keys, -1)
     places = torch.searchsorted(among, keys).clamp_(max=len(among) - 1)
@@ -262,8 +265,9 @@ class Sides:
         self._is_whole = True
 
     def change(self, changes: dict[str, RowChange]) -> dict[str, Rows]:
-        """Change the rows: from now on they are read on the other side, which nobody may still be
-        reading.
+        """Change the rows on the side that is not read, and make it the side that is.
+
+        No request may still read it.
 
         Args:
             changes: by the name of the weight; they fit, as `check_change` has it.

@@ -149,7 +149,7 @@ async def _serve(
 
 
 class _Watch:
-    """Has each version that appears take over, and says why one does not.
+    """Looks for new versions, has each take over, and says why one does not.
 
     Args:
         there: what was there when the version that is served was chosen.

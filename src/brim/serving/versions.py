@@ -26,8 +26,9 @@ class Found:
 
 
 class Versions:
-    """Looks into a directory again and again; what was read is not read again, unless it is another
-    file now.
+    """The versions in a directory, looked for again and again.
+
+    A version is read once, unless its files change.
 
     A version that cannot be opened is tried again once its files have changed and are at rest: it
     was being copied.
@@ -80,8 +81,9 @@ class Versions:
         return sorted(found, key=lambda each: (each.manifest.step, each.path))
 
     def attempt(self, version: Found, open: Callable[[Path], T]) -> T | None:
-        """Open a version; where that fails, it is passed over until its files change, and None is
-        returned.
+        """Open a version.
+
+        Where that fails, return None, and pass it over until its files change.
         """
         opened = self._try(version.path, open)
         if opened is None:
@@ -118,7 +120,7 @@ class _Refused:
         self._then = self._last = stamps
 
     def has_changed(self, now: tuple[_Stamp, ...]) -> bool:
-        """Whether its files are others, and were the same at the last look."""
+        """Return whether its files are others, and were the same at the last look."""
         rests, self._last = now == self._last, now
         return rests and now != self._then
 
@@ -129,7 +131,7 @@ def _stamp(path: str | Path) -> _Stamp:
 
 
 def _stamps(directory: Path) -> tuple[_Stamp, ...]:
-    """Of all that is in a version."""
+    """Return the stamps of all files in a version."""
     return tuple(sorted(_walk(str(directory))))
 
 
@@ -148,8 +150,9 @@ def _walk(directory: str) -> Iterator[_Stamp]:
 def next_of(
     found: Iterable[Found], current: BundleManifest | None
 ) -> tuple[Found | None, dict[Path, str]]:
-    """Choose what to load next: the newest bundle of a later step, else the delta for the current
-    version.
+    """Choose the version to load next.
+
+    The newest bundle of a later step, else the delta for the current version.
 
     Args:
         found: what there is.
@@ -183,8 +186,9 @@ def next_of(
 def passed_over(
     found: Iterable[Found], current: BundleManifest, known: Collection[Path]
 ) -> dict[Path, str]:
-    """Say what will never be served: what comes too late, or is another version of the step that is
-    served.
+    """Name the versions that will never be served.
+
+    They come too late, or are another version of the step that is served.
 
     Args:
         found: what there is.
