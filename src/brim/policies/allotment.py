@@ -1,5 +1,6 @@
-"""From plans to workers: what each job has now, by its plan, by what is free beside the plans, and
-steadily. Pure.
+"""Allotments: the workers that jobs have now.
+
+They follow from plans, from what is free beside the plans, and from what jobs have had. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _RUN = 5.0
 
 
 class Plans(NamedTuple):
-    """What was planned.
+    """The plans of promised jobs and of others.
 
     Attributes:
         promised: plans of jobs whose deadline is promised; `hoped`: of others that could be in
@@ -74,8 +75,9 @@ class _Allotment:
         self.free -= count
 
     def _measure(self) -> None:
-        """Who cannot be judged before it was measured runs now, on what promises leave: that takes
-        seconds.
+        """Run the jobs that cannot be judged before they are measured, on what promises leave.
+
+        That takes seconds.
         """
         for state in self.snapshot.jobs:
             if state.unmeasured and state.job.minimum <= self.free:
@@ -109,7 +111,9 @@ class _Allotment:
                 self._give(name, share)
 
     def _keep_running(self) -> None:
-        """What runs keeps its gang for a while; where devices can be reclaimed, always.
+        """Let running jobs keep their gangs for a while.
+
+        Where devices can be reclaimed, always.
 
         So nobody is stopped for less than a change or two costs, and a tenant that must give
         devices back shrinks all its jobs before it stops one.

@@ -1,5 +1,6 @@
-"""The default policy: as many deadlines as can be met, those that are promised among them, and
-surplus where it is used well.
+"""The default policy.
+
+It keeps promised deadlines, meets as many others as it can, and uses surplus devices well.
 
 Pure. One plan holds every job whose deadline is promised and as many of the others as still can be
 in time (`joint`); these are *hoped for*: they run by the plan, but may be given up for cheaper
@@ -58,7 +59,7 @@ _HOPED, _TRIED = 400, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remembered:
-    """What one cycle leaves to the next.
+    """The memory that one cycle leaves to the next.
 
     Args:
         plans: of all jobs that are promised or hoped for.
@@ -171,8 +172,9 @@ class _Cycle:
         return self.now
 
     def _go_on(self, promised: Sequence[Wanted], hopeful: Mapping[str, Wanted]) -> bool:
-        """Go on with the last plan, and fit in what arrives; False where it no longer keeps each
-        promise.
+        """Go on with the last plan, and fit in what arrives.
+
+        False where it no longer keeps each promise.
         """
         if self.devices < self.last.devices:
             return False
@@ -233,7 +235,10 @@ class _Cycle:
         self.plans = {name: promise for name, promise in plans.items() if name not in self.hoped}
 
     def _plan_without_doubt(self, wanted: Sequence[Wanted]) -> dict[str, Promise]:
-        """What promises had to spare may be used up: that is what it was for."""
+        """Plan without the margin for doubt.
+
+        The margin of a promise may be used up: it is there for this.
+        """
         now, devices, last = self.now, self.devices, self.last.plans
         needs = [one.needs for one in wanted]
         plans = carry_on(last, needs, now=now, devices=devices)
@@ -285,7 +290,7 @@ class _Cycle:
         return Admitted(job=name, reason=Reason.FITS, share=share, finish=finish, detail=text)
 
     def _no(self, name: str) -> Verdict:
-        """To a job that has no deadline, or cannot meet it."""
+        """Return the verdict of a job that has no deadline, or cannot meet it."""
         job = self.states[name].job
         if job.deadline is None:
             text = "runs on what promised jobs leave"
@@ -299,7 +304,10 @@ class _Cycle:
         return Rejected(job=name, reason=Reason.TOO_LATE, detail=text, earliest=earliest, runs=True)
 
     def _not_yet(self, one: Wanted, prices: Prices) -> Rejected | None:
-        """Why its deadline is not promised now; None where it is."""
+        """Return the reason why a deadline is not promised now.
+
+        None where it is promised.
+        """
         state, cost = self.states[one.job], one.cost or 0.0
         if one.job not in self.hoped or self.broken:
             text = (

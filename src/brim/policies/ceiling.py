@@ -1,4 +1,4 @@
-"""What no policy can exceed: the share of deadlines that could be met at all. Pure.
+"""The share of deadlines that could be met at all: a bound that no policy can exceed. Pure.
 
 Two bounds. Per job: the whole cluster to itself, at once. With capacity: a linear relaxation in
 which jobs may be met in part and devices are handed out as a fluid, so that every real schedule is
@@ -27,16 +27,16 @@ def _possible(job: Job, devices: int) -> bool:
 
 
 def ceiling_per_job(jobs: Sequence[Job], *, devices: int) -> float | None:
-    """Share of the deadlines that a job alone on `devices` devices would meet; None without any
-    deadline.
+    """Return the share of the deadlines that jobs would meet, each alone on `devices` devices.
+
+    None without any deadline.
     """
     wanted = [job for job in jobs if job.deadline is not None]
     return sum(_possible(job, devices) for job in wanted) / len(wanted) if wanted else None
 
 
 def least_device_time(job: Job) -> float:
-    """The least device-seconds with which the job can be done between its submission and its
-    deadline.
+    """Return the least device-seconds that do the job between submission and deadline.
 
     On a concave curve an even pace needs least (Jensen), so it is the window times the workers
     whose envelope is the average speed that the window asks for; fractions of a worker allowed.
@@ -54,8 +54,9 @@ def least_device_time(job: Job) -> float:
 
 
 class _Programme(NamedTuple):
-    """Rows of the relaxation in compressed form: for each row its bounds and its (column, factor)
-    pairs.
+    """Rows of the relaxation in compressed form.
+
+    For each row its bounds and its (column, factor) pairs.
     """
 
     upper: list[float]
@@ -73,8 +74,9 @@ class _Programme(NamedTuple):
 def ceiling_with_capacity(
     jobs: Sequence[Job], *, devices: int, buckets: int = _BUCKETS
 ) -> float | None:
-    """Share of the deadlines that any policy could meet on `devices` devices together; None without
-    any.
+    """Bound the share of deadlines that any policy could meet on `devices` devices together.
+
+    None without any deadline.
 
     Maximise the number of jobs met, in parts, such that each gets its least device-time inside its
     window, no faster than its most workers allow, and no bucket of time gives more than its

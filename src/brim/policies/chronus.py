@@ -1,5 +1,6 @@
-"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme; the rest is
-best effort.
+"""Chronus: leases for gangs with deadlines, chosen by a small mixed-integer programme.
+
+The rest is best effort.
 
 Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their
 deadlines; one that does not fit is degraded to best effort, never refused; each lease a MILP picks
@@ -39,8 +40,9 @@ class _Lease(NamedTuple):
 
 
 def chronus(snapshot: Snapshot) -> Decision:
-    """Judge arrivals by the latest leases that would do, then let a knapsack pick who runs this
-    one.
+    """Judge arrivals by the latest leases that would do.
+
+    Then a knapsack picks the jobs that run in this lease.
     """
     fresh = frozenset(snapshot.arrived)
     promised = [
@@ -75,7 +77,10 @@ def _leases_needed(state: JobState, capacity: int) -> int:
 
 
 def _packs(states: list[JobState], snapshot: Snapshot) -> bool:
-    """Whether whole leases for all fit, each job's as late as its deadline allows, by deadline."""
+    """Return whether whole leases for all jobs fit, by deadline.
+
+    Each job's leases are as late as its deadline allows.
+    """
     deadlines = {s.job.id: int(((s.job.deadline or 0.0) - snapshot.now) // _LEASE) for s in states}
     horizon = max(deadlines.values())
     if horizon <= 0:
@@ -105,7 +110,7 @@ def _lease(state: JobState, snapshot: Snapshot, promised: bool) -> _Lease:
 
 
 def _knapsack(leases: list[_Lease], capacity: int) -> frozenset[str]:
-    """Whom to run: the most value within capacity, jobs without slack first."""
+    """Choose the jobs to run: the most value within capacity, jobs without slack first."""
     if sum(lease.size for lease in leases) <= capacity:
         return frozenset(lease.state.job.id for lease in leases)
     import highspy  # here, since only this policy and the ceiling need a solver

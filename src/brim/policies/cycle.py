@@ -33,15 +33,19 @@ _EVERYONE = Tenant(id="default")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one cycle leaves to the next: each policy's own memory, and where jobs sit."""
+    """The memory that one cycle leaves to the next.
+
+    Each policy's own memory, and the placement of jobs.
+    """
 
     policies: Mapping[tuple[str, int], object] = field(default_factory=dict)
     blocks: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
 
 
 def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decision:
-    """Decide for the whole cluster: the policy is asked once for each tenant and priority that has
-    jobs.
+    """Decide for the whole cluster.
+
+    The policy is asked once for each tenant and priority that has jobs.
 
     Args:
         placed: whether to place the workers on devices and plan migrations.
@@ -107,8 +111,9 @@ def _wants(states: Sequence[JobState], capacity: int) -> int:
 def _kept_for_running(
     groups: Mapping[tuple[str, int], list[JobState]], key: tuple[str, int]
 ) -> int:
-    """Devices that jobs of this priority leave alone: the gangs of preserved jobs that run below
-    them.
+    """Devices that jobs of this priority leave alone.
+
+    The gangs of preserved jobs that run below them.
     """
     return sum(
         state.job.minimum
@@ -120,8 +125,9 @@ def _kept_for_running(
 
 
 def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capacity: int) -> int:
-    """What this tenant's promises may count on: its guarantee, and its weight's part of what nobody
-    owns.
+    """Return the devices that a tenant's promises may count on.
+
+    These are its guarantee, and its weight's part of what nobody owns.
     """
     unowned = snapshot.capacity - sum(one.guaranteed for one in tenants)
     part = int(unowned * tenant.weight / sum(one.weight for one in tenants)) if unowned > 0 else 0
@@ -173,8 +179,9 @@ def _settled(
     wished: Mapping[str, int],
     allowed: Mapping[str, int],
 ) -> dict[str, int]:
-    """What the policy wished, except where a right takes devices from jobs that run: there few
-    give, and shrink.
+    """Return the policy's wishes, except where a right takes devices from running jobs.
+
+    There few jobs give, and these shrink.
 
     That is so for a tenant that holds more than it may (a reclaim), and where a lower priority
     would stop although a higher one has more than it needs (a preemption). It ends in promised
@@ -216,8 +223,9 @@ def _settled(
 def _reclaimed(
     states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
 ) -> list[Holding]:
-    """What jobs of a tenant that must give back would keep: what they hold; newcomers only what
-    they need.
+    """Return what jobs of a tenant that must give back would keep.
+
+    Running jobs keep what they hold, newcomers only what they need.
     """
     lowest = min(state.job.priority for state in states if state.workers)
     holdings = []
@@ -248,8 +256,9 @@ def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> Holding:
 
 
 class _Books:
-    """What each tenant held before and has after, for the sentences that say who took what from
-    whom.
+    """The devices of each tenant before and after.
+
+    They show who took what from whom.
     """
 
     def __init__(
@@ -270,7 +279,7 @@ class _Books:
         self.ranks = ranks
 
     def takers(self, tenant: str) -> str:
-        """Who has more than before, and by what right."""
+        """Name the tenants that have more than before, and their right to it."""
         found = []
         for name, gain in self.gains.items():
             if gain > 0 and name != tenant:
@@ -282,7 +291,7 @@ class _Books:
         return ", ".join(found) or f"training has {self.snapshot.capacity} devices now"
 
     def above(self, state: JobState) -> str:
-        """Which higher priorities of the same tenant have more than before."""
+        """Name the higher priorities of the same tenant that have more than before."""
         mine = int(state.job.priority)
         found = [
             f"priority {Priority(rank).name.lower()} takes {gain}"
@@ -295,7 +304,10 @@ class _Books:
 def _reason(
     state: JobState, count: int, books: _Books, given: tuple[Reason, str] | None
 ) -> tuple[Reason, str]:
-    """Why the job has `count` workers; rights are the reason where they took something from it."""
+    """Explain why the job has `count` workers.
+
+    A right is the reason where it took something from the job.
+    """
     job, capacity = state.job, books.snapshot.capacity
     tenant, allowed = books.owners.get(job.tenant), books.allowed[job.tenant]
     if count < state.workers:

@@ -27,7 +27,10 @@ def admit_all(snapshot: Snapshot) -> tuple[Verdict, ...]:
 
 
 def _urgency(state: JobState) -> tuple[bool, bool, float, str]:
-    """Whose deadline is not known before it was measured comes first: that takes seconds."""
+    """Return the sort key of a job's urgency.
+
+    Jobs that must be measured before their deadline is known come first: that takes seconds.
+    """
     deadline = state.job.deadline
     return (not state.unmeasured, deadline is None, deadline or state.job.submitted, state.job.id)
 

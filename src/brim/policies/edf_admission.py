@@ -21,8 +21,9 @@ from brim.policies.edf import edf, largest_size
 
 
 def edf_admission(snapshot: Snapshot) -> Decision:
-    """Judge arrivals one at a time by running EDF ahead; then EDF, refused jobs after promised
-    ones.
+    """Judge arrivals one at a time by running EDF ahead.
+
+    Then run EDF, refused jobs after promised ones.
     """
     fresh = frozenset(snapshot.arrived)
     promised = [
@@ -61,7 +62,10 @@ def edf_admission(snapshot: Snapshot) -> Decision:
 
 
 def _late(states: list[JobState], snapshot: Snapshot) -> frozenset[str]:
-    """Who would be late if nobody else came: EDF run ahead from completion to completion."""
+    """Return the jobs that would be late if no other came.
+
+    EDF is run ahead from completion to completion.
+    """
     queue = sorted(states, key=lambda s: (s.job.deadline or 0.0, s.job.id))
     left = {s.job.id: s.remaining / s.pace for s in queue}
     ready = {s.job.id: s.ready for s in queue}

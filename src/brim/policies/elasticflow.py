@@ -1,5 +1,6 @@
-"""ElasticFlow as the paper means it: minimum satisfactory share, admission, marginal return of
-device time.
+"""ElasticFlow as the paper describes it.
+
+Minimum satisfactory share, admission, marginal return of device time.
 
 Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a
 time, by comparing the promises that can be kept before and after; a late job blocks nobody; the
@@ -35,7 +36,7 @@ _Needs = tuple[str, Need, Need]
 
 
 class _Fixed(NamedTuple):
-    """What does not change about a job while its curve does not, worked out once.
+    """Values that stay the same while a job's curve does, computed once.
 
     Attributes:
         best: rates by workers where only measured sizes may be used; `floor`: those sizes, by
@@ -53,7 +54,10 @@ class _Fixed(NamedTuple):
     curve: ScalingCurve
 
     def holds_for(self, job: Job, overheads: Overheads) -> bool:
-        """Whether it still is what is so: jobs that really run are measured meanwhile."""
+        """Return whether the values still hold.
+
+        Jobs that really run are measured meanwhile.
+        """
         return (self.curve, self.ceiling, self.change) == (
             job.curve,
             job.ceiling,
@@ -124,7 +128,10 @@ def _admit(
 
 
 def _keep(needs: list[_Needs], now: float, devices: int) -> tuple[list[_Needs], dict[str, Promise]]:
-    """As many promises as can still be kept, by deadline; late jobs compete for the surplus."""
+    """Keep as many promises as still can be kept, by deadline.
+
+    Late jobs compete for the surplus.
+    """
     plans = plan_all(needs, now=now, devices=devices)
     if plans is not None:
         return needs, plans

@@ -1,5 +1,6 @@
-"""First come, first served, in gangs of the requested size;
-nobody is preempted, nobody overtakes.
+"""First come, first served, in gangs of the requested size.
+
+No job is preempted, and none overtakes.
 """
 
 from __future__ import annotations

@@ -16,7 +16,10 @@ _TURN = 600.0
 
 
 def gandiva(snapshot: Snapshot) -> Decision:
-    """Those whose turn is not over stay; then the jobs with the least time on devices so far."""
+    """Keep the jobs whose turn is not over.
+
+    Then run the jobs with the least time on devices so far.
+    """
 
     def key(state: JobState) -> tuple[bool, float, float, str]:
         in_turn = state.workers > 0 and snapshot.now - state.changed < _TURN - 1e-6

@@ -1,4 +1,6 @@
-"""What the policies of fixed size share: a gang has the workers its user asked for, or none.
+"""Gangs: the shared part of the policies of fixed size.
+
+A job has the workers that its user asked for, or none.
 
 Pure.
 """

@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 
     @property
     def doubtful(self) -> Need:
-        """What it needs if its profile is as wrong as it may be."""
+        """The need if the profile is as wrong as it may be."""
         return (
             self.bare
             if self.slower == 1.0
@@ -47,9 +47,7 @@ class Wanted(NamedTuple):
 
     @property
     def needs(self) -> tuple[str, Need, Need]:
-        """As `promises` takes it: its id, its need with the margin and what is in doubt, and its
-        need without.
-        """
+        """Arguments of `promises`: the id, the need with margin and doubt, and the need without."""
         return self.job, self.doubtful.later(self.margin), self.bare
 
 
@@ -62,8 +60,9 @@ def plan_jointly(
     beside: Mapping[str, Promise] | None = None,
     givable: Sequence[Wanted] = (),
 ) -> dict[str, Promise] | None:
-    """Plans for every promised job and as many others as this finds room for; None where a promised
-    one has none.
+    """Plan every promised job, and as many others as there is room for.
+
+    None where a promised job has no plan.
 
     Args:
         last: earlier plans: their shares are guessed first.
@@ -102,7 +101,10 @@ class _Joint:
         heapq.heapify(self.dearest)
 
     def add(self, one: Wanted) -> bool:
-        """Whether it is in the plan now; to that end others may have been given up."""
+        """Add a job to the plan if possible; return whether it is in now.
+
+        Others may have been given up for it.
+        """
         pieces = self._fit(one)
         if pieces is None and one.cost is None:
             while pieces is None and self.dearest:
@@ -117,8 +119,9 @@ class _Joint:
         return True
 
     def _swapped(self, one: Wanted, cost: float) -> list[Piece] | None:
-        """Its pieces in place of the dearest job's, if that is dearer than it and makes enough
-        room.
+        """Return the job's pieces in place of the dearest job's.
+
+        None unless that job is dearer and makes enough room.
         """
         if not self.dearest or -self.dearest[0][0] <= cost:
             return None

@@ -1,5 +1,6 @@
-"""The policies by name: a new one is a file here and a line below
-(docs/guides/write-a-policy.md).
+"""The policies by name.
+
+A new one is a file here and a line below (docs/guides/write-a-policy.md).
 """
 
 from __future__ import annotations

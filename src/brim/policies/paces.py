@@ -1,5 +1,6 @@
-"""How far profiles are to be trusted: a job may be as slow, against its own, as the slowest was
-lately. Pure.
+"""Trust in profiles.
+
+A job may be as slow, against its own profile, as the slowest job was lately. Pure.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ the slowest, the slowest since then, and so on; times ascend.
 
 
 def is_measured(state: JobState) -> bool:
-    """Whether its pace was seen."""
+    """Return whether the job's pace was seen."""
     return state.remaining < state.job.work
 
 
 def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
-    """With what is measured now, without what is too long ago.
+    """Add the paces that are measured now, and drop those that are too old.
 
     Nothing is remembered of a measurement behind which there is a slower one, so that these are
     few.
@@ -34,8 +35,9 @@ def joined_by(seen: Paces, snapshot: Snapshot) -> Paces:
 
 
 def slower(state: JobState, seen: Paces) -> float:
-    """How many times as long as by its profile a job may take; 1 once it was measured, and where
-    profiles are right.
+    """Return how many times as long as by its profile a job may take.
+
+    1 once it was measured, and where profiles are right.
     """
     if not seen or is_measured(state):
         return 1.0

@@ -1,5 +1,6 @@
-"""Where the workers sit: buddy blocks of devices; what does not change stays, and migrations are a
-last resort.
+"""Placement of workers: buddy blocks of devices.
+
+What does not change stays, and migrations are a last resort.
 
 Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k
 devices is as close together as 2^k devices can be. Any number of workers is placed as the powers of
@@ -117,8 +118,9 @@ class _Trees:
         return Block(self.free[min(fitting)][0], size) if fitting else None
 
     def regions(self, size: int) -> list[tuple[int, int]]:
-        """(start, devices in use) of each aligned region of `size` whose blocks are all smaller
-        than that.
+        """Return (start, devices in use) of aligned regions of `size`.
+
+        Their blocks are all smaller than that.
         """
         used: dict[int, int] = {}
         for start, (held, _) in self.held.items():
@@ -258,8 +260,9 @@ class _Placing:
         return True
 
     def _clear(self, size: int) -> Block | None:
-        """Move everyone out of the region of `size` with the fewest devices in use; None if none
-        may.
+        """Move all jobs out of the region of `size` with the fewest devices in use.
+
+        None if that is not allowed.
         """
         for start, _ in self.trees.regions(size):
             inside = self.trees.inside(start, size)
@@ -308,8 +311,9 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
 
 
 def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """What a job that shrinks keeps: it leaves the nodes where it has the fewest, of equal ones the
-    last.
+    """Return what a job that shrinks keeps.
+
+    It leaves the nodes where it has the fewest workers, of equal ones the last.
     """
     kept, surplus, order = dict(nodes), sum(nodes.values()) - wanted, list(nodes)
     for node in sorted(order, key=lambda node: (nodes[node], -order.index(node))):

@@ -1,5 +1,6 @@
-"""Pollux: the workers that maximise the fair mean of speedups, again each minute, without
-deadlines.
+"""Pollux: workers that maximise the fair mean of speedups.
+
+It decides again each minute, without deadlines.
 
 Source: Qiao et al., Pollux (OSDI 2021), section 4.2. The traces fix the batch size, so that
 statistical efficiency is one and goodput is throughput; in place of the genetic search a greedy
@@ -18,9 +19,7 @@ _RESTART = 30.0
 
 
 def pollux(snapshot: Snapshot) -> Decision:
-    """Reallocate everything when a minute has passed since the last time,
-    or when devices are free.
-    """
+    """Reallocate all workers a minute after the last time, or when devices are free."""
     last, before = snapshot.memory or (-_INTERVAL, {})
     here = {state.job.id: state for state in snapshot.jobs}
     kept = {name: count for name, count in before.items() if name in here}
@@ -48,8 +47,9 @@ def pollux(snapshot: Snapshot) -> Decision:
 
 
 def _allocate(states: list[JobState], capacity: int) -> dict[str, int]:
-    """Steps along each envelope by the fall of 1/speedup; jobs without a worker first, oldest
-    first.
+    """Steps along each envelope by the fall of 1/speedup.
+
+    Jobs without a worker first, oldest first.
     """
     workers = {state.job.id: 0 for state in states}
     heap = [((-1.0, state.job.submitted), state.job.id, k, 1) for k, state in enumerate(states)]

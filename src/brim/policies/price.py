@@ -1,5 +1,6 @@
-"""What a deadline may cost to be promised on arrival: cheap ones are, dear ones wait until they are
-cheap. Pure.
+"""Prices of promises.
+
+A cheap deadline is promised on arrival, a dear one waits until it is cheap. Pure.
 
 A promise cannot be taken back, so each one that is made early may stand in the way of two cheaper
 ones to come. With commitment on arrival no rule bounds what is lost so (Eberle, Megow, Schewior,
@@ -37,7 +38,7 @@ class Arrivals(NamedTuple):
     costs: tuple[float, ...] = ()
 
     def joined_by(self, costs: list[float], *, now: float) -> Arrivals:
-        """With the jobs that arrive now, without those that are too long ago.
+        """Add the jobs that arrive now, and drop those that are too old.
 
         >>> Arrivals((0.0, 9.0), (5.0, 6.0)).joined_by([7.0], now=_HISTORY + 1.0)
         Arrivals(times=(9.0, 2592001.0), costs=(6.0, 7.0))
@@ -69,8 +70,9 @@ class Prices:
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
-        """The most device-seconds that a job with such a `window` may need to be promised; infinite
-        without limit.
+        """The most device-seconds that a job with such a `window` may need to be promised.
+
+        Infinite without limit.
         """
         # Windows that differ by less than a factor of two have one price, so that it is worked out
         # a few times a cycle.

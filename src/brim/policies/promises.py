@@ -1,5 +1,6 @@
-"""Promised deadlines: a plan that keeps them all, found afresh each cycle or carried on from the
-last one.
+"""Promised deadlines.
+
+A plan keeps them all; it is found afresh each cycle, or carried on from the last one.
 
 Pure. The proof that no promise is broken while profiles are right and nothing fails:
 
@@ -45,7 +46,7 @@ class Promise:
 
 
 def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float = 0.0) -> Need:
-    """What `state` needs to be done by its deadline.
+    """Return what `state` needs to be done by its deadline.
 
     Args:
         doubt: seconds that it may lose first.
@@ -132,8 +133,9 @@ def carry_on(
     now: float,
     devices: int,
 ) -> dict[str, Promise] | None:
-    """The plans of the last cycle from now on, or None where one of them is late or they need too
-    much.
+    """Return the plans of the last cycle from now on.
+
+    None where one of them is late or they need too much.
 
     Jobs without a plan there (their promise is broken already) are not in it.
     """
@@ -158,8 +160,9 @@ def mend(
     now: float,
     devices: int,
 ) -> dict[str, Promise]:
-    """Where not all can be kept: who is in time by the last plan goes on with it, the others fit in
-    or are left out.
+    """Keep as many promises as possible where not all can be kept.
+
+    Jobs that are in time by the last plan go on with it; the others fit in or are left out.
 
     So what one job has lost is not made good at the cost of another.
     """
@@ -186,7 +189,10 @@ def promised(pieces: Sequence[Piece], bare: Need, now: float) -> Promise:
 
 
 def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
-    """What is left of a plan, or None where the job would be late by it."""
+    """Return the rest of a plan.
+
+    None where the job would be late by it.
+    """
     pieces = promise.pieces
     if pieces[0].start < now:
         pieces = tuple(
@@ -201,8 +207,9 @@ def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
 
 
 def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
-    """What `pieces` can do beyond what is needed, in seconds of the fastest one; negative where it
-    is too little.
+    """Return what `pieces` can do beyond the need, in seconds of the fastest one.
+
+    Negative where it is too little.
 
     The last piece may be a rounding longer than it was planned.
     """
@@ -230,7 +237,10 @@ def workers_now(promise: Promise, now: float) -> int:
 
 
 def next_change(plans: Mapping[str, Promise], now: float) -> float | None:
-    """When a plan next changes a job's workers, its end excepted; None if none does."""
+    """Return the next time at which a plan changes a job's workers, its end excepted.
+
+    None if none does.
+    """
     times = [promise.pieces[0].stop for promise in plans.values() if len(promise.pieces) > 1]
     times += [
         promise.pieces[0].start for promise in plans.values() if promise.pieces[0].start > now

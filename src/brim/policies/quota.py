@@ -1,4 +1,7 @@
-"""How many devices each tenant may use now: what it owns, then what others lend it. Pure."""
+"""Quotas: the devices that each tenant may use now.
+
+What it owns, then what others lend it. Pure.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Whose devices go when jobs hold more than they may: shrink before suspend, the smallest set of
-victims. Pure.
+"""The choice of victims when jobs hold more than they may.
+
+Shrink before suspend, and take from the smallest set of jobs. Pure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 
 class Holding(NamedTuple):
-    """What one job would keep if nobody took anything from it.
+    """The devices that one job would keep if none were taken from it.
 
     Attributes:
         workers: that many.
@@ -30,7 +31,7 @@ class Holding(NamedTuple):
 
     @property
     def surplus(self) -> int:
-        """What can be taken while it goes on."""
+        """The devices that can be taken while the job goes on."""
         return self.workers - self.kept
 
 
@@ -65,8 +66,9 @@ def give_back(holdings: Sequence[Holding], most: int) -> dict[str, int]:
 
 
 def _last_or_largest(rest: Sequence[Holding], over: int) -> Holding:
-    """The lowest priority's smallest surplus that is enough alone, else the largest: so the fewest
-    give.
+    """Choose the lowest priority's smallest surplus that is enough alone, else the largest.
+
+    So the fewest jobs give.
     """
     enough = [one for one in rest if one.surplus >= over]
     if enough:

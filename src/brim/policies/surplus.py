@@ -1,4 +1,6 @@
-"""Who gets what nobody was promised: step by step to the job with the largest marginal return.
+"""Surplus devices, which no promise needs.
+
+Step by step, the next goes to the job with the largest marginal return.
 
 Pure.
 """

@@ -1,5 +1,6 @@
-"""Themis: finish-time fairness: those whom sharing delays most, against a cluster of their own
-share, first.
+"""Themis: finish-time fairness.
+
+Jobs that sharing delays most, against a cluster of their own share, come first.
 
 Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the
 isolated time is that on a fair share of the devices, and what a job has had lowers its priority

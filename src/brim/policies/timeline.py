@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What a job still needs, as the planner sees it.
+    """The remaining work of a job, as the planner sees it.
 
     Attributes:
         best: steps per second with at most n workers, by n (`ScalingCurve.best`).
@@ -50,13 +50,14 @@ class Need(NamedTuple):
     floor: tuple[int, ...] | None = None
 
     def later(self, seconds: float) -> Need:
-        """What it needs if it loses `seconds` first."""
+        """Return the need if the job loses `seconds` first."""
         best, left, begin, due, holds, change, minimum, ceiling, floor = self
         return Need(best, left, begin + seconds, due, holds, change, minimum, ceiling, floor)
 
     def share(self) -> int | None:
-        """The fewest workers, the same until the end,
-        that finish in time if nobody is in the way.
+        """The fewest workers, the same until the end, that finish in time.
+
+        No other job counts here.
         """
         best, left, begin, due, holds, change, minimum, ceiling, _ = self
         window = due - begin
@@ -69,7 +70,7 @@ class Need(NamedTuple):
         return move if move <= ceiling else None
 
     def finish(self, workers: int) -> float:
-        """When it is done on `workers` workers from now on."""
+        """Return the time at which the job is done on `workers` workers from now on."""
         start = self.begin if workers == self.holds else self.begin + self.change
         return start + self.left / self.best[workers]
 
@@ -100,7 +101,10 @@ class Timeline:
         return int(self.free[max(first, 0) : max(bisect_left(self.times, stop), first + 1)].min())
 
     def overdrawn(self, rounding: float) -> bool:
-        """Whether more than there is was taken, for longer than `rounding` seconds at a stretch."""
+        """Return whether more than there is was taken.
+
+        Stretches of at most `rounding` seconds are allowed.
+        """
         since = None
         for time, free in zip(self.times, self.free.tolist(), strict=True):
             if since is not None and time - since > rounding:
@@ -113,8 +117,9 @@ class Timeline:
 
     @classmethod
     def beside(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
-        """What `pieces` leave of `devices`; where they are many, each perhaps a little longer than
-        it lasts.
+        """Return what `pieces` leave of `devices`.
+
+        Where pieces are many, each may last a little longer here.
         """
         many = len(pieces) > _MANY
         changes = {now: devices}
@@ -136,8 +141,9 @@ class Timeline:
             self.free[first:last] += piece.workers
 
     def take(self, pieces: Iterable[Piece], *, exact: bool = False) -> None:
-        """Reserve `pieces`; unless `exact`, in a long timeline perhaps a little longer than they
-        last.
+        """Reserve `pieces`.
+
+        Unless `exact`, in a long timeline perhaps a little longer than they last.
         """
         for piece in pieces:
             first = self._break(piece.start)
@@ -145,8 +151,9 @@ class Timeline:
             self.free[first:last] -= piece.workers
 
     def _end(self, stop: float) -> int:
-        """The step that ends a reservation; in a long timeline one that is there already, a little
-        later.
+        """Return the step that ends a reservation.
+
+        In a long timeline, one that is there already, a little later.
 
         Without this a thousand jobs would make a thousand steps and a cycle would take their
         square.
@@ -166,8 +173,9 @@ class Timeline:
         return place
 
     def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
-        """The smallest share, cut to what is free where less is, that is done by `need.due`; None
-        if none is.
+        """Find the smallest share that is done by `need.due`.
+
+        It is cut to what is free where less is. None if none is enough.
 
         Args:
             last_plan: the job's; where its share still is the smallest, two looks are enough.
@@ -198,8 +206,9 @@ class Timeline:
         return None if found is None else _walk(need, found, steps, now)
 
     def _in_one_piece(self, need: Need, least: int) -> Piece | None:
-        """The smallest share that it can have from some moment on until it is done in time, if it
-        is so simple.
+        """Find the smallest share that finishes in time in one piece.
+
+        None if it is not that simple.
 
         Where many jobs are planned, each as early as it can, nearly all are: those before have
         taken everything up to some moment, and behind it more and more is free.
@@ -264,14 +273,16 @@ def _smallest(
 
 
 def _rounded_up(seconds: float) -> float:
-    """To one of a few lengths of time that lie `_COARSE` of themselves apart."""
+    """Round up to one of a few lengths of time, which lie `_COARSE` of themselves apart."""
     if seconds <= 1.0:
         return 1.0
     return (1.0 + _COARSE) ** math.ceil(math.log(seconds) / _STEP)
 
 
 def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
-    """Whether `_walk` would find a plan: the same steps without writing it down.
+    """Return whether `_walk` would find a plan.
+
+    The same steps, without writing it down.
 
     Most of a cycle is spent here.
     """
@@ -302,7 +313,7 @@ def _reaches(need: Need, share: int, steps: list[_Step], now: float) -> bool:
 
 
 def _walk(need: Need, share: int, steps: list[_Step], now: float) -> list[Piece] | None:
-    """At most `share` workers wherever they are free, from now until done."""
+    """Plan at most `share` workers wherever they are free, from now until done."""
     best, left, floor = need.best, need.left, need.floor
     held, busy, least = need.holds, need.begin, max(need.minimum, 1)
     before = since = now

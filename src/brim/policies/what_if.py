@@ -1,5 +1,6 @@
-"""What would happen if a job were submitted now: one cycle on a snapshot that has it, and nothing
-is done. Pure.
+"""A forecast for a job that is not yet submitted.
+
+It is one cycle on a snapshot that has the job. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What would be decided about a newcomer.
+    """The decision that a newcomer would get.
 
     Args:
         takes: workers that others would have less than now, by job.
@@ -34,7 +35,7 @@ class Outlook:
 
 
 def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
-    """What `decide` would do with a job that is in `snapshot` and has arrived.
+    """Return what `decide` would do with a job that is in `snapshot` and has arrived.
 
     Args:
         newcomer: its id.
