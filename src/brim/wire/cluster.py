@@ -1,5 +1,6 @@
-"""What a scheduler and its clients say to each other over HTTP, as JSON; the names are a public
-contract.
+"""Messages between a scheduler and its clients: HTTP and JSON.
+
+The names are a public contract.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class EstimateView(msgspec.Struct, frozen=True, kw_only=True):
-    """When a job was expected to end; times are seconds since 1970.
+    """An estimate of a job's end; times are seconds since 1970.
 
     Args:
         at: when that was expected, with `step` done.
@@ -104,7 +105,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):
-    """What would happen to a job if it were submitted now.
+    """The fate of a job if it were submitted now.
 
     Args:
         known: such a job was measured before; nothing can be said of promises otherwise.
@@ -126,8 +127,9 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a job; `before` and `after` are workers where `event` is
-    `workers`.
+    """An event of a job.
+
+    `before` and `after` are workers where `event` is `workers`.
     """
 
     at: float
@@ -139,7 +141,7 @@ class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes of a job printed.
+    """Lines that processes of a job printed.
 
     Args:
         lines: (worker, text).
@@ -153,7 +155,7 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant owns, and what it holds now, of which some may be borrowed."""
+    """The quota of a tenant, and what it holds now, of which some may be borrowed."""
 
     tenant: str
     cohort: str
@@ -167,7 +169,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the last so many took, in milliseconds."""
+    """Durations of the last so many calls, in milliseconds."""
 
     count: int
     median_ms: float
@@ -219,7 +221,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant presents from now on; empty: it has none.
+    """A tenant's new token; empty: the tenant has none.
 
     It is kept nowhere, and cannot be asked for again.
     """
@@ -228,7 +230,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Why something was not done: a SpecError's four parts, or only `detail`."""
+    """An error: a SpecError's four parts, or only `detail`."""
 
     detail: str
     field: str = ""

@@ -75,7 +75,10 @@ class NotTheMaster(EnvironmentFault):
 
 
 class _Challenges:
-    """What callers must answer to; each can be answered once."""
+    """Challenges that callers must answer.
+
+    Each can be answered once.
+    """
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -221,7 +224,9 @@ class AgentStream:
             raise EnvironmentFault("the master is gone") from error
 
     async def messages(self) -> AsyncIterator[FromMaster]:
-        """What comes; ends when the stream does, which says nothing of the job.
+        """Yield the master's messages.
+
+        The end of the stream says nothing of the job.
 
         Raises:
             NotTheMaster: it does not let this agent in, or is none.
@@ -250,8 +255,9 @@ class AgentStream:
 
 
 def open_stream(address: str, *, token: str) -> AgentStream:
-    """Call the master of a job, now or once it is there: the caller bounds the wait for its
-    messages.
+    """Call the master of a job, now or once it is there.
+
+    The caller bounds the wait for its messages.
     """
     return AgentStream(address, token=token)
 
@@ -291,8 +297,9 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
 
 
 def _result_of(call: Any, end: float) -> Any:
-    """The answer to a call, or its error; the wait is ours: gRPC's deadline is a time of day, which
-    may jump.
+    """Return the answer to a call, or raise its error.
+
+    The deadline is ours: gRPC's is a time of day, which may jump.
 
     A master that is dead is back soon, and the call waits for it.
     """
@@ -305,9 +312,7 @@ def _result_of(call: Any, end: float) -> Any:
 
 
 def _is_of_another_life(error: grpc.RpcError) -> bool:
-    """Whether the master that gave a challenge died before it was answered, and another one is
-    there.
-    """
+    """Return whether the master died after its challenge, and another one answers."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _UNKNOWN
 
 
@@ -319,8 +324,9 @@ class _Caller:
         self.greeting = ((_NONCE, self._nonce),)
 
     def answered(self, said: bytes) -> tuple[tuple[str, bytes], ...]:
-        """The metadata of the second call, for what the master said to the first; raises
-        NotTheMaster.
+        """Return the metadata of the second call, which answer the master's challenge.
+
+        Raises NotTheMaster.
         """
         given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
         if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):

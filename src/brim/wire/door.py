@@ -62,7 +62,7 @@ class Door:
         self._at: dict[tuple[str, int] | None, H11Protocol] = {}
 
     def opened(self, connection: H11Protocol) -> None:
-        """Somebody has connected, and shown nothing yet."""
+        """Note that a caller has connected, and shown nothing yet."""
         while len(self._strangers) >= self._most_strangers:
             self._send_away(self._next_to_go())
         self._at[connection.client] = connection
@@ -100,7 +100,7 @@ class Door:
         )
 
     def has_read(self, connection: H11Protocol) -> None:
-        """It was read, but for a little."""
+        """Note that a connection's data was read, but for a little."""
         if connection in self._readers:
             self._readers.pop(connection).cancel()
 
@@ -129,8 +129,9 @@ class Door:
         )
 
     def _late(self, connection: H11Protocol, again: bool) -> None:
-        """Its time is over; but where it was we who were late, what has come meanwhile is looked at
-        first.
+        """Close a connection whose time is over.
+
+        Where this process was late itself, first look at what has come meanwhile.
         """
         if connection in self._readers:  # it has another deadline
             self._let_wait(connection)
@@ -155,7 +156,7 @@ class Door:
 
 
 def _room(strangers: int) -> int:
-    """How many requests descriptors allow to be served at once."""
+    """Return how many requests the limit of descriptors allows at once."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
@@ -163,7 +164,7 @@ def _room(strangers: int) -> int:
 
 
 def _has_asked(connection: H11Protocol) -> bool:
-    """Whether a request has come that was not answered yet."""
+    """Return whether a request has come that was not answered yet."""
     return connection.cycle is not None and not connection.cycle.response_complete
 
 

@@ -50,7 +50,7 @@ class WorkerLink:
             raise EnvironmentFault(f"the agent of this worker is gone: {error}") from error
 
     def pending(self) -> bool:
-        """Whether a message is here, or the end."""
+        """Return whether a message is here, or the end."""
         if not self._inbox:
             self._read(0.0)
         return bool(self._inbox) or self.is_over

@@ -65,8 +65,9 @@ def address_towards(master: str) -> str:
 
 
 def holder_of(port: int) -> str:
-    """Who listens on a TCP port of this host, as far as the kernel tells; empty where nobody does,
-    or it does not.
+    """Name the process that listens on a TCP port of this host.
+
+    Empty where none does, or the kernel does not tell.
 
     Processes of other accounts are told by their account alone.
     """
@@ -80,7 +81,7 @@ def holder_of(port: int) -> str:
 
 
 def _listeners(port: int) -> Iterator[tuple[str, int]]:
-    """Of each socket that listens there, the inode and the number of its account."""
+    """Yield inode and account number of each socket that listens on the port."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):
             for line in read_proc(table).splitlines()[1:]:

@@ -1,5 +1,6 @@
-"""What a scheduler says to a node agent: whole messages with descriptors, on a Unix socket of its
-owner alone.
+"""Messages from a scheduler to a node agent.
+
+Whole messages with descriptors, on a Unix socket of its owner alone.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _codec: Codec[NodeRequest] = Codec(NodeRequest)
 
 
 def listen_on_node(folder: Path) -> socket.socket:
-    """Where a node agent is called. Raises OSError."""
+    """Open the socket of a node agent. Raises OSError."""
     with _short(folder) as path, contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of an earlier life
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

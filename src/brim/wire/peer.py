@@ -59,7 +59,7 @@ class _Caller:
 
 
 class Listener:
-    """Where other workers reach this one.
+    """The address at which other workers reach this one.
 
     Args:
         host: address of this host that the others can reach.
@@ -76,8 +76,9 @@ class Listener:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
     def accept(self, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
-        """The stream of the worker that greets so; others that call meanwhile are kept for their
-        turn.
+        """Return the stream of the worker that sends this greeting.
+
+        Others that call meanwhile are kept for their turn.
 
         Raises:
             Interrupted: the agent spoke first.
@@ -227,9 +228,7 @@ def _greet(
 
 
 def _make_ready(peer: socket.socket) -> None:
-    """Send at once, and have the kernel find out whether the other host is there while nothing is
-    sent.
-    """
+    """Set options: send at once, and probe whether the other host is there while idle."""
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEP_ALIVE:
@@ -238,8 +237,9 @@ def _make_ready(peer: socket.socket) -> None:
 
 
 def _is_unanswered(peer: socket.socket) -> bool:
-    """Whether the kernel says the same thing again and again: one whose worker only does not read
-    would answer it.
+    """Return whether the kernel resends the same data again and again.
+
+    Where only the worker does not read, the other host answers, and nothing is resent.
     """
     if not hasattr(socket, "TCP_INFO"):
         return False

@@ -1,5 +1,6 @@
-"""Unix sockets in folders of our own: no other user of this host can call there, or listen there in
-our place.
+"""Unix sockets in folders of our own.
+
+No other user of this host can call there, or listen there in our place.
 """
 
 from __future__ import annotations

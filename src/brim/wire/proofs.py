@@ -1,5 +1,4 @@
-"""Proofs that both ends of a connection belong to the same run, without saying the secret that
-shows it.
+"""Proofs that both ends of a connection have the same secret, which neither says.
 
 Each end sends an HMAC of what this connection is about. Whoever listens in the place of a process
 that has died learns nothing that it can use elsewhere.
@@ -28,8 +27,9 @@ def proof(secret: bytes, *words: bytes) -> bytes:
 
 
 def is_proof(given: bytes, secret: bytes, *words: bytes) -> bool:
-    """Whether `given` is the proof of these words, compared in a time that does not tell how much
-    of it is right.
+    """Return whether `given` is the proof of these words.
+
+    The time of the comparison does not tell how much of it is right.
 
     >>> is_proof(proof(b"s", b"a", b"b"), b"s", b"a", b"b"), is_proof(proof(b"s", b"ab"), b"s", b"a", b"b")
     (True, False)

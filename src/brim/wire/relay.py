@@ -37,8 +37,9 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def pause_writing(self) -> None:
-        """Who does not read must not stay for ever: while the other end is not read, nobody sees
-        that it has closed.
+        """Stop reading from the other end, and expect progress in time.
+
+        While the other end is not read, nobody sees that it has closed.
         """
         if self.other is not None:
             self.other.transport.pause_reading()
@@ -143,12 +144,13 @@ class Relay:
             each.transport.resume_reading()
 
     def forget(self, caller: _Caller) -> None:
-        """It is gone."""
+        """Forget a caller that is gone."""
         self._callers.discard(caller)
 
     def stop(self) -> None:
-        """Accept nothing more, and close what there is; the listener stays open for those who have
-        it besides.
+        """Accept nothing more, and close the connections.
+
+        The listener stays open for those who have it besides.
         """
         if self._server is not None:
             self._server.close()

@@ -1,5 +1,6 @@
-"""What an agent and the master say to each other: a session over gRPC streams, numbered so that it
-outlives them.
+"""Messages between an agent and the master.
+
+A session over gRPC streams, numbered so that it outlives them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from brim.domain.job import JobSpec
 
 
 class Unheard(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was said, or would have been, when an agent was killed.
+    """A message that was under way, or about to be sent, when an agent was killed.
 
     Args:
         session: of that agent; empty where its worker left it, which knows neither this nor the
@@ -72,8 +73,9 @@ class WorkerStarted(Message, frozen=True):
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a worker made no progress until it was killed for it; `stack` is what Python was at
-    there.
+    """The place where a worker made no progress until it was killed.
+
+    `stack` is its Python stack there.
     """
 
     round: int
@@ -119,8 +121,9 @@ class OnTime(Message, frozen=True):
 
 
 class Decline(Message, frozen=True):
-    """This host cannot take part in the job,
-    and its agent leaves where the job goes on without it.
+    """The message that this host cannot take part in the job.
+
+    Its agent leaves where the job goes on without it.
     """
 
     failure: Failed
@@ -162,7 +165,7 @@ class ArriveTogether(Message, frozen=True):
 
 
 class Printed(Message, frozen=True):
-    """What rank 0 printed on a host of a guest: whole lines.
+    """Whole lines that rank 0 printed on a host of a guest.
 
     It has number 0: where the stream breaks, it is lost.
     """
@@ -191,8 +194,9 @@ AgentMessage = (
 
 
 class FromAgent(msgspec.Struct, frozen=True, array_like=True):
-    """A message with its place in the session; a `Beat` or `Printed` has number 0, and is not said
-    again.
+    """A message with its place in the session.
+
+    A `Beat` or `Printed` has number 0, and is not said again.
 
     Args:
         number: 1 for the first message of the session.
@@ -225,8 +229,9 @@ class Configure(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """The agent has no place in this job; where it was `lost`, it may come anew once its workers
-    are gone.
+    """The answer that the agent has no place in this job.
+
+    Where it was `lost`, it may come anew once its workers are gone.
     """
 
     reason: str

@@ -1,6 +1,4 @@
-"""What workers, and the template that they are forked from, say to their agent, and what they hear
-from it.
-"""
+"""Messages between an agent and its workers, and the template from which these are forked."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a worker can know of a job: its data, its model and its versions.
+    """Facts that only a worker can know of a job: its data, its model and its versions.
 
     `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size`
     samples, of which `samples` are used), `sequential`, `stream`, or `sampler` (which nobody else
@@ -58,7 +56,9 @@ class MicroReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank brings to the commit of a step; `seconds` says where its time went.
+    """A rank's part in the commit of a step.
+
+    `seconds` says where its time went.
 
     The first rank says the learning rate, which is the same everywhere: see `StepRecord`. So is
     `staleness`, of asynchronous training alone.
@@ -87,7 +87,7 @@ class Hello(Message, frozen=True):
 
 
 class Introduce(Message, frozen=True):
-    """What the worker knows of the job's data; before its first step."""
+    """The worker's facts of the job's data, sent before its first step."""
 
     facts: Facts
 
@@ -104,7 +104,9 @@ class Made(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Arrive(Message, frozen=True):
-    """Args: made: of a worker alone at its commit, all steps that it has not told of; `step` is the
+    """The message that a member stands at a point of a step.
+
+    A worker alone at its commit lists in `made` all steps that it has not told of; `step` is the
     last of them.
     """
 
@@ -137,8 +139,9 @@ class Leave(Message, frozen=True):
 
 
 class Idle(Message, frozen=True):
-    """A member has waited for data for a while: its step may be given up where something waits for
-    its end.
+    """The member has waited for data for a while.
+
+    Its step may be given up where something waits for its end.
     """
 
     round: int
@@ -151,7 +154,7 @@ class CheckpointDrafted(Message, frozen=True):
 
 
 class CheckpointMade(Message, frozen=True):
-    """It is official.
+    """The checkpoint is official.
 
     `seconds` is how long it was written; training stood still for `pause` of them, before.
     """
@@ -194,7 +197,10 @@ class Completed(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """No restart will help. `who` must act: `user`, `spec`, `environment` or `internal`."""
+    """The failure of a job that no restart mends.
+
+    `who` must act: `user`, `spec`, `environment` or `internal`.
+    """
 
     who: str
     message: str
@@ -228,8 +234,9 @@ WorkerMessage = (
 
 
 class InstallRound(Message, frozen=True):
-    """A round, and the last step on record, which no restore goes beyond; None where the records
-    know nothing.
+    """A round, and the last step on record, which no restore goes beyond.
+
+    It is None where the records know nothing.
 
     Args:
         still: nobody makes a step in it; what follows is on its way.
@@ -265,7 +272,7 @@ class Publish(Message, frozen=True):
 
 
 class Dismissed(Message, frozen=True):
-    """Nothing of this worker is needed any more."""
+    """The worker is no longer needed."""
 
 
 WorkerBound = InstallRound | Released | WriteNow | Publish | Dismissed
@@ -287,7 +294,7 @@ TemplateMessage = TemplateReady | WorkerForked | Failed
 
 
 def failure_of(error: BaseException) -> Failed:
-    """What the master is told of an error: who must act, and the words for them."""
+    """Turn an error into a message for the master: who must act, and the words for them."""
     match error:
         case UserCodeError():
             return Failed(

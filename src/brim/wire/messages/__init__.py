@@ -1,4 +1,4 @@
-"""Everything that processes of a job say to each other, as typed values.
+"""Messages between the processes of a job, as typed values.
 
 Three conversations: worker and agent (a Unix socket that the worker is born with), agent and
 master, people and master.

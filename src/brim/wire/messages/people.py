@@ -1,4 +1,4 @@
-"""What people ask a master, and what it answers: one gRPC call."""
+"""Messages between people and a master: one gRPC call."""
 
 from __future__ import annotations
 
