@@ -1,5 +1,4 @@
-"""Computes from a run's records how every sample was used, where the time went, and how fast it
-trained.
+"""Accounting from a run's records: use of every sample, wall time, and speed.
 
 Pure: records in, numbers out. Reading the files is `telemetry`'s work.
 """
@@ -98,15 +97,19 @@ class StepRecord:
     staleness: int | None = None
 
     def learning_rates(self) -> dict[str, float]:
-        """By name: `lr`, or `lr/0` and so on where the parameter groups have rates of their own."""
+        """Learning rates by name.
+
+        `lr`, or `lr/0` and so on where the parameter groups have rates of their own.
+        """
         if not isinstance(self.lr, tuple):
             return {} if self.lr is None else {"lr": self.lr}
         return {f"lr/{group}": rate for group, rate in enumerate(self.lr) if rate is not None}
 
 
 class Restore(NamedTuple):
-    """Behind its first `commits` commits the run went back to the state after `step`: what is past
-    it is undone.
+    """The restore of a run to the state after `step`.
+
+    Of its first `commits` commits, those past the step are undone.
     """
 
     step: int
@@ -159,8 +162,9 @@ class Ledger:
 
     @property
     def exact(self) -> bool:
-        """Every sample of every planned epoch was applied exactly once, as the workers' checksums
-        confirm.
+        """True if every sample of every planned epoch was applied exactly once.
+
+        The workers' checksums confirm it.
 
         Where only positions were counted, each of them was.
         """
@@ -168,8 +172,9 @@ class Ledger:
 
 
 def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
-    """Return the checksum of a micro-batch's samples: crc32 of their indices as little-endian
-    64-bit integers.
+    """Return the checksum of a micro-batch's samples.
+
+    Crc32 of their indices as little-endian 64-bit integers.
 
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172
@@ -299,7 +304,9 @@ def time_breakdown(
     re_forming: float,
     rounds: Sequence[float] = (),
 ) -> dict[str, float]:
-    """Where the wall time of a run's sessions went, in seconds; the values add up to their length.
+    """Divide the wall time of a run's sessions by cause, in seconds.
+
+    The values add up to the sessions' length.
 
     `start` is until the first step of each session, the phases are those of steps that lasted,
     `redone` is steps that a restore undid, `re_forming` as measured, `stalled` what else lay
@@ -336,8 +343,9 @@ def _phases(seconds: Mapping[str, float]) -> float:
 
 
 def _start_up(session: Session, steps: Sequence[StepRecord]) -> float:
-    """Seconds until the session's first step began; a step's record is written when it is
-    committed.
+    """Seconds until the session's first step began.
+
+    A step's record is written when it is committed.
     """
     for step in steps:
         if session.start <= step.at <= session.end:

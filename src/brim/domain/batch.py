@@ -19,8 +19,9 @@ class Span:
 
 
 def cut(span: Span, parts: int) -> tuple[Span, ...]:
-    """Cut a span into `parts` contiguous spans whose sizes differ by at most one; some may be
-    empty.
+    """Cut a span into `parts` contiguous spans whose sizes differ by at most one.
+
+    Some may be empty.
 
     >>> cut(Span(10, 15), 3)
     (Span(start=10, stop=11), Span(start=11, stop=13), Span(start=13, stop=15))
@@ -33,8 +34,9 @@ def cut(span: Span, parts: int) -> tuple[Span, ...]:
 def shard_spans(
     span: Span, *, samples: int, batch_size: int, shards: int
 ) -> Iterator[tuple[int, Span]]:
-    """Where positions of an epoch lie in shards of which each gives every step an equal part, in
-    their order.
+    """Yield the places of positions of an epoch in shards, in their order.
+
+    Each shard gives every step an equal part.
 
     So which shard a sample comes from depends on its place in its step alone, and on no worker.
 
@@ -88,8 +90,9 @@ class Schedule:
         return step // self.steps_per_epoch
 
     def part_sizes(self, parts: int) -> set[int]:
-        """The numbers of samples that a micro-batch may have, where a step is cut into so many;
-        none is 0.
+        """The numbers of samples that a micro-batch may have, where a step is cut into so many.
+
+        None is 0.
 
         >>> Schedule(samples=21, global_batch_size=16, epochs=2).part_sizes(4)
         {1, 2, 4}

@@ -1,4 +1,4 @@
-"""When checkpoints are written, and which of them are kept.
+"""The times at which checkpoints are written, and the choice of those that are kept.
 
 Pure: clocks and stores are at the edge.
 """
@@ -37,7 +37,7 @@ class Interval:
         return passed >= (self.seconds or _WITHIN_AN_EPOCH)
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Write the interval as `parse` reads it."""
         return format_duration(self.seconds) if self.seconds else str(self.steps)
 
     @classmethod
@@ -69,13 +69,13 @@ EACH_EPOCH = Interval()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """By which metric a checkpoint is the best, and in which direction."""
+    """The metric by which a checkpoint is the best, and its direction."""
 
     metric: str
     largest: bool = True
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Write the rule as `parse` reads it."""
         return f"{self.metric}:{'max' if self.largest else 'min'}"
 
     @classmethod
@@ -102,8 +102,9 @@ class Best:
         return cls(metric=metric, largest=direction != "min")
 
     def of(self, metrics: Mapping[int, Mapping[str, float]]) -> int | None:
-        """Of checkpoints by step, the best that has the metric; the later of equals, None where
-        none has it.
+        """Return the step of the best checkpoint that has the metric.
+
+        The later of equals; None where none has it.
         """
         known = [
             (values[self.metric], step) for step, values in metrics.items() if self.metric in values
@@ -122,8 +123,9 @@ def surplus(
     best: Best | None,
     unsound_since: int | None = None,
 ) -> list[int]:
-    """The steps of checkpoints that need not be kept: not the newest `keep`, the best, or the last
-    sound one.
+    """The steps of checkpoints that need not be kept.
+
+    Not the newest `keep`, the best, or the last sound one.
 
     Args:
         metrics: of each checkpoint, by its step; empty where none was measured on its weights.

@@ -1,5 +1,6 @@
-"""Small languages of clauses, such as `add 2 at step 60`: each form is both what is read and what
-is written. Pure.
+"""Small languages of clauses, such as `add 2 at step 60`.
+
+Each form is both what is read and what is written. Pure.
 """
 
 from __future__ import annotations
@@ -90,8 +91,9 @@ class Clauses(Generic[K]):
         return parse_duration(text, field=f"{self.field} {clause!r}") if text else 0.0
 
     def write(self, kind: K, **values: object) -> str:
-        """The clause that `read` reads back as these values; spans are seconds, or words that stand
-        for some.
+        """The clause that `read` reads back as these values.
+
+        Spans are seconds, or words that stand for some.
         """
         words = {
             name: _duration(value) if name in self._spans and isinstance(value, float) else value

@@ -50,8 +50,9 @@ class Cluster:
 
     @classmethod
     def uniform(cls, *, nodes: int, devices: int, nodes_per_switch: int | None = None) -> Cluster:
-        """`nodes` alike hosts of `devices` devices, `nodes_per_switch` below each switch (None:
-        all).
+        """Make a cluster of `nodes` equal hosts with `devices` devices each.
+
+        `nodes_per_switch` hosts are below each switch (None: all).
         """
         width = len(str(nodes - 1))
         below = nodes_per_switch or nodes

@@ -1,4 +1,4 @@
-"""When a job was expected to end, and how wrong that was. Pure values."""
+"""Estimates of a job's end, and their errors. Pure values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Estimate:
     step: int
 
     def error(self, ended: float) -> float:
-        """By how much of the time that was left it ended later; negative where it ended earlier.
+        """Return the estimate's error as a part of the time that was left.
+
+        Negative where the job ended earlier.
 
         >>> Estimate(at=100.0, finish=118.0, step=0).error(120.0)
         0.1

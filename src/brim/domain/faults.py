@@ -1,5 +1,6 @@
-"""Faults as a small language: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step
-80`.
+"""A small language of faults.
+
+Example: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step 80`.
 
 Pure: it names what is to be done and when. Two perform it: the job's own master, at the commit of
 the step, and for what no process of the job could do to itself (a cut network, a full disk) `brim

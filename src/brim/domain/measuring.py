@@ -1,5 +1,6 @@
-"""Measures the speed of a running job: seconds per step by number of workers, and the curve they
-make. Pure.
+"""Measures the speed of a running job.
+
+Seconds per step by number of workers, and the curve they make. Pure.
 
 A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of
 a step that no worker can share: hopeful, so that it is given more workers and measured there.
@@ -58,7 +59,7 @@ class Measured:
         return dict(sorted(found.items()))
 
     def merged(self, others: Iterable[Measured]) -> Measured:
-        """This one, with what it does not know taken from `others`, the first that does.
+        """Fill in what is unknown here from the first of `others` that knows it.
 
         A handful of steps is no knowledge: it hides nothing that others know.
         """
@@ -71,8 +72,9 @@ class Measured:
 
 
 def divides(parts: int, workers: int) -> float:
-    """Return how many workers `workers` are worth if a step has `parts` that cannot be divided (0:
-    it can be).
+    """Return how many workers `workers` are worth if a step has `parts` that cannot be divided.
+
+    `parts` is 0 where it can be.
 
     >>> divides(8, 4), divides(8, 5), divides(8, 8), divides(0, 5)
     (4.0, 4.0, 8.0, 5.0)
@@ -81,8 +83,9 @@ def divides(parts: int, workers: int) -> float:
 
 
 def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: int) -> ScalingCurve:
-    """The curve of a job from what was measured: those points, and a fitted model between and
-    beyond.
+    """The curve of a job from what was measured.
+
+    Those points, and a fitted model between and beyond.
 
     Args:
         rates: steps per second by number of workers; may be empty.
@@ -115,7 +118,10 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
 
 
 def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
-    """Where a curve has points: a size that divides no better than a smaller one is no faster."""
+    """Return the sizes at which a curve has points.
+
+    A size that divides no better than a smaller one is no faster.
+    """
     if parts:
         useful = range(minimum + 1, min(maximum, parts) + 1)
         return [minimum, *(n for n in useful if divides(parts, n) > divides(parts, n - 1))]

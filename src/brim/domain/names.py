@@ -1,5 +1,6 @@
-"""What jobs, nodes and tenants may be called: a name is the name of a directory, and is shown to
-people. Pure.
+"""Names of jobs, nodes and tenants.
+
+A name is the name of a directory, and is shown to people. Pure.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ Numbers = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOrder:
-    """A permutation of [0, size) that depends on (seed, epoch, size, block_size) and on nothing
-    else.
+    """A permutation of [0, size).
+
+    It depends on (seed, epoch, size, block_size) and on nothing else.
 
     Args:
         seed: the job's seed; any whole number.
@@ -127,8 +128,9 @@ class EpochOrder:
 
 
 def _permute(numbers: Numbers, size: int, keys: Numbers) -> Numbers:
-    """The image of each number of [0, size) under the permutation of its key; `keys` has one, or
-    one each.
+    """Return the image of each number of [0, size) under the permutation of its key.
+
+    `keys` has one key, or one for each number.
     """
     left_size, right_size = _sides(size)
     images = _feistel(numbers, left_size, right_size, keys)
@@ -174,8 +176,9 @@ def _scatter(half: Numbers, keys: Numbers, side: np.uint64) -> Numbers:
 
 @lru_cache(maxsize=256)
 def _sides(size: int) -> tuple[int, int]:
-    """The two sides of a rectangle that is at least `size` large, near square, and with little left
-    over.
+    """Return the sides of a rectangle of an area of at least `size`.
+
+    It is nearly square, with little left over.
 
     >>> _sides(72_000)
     (288, 250)

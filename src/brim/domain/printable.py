@@ -1,5 +1,6 @@
-"""Text of others as a terminal may have it: nothing in it moves the cursor, answers questions or
-renames the window.
+"""Text of others as a terminal may have it.
+
+Nothing in it moves the cursor, answers questions or renames the window.
 
 Pure.
 """

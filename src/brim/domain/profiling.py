@@ -1,5 +1,6 @@
-"""The profile of a model that nobody has measured: which number of workers comes next, and when it
-is enough. Pure.
+"""The profile of a model that nobody has measured.
+
+Which number of workers comes next, and when it is enough. Pure.
 
 The first steps of such a job are made on 1, 2, 4 … workers, and they are steps like all others. The
 policy does not know: while a size is measured, the job is shown to it as one that may have no more
@@ -24,7 +25,7 @@ _GAIN = 1.05  # times that a size must be faster than the one before, or larger 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Where the profile of a job stands.
+    """The progress of a job's profile.
 
     Args:
         size: workers that it is measured on.
@@ -39,8 +40,9 @@ class Profile:
 
 @lru_cache(maxsize=256)
 def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ...]:
-    """The numbers of workers that a curve is measured at: each worth twice the one before, and the
-    most that helps.
+    """The numbers of workers that a curve is measured at.
+
+    Each worth twice the one before, and the most that helps.
 
     Args:
         parts: micro-batches of a step where ranks take whole ones, else 0.
@@ -64,8 +66,9 @@ def advance(
     now: float,
     deadline: float | None,
 ) -> tuple[Profile | None, str]:
-    """The profile as it goes on, or None where it is over; and what was measured or why it is over,
-    in words.
+    """Return the next state of the profile (None where it is over), and a sentence.
+
+    The sentence says what was measured or why the profile is over.
 
     Args:
         measured: in all, by this job and others like it; the job has made a step.

@@ -1,4 +1,4 @@
-"""When a deadline is promised. Pure."""
+"""The moment at which a deadline is promised. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class PromiseAt(enum.StrEnum):
-    """When a deadline is promised at the earliest: the administrator's choice."""
+    """The earliest moment of a promise, which the administrator chooses."""
 
     ARRIVAL = "arrival"
     """When the job arrives, by the speed that is expected of it."""

@@ -15,8 +15,9 @@ _APART = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """Seconds without progress at a change, by the size it leads to: `fixed + per_doubling (1 +
-    log2 n)`.
+    """Seconds without progress at a change, by the size it leads to.
+
+    `fixed + per_doubling (1 + log2 n)`.
 
     A job that stays as it is pays nothing, nor does one that is suspended: it pays when it resumes.
 
@@ -43,7 +44,8 @@ class Overheads:
     lost: float = 0.0
 
     def cost(self, before: int, after: int, *, moved: bool = False) -> float:
-        """Seconds that going from `before` to `after` workers takes;
+        """Seconds that going from `before` to `after` workers takes.
+
         `moved` if the devices differ.
         """
         if after == 0 or (before == after and not moved):
@@ -54,8 +56,9 @@ class Overheads:
 
     @property
     def paid_ahead(self) -> Overheads:
-        """As policies see them: the end of a job is paid with its last change, for it holds devices
-        as well.
+        """Return the overheads as policies see them.
+
+        The end of a job is paid with its last change, for it holds devices as well.
 
         >>> BELIEVED.paid_ahead.cost(0, 4), BELIEVED.paid_ahead.cost(4, 2)
         (3.5, 0.8)
@@ -106,8 +109,9 @@ def ready_at(ready: float, now: float, *, end: float) -> float:
 
 
 def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
-    """Return the measured costs of changes: medians of the newest, and of handovers nearly the
-    longest.
+    """Return the measured costs of changes.
+
+    Medians of the newest, and of handovers nearly the longest.
 
     Args:
         seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the
@@ -133,8 +137,9 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
 
 
 def clocks_agree(made: float, *, unseen: float, seen: float) -> bool:
-    """Return whether the clock of the process that made a thing agrees with that of the process
-    that looked for it.
+    """Return whether the clocks of two processes agree.
+
+    One made a thing, the other looked for it.
 
     Else the difference of the two, of which one was set after the other began, would be taken for
     what a change costs.

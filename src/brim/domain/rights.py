@@ -1,4 +1,4 @@
-"""Who may do what with a scheduler: a table. Pure.
+"""The rights that callers have in a scheduler: a table. Pure.
 
 A token is the administrator's or a tenant's. What belongs to a tenant is for it and the
 administrator alone: to all others it does not exist.
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 
 class Right(enum.StrEnum):
-    """What can be done, in words that follow "may not"."""
+    """An action that a caller may take, in words that follow "may not"."""
 
     SEE_CLUSTER = "see the cluster"
     SEE_JOB = "see this job"
@@ -29,7 +29,7 @@ class Right(enum.StrEnum):
 
 
 class Holder(enum.Enum):
-    """Whose token is enough."""
+    """The callers whose token is enough."""
 
     ANYONE = "anyone with a token"
     OWNER = "the job's tenant"
@@ -76,7 +76,10 @@ class Caller:
         return "the administrator" if self.tenant is None else self.tenant
 
     def may(self, right: Right, *, of: str | None = None) -> bool:
-        """Whether it has this right over what belongs to tenant `of`; None: to no tenant."""
+        """Return whether the caller has this right over what belongs to tenant `of`.
+
+        None: it belongs to no tenant.
+        """
         if self.tenant is None or RIGHTS[right] is Holder.ANYONE:
             return True
         return RIGHTS[right] is Holder.OWNER and self.tenant == of

@@ -1,5 +1,6 @@
-"""The speed of a job on n workers: measured points, a fitted model between and beyond them, the
-envelope.
+"""The speed of a job on n workers.
+
+Measured points, a fitted model between and beyond them, the envelope.
 
 Pure: reading a profile from a file happens in `brim.simulator.profiles`.
 """
@@ -20,8 +21,9 @@ _MOST_WORKERS = 1 << 20  # a curve has a number for each count up to its largest
 
 
 def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """The corners of the smallest concave function above `points` that starts at the origin and
-    never falls.
+    """Return the corners of the smallest concave function above `points`.
+
+    It starts at the origin and never falls.
 
     Args:
         points: (workers, steps per second), in any order.
@@ -60,8 +62,9 @@ class ThroughputModel:
 
     @classmethod
     def fit(cls, points: Iterable[tuple[float, float]]) -> ThroughputModel:
-        """Least squares of relative step time over every subset of the four terms; the best without
-        a negative.
+        """Least squares of relative step time over every subset of the four terms.
+
+        The best without a negative.
 
         Args:
             points: (workers, steps per second), rates above zero; at least one. Workers may be what
@@ -195,8 +198,9 @@ class ScalingCurve:
         return cls(points=tuple((n, rate * n) for n in sorted({1, maximum})))
 
     def rate(self, workers: int) -> float:
-        """Steps per second on `workers` workers; beyond the last measured count, what that one
-        reached.
+        """Steps per second on `workers` workers.
+
+        Beyond the last measured count, what that one reached.
         """
         return self.rates[min(workers, len(self.rates) - 1)]
 
@@ -206,16 +210,18 @@ class ScalingCurve:
         return self.rates[self.peak]
 
     def share_for(self, rate: float) -> int | None:
-        """The fewest workers that run at `rate` steps per second or faster; None where no count
-        does.
+        """The fewest workers that run at `rate` steps per second or faster.
+
+        None where no count does.
         """
         if rate > self.rates[self.peak]:
             return None
         return bisect_left(self.best, rate)
 
     def extended(self, *, up_to: int) -> ScalingCurve:
-        """The curve with powers of two up to `up_to` predicted by the fitted model where not
-        measured.
+        """Return the curve with powers of two up to `up_to`.
+
+        The fitted model predicts those that were not measured.
         """
         model = ThroughputModel.fit(self.points)
         known = dict(self.points)

@@ -29,7 +29,7 @@ class Standing(enum.IntEnum):
 
 
 class Reason(enum.StrEnum):
-    """Why a decision is as it is; shown to users, counted in metrics."""
+    """The reason of a decision; shown to users, counted in metrics."""
 
     FITS = "fits"
     NO_DEADLINE = "no-deadline"
@@ -70,7 +70,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejected:
-    """No: the deadline cannot be promised.
+    """A refusal: the deadline cannot be promised.
 
     Args:
         earliest: the earliest deadline that could have been, None where the policy does not know.
@@ -171,7 +171,7 @@ class JobState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything that a policy may look at.
+    """The frozen input of a policy.
 
     Args:
         now: seconds on the cluster's clock.

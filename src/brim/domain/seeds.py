@@ -1,5 +1,6 @@
-"""Seeds derived from seeds: what is random in a job follows from its seed and from where it
-happens. Pure.
+"""Seeds derived from seeds.
+
+The random part of a job follows from its seed and from where it happens. Pure.
 """
 
 from __future__ import annotations

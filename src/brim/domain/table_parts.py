@@ -1,5 +1,4 @@
-"""What the checkpoint of a large table consists of: a base, which has every row, and deltas upon
-it. Pure.
+"""The stored form of a large table: a base, which has every row, and deltas upon it. Pure.
 
 A delta has the rows that changed since the part before it. Rows that are gone are in no list: a row
 goes when no step has written to it for long, so a checkpoint only says of which steps rows are
@@ -46,7 +45,7 @@ class Part:
 
     @property
     def size_bytes(self) -> int:
-        """What its files weigh."""
+        """Bytes of the part's files."""
         return sum(each.size_bytes for each in self.files)
 
 
@@ -70,7 +69,7 @@ class StoredTable:
 
     @property
     def files(self) -> tuple[PartFile, ...]:
-        """Those of all parts."""
+        """Files of all parts."""
         return tuple(file for part in self.parts for file in part.files)
 
 
@@ -115,8 +114,9 @@ def is_chain(parts: Sequence[Part]) -> bool:
 
 
 def outweighs(parts: Sequence[Part], coming: int = 0) -> bool:
-    """Return whether the deltas weigh more than half of the base: then the next checkpoint begins a
-    new one.
+    """Return whether the deltas weigh more than half of the base.
+
+    If so, the next checkpoint begins a new base.
 
     Args:
         parts: a base, and deltas.

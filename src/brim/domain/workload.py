@@ -58,14 +58,16 @@ class Job:
 
     @property
     def ceiling(self) -> int:
-        """The most workers worth giving: the curve's peak, or the user's maximum where that is
-        lower.
+        """The most workers worth giving.
+
+        The curve's peak, or the user's maximum where that is lower.
         """
         return self.curve.peak if self.maximum is None else min(self.maximum, self.curve.peak)
 
     @property
     def shortest(self) -> float:
-        """Seconds alone on as many workers as help:
-        no policy finishes it sooner after its start.
+        """Seconds alone on as many workers as help.
+
+        No policy finishes it sooner after its start.
         """
         return self.work / self.curve.best[self.ceiling]

@@ -37,8 +37,9 @@ def random_nodes(seed: int, *, devices: int) -> int:
 def random_deeds(
     seed: int, *, kinds: Sequence[DeedKind], epochs: int, workers: WorkerRange, nodes: int = 1
 ) -> tuple[Deed, ...]:
-    """Two to four jobs, up to three things that their owners ask for, and two to five that befall
-    them.
+    """Draw a trial's deeds.
+
+    Two to four jobs, up to three requests of their owners, and two to five faults.
 
     A third of these come within 0.3 s of the one before, while everything still recovers. At least
     one job is left alone by its owner's change of mind: one is cancelled at most.
