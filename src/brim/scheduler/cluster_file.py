@@ -130,7 +130,7 @@ def _spec_of(file: _File, *, grace: float, keep_ended: float | None) -> ClusterS
 
 
 def _explained(message: str, name: str) -> SpecError:
-    """What msgspec found wrong, as field, got, need and hint."""
+    """Turn msgspec's error into field, got, need and hint."""
     text, _, place = message.partition(" - at `")
     where = place.rstrip("`").removeprefix("$").removeprefix(".")
     field = f"{name}: {where}" if where else name

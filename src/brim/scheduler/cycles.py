@@ -1,5 +1,6 @@
-"""A cycle of the scheduler as bytes, so that it can be explained and replayed: what it saw and what
-it decided.
+"""Cycles of the scheduler as bytes, so that they can be explained and replayed.
+
+A cycle is its snapshot and its decision.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _checked(what: str) -> Iterator[None]:
 
 @_checked("the record of a cycle")
 def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
-    """What `encode_cycle` was given, without memory.
+    """Return what `encode_cycle` was given, without memory.
 
     Raises:
         EnvironmentFault: the bytes are damaged.
@@ -125,7 +126,7 @@ def _decision(decided: dict[str, Any]) -> Decision:
 
 
 def encode_memory(memory: Memory, *, policy: str) -> bytes:
-    """What one cycle leaves to the next, as far as that decides anything.
+    """Encode what one cycle leaves to the next, as far as that decides anything.
 
     Args:
         policy: whose it is.
@@ -137,7 +138,7 @@ def encode_memory(memory: Memory, *, policy: str) -> bytes:
 
 @_checked("what a cycle left to the next one")
 def decode_memory(data: bytes, *, policy: str) -> Memory:
-    """What `encode_memory` was given.
+    """Return what `encode_memory` was given.
 
     Raises:
         EnvironmentFault: the bytes are damaged.

@@ -1,5 +1,6 @@
-"""A scheduler's memory in one file, and back: its database, tokens, audit log and clock, without
-run directories.
+"""Backup of a scheduler in one file, and its restore.
+
+It has the database, tokens, audit log and clock, without run directories.
 
 A backup is a tar of the files as they lie in the state directory, with `backup.json` in front,
 which lists them. It is restored in two parts: first everything is made ready in a directory beside,
@@ -51,7 +52,7 @@ _NUMBER = re.compile(r"-(\d{1,15})$")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup says of itself.
+    """The description that a backup has of itself.
 
     Args:
         written: seconds since 1970.
@@ -72,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is after a restore.
+    """The result of a restore.
 
     Args:
         go_on: unfinished jobs whose run directories are there.
@@ -89,8 +90,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> Manifest:
-    """Write a backup, whether a scheduler runs or not: there is all of it afterwards, or what was
-    there before.
+    """Write a backup, with or without a running scheduler.
+
+    Afterwards there is all of it, or what was there before.
 
     Raises:
         StorageFault: the database cannot be read, or the disk does not take the backup.
@@ -159,7 +161,10 @@ def _manifest(state: Path, copy: Path, others: Iterable[str], now: float) -> Man
 
 
 def _has_ended(content: bytes) -> bool:
-    """Of any format, and of what cannot be decoded: that is in the backup as well."""
+    """Return whether a job has ended.
+
+    The record may be of any format. One that cannot be decoded counts as not ended.
+    """
     try:
         return msgspec.msgpack.decode(content)["ended"] is not None
     except (LookupError, TypeError, *UNDECODABLE):
@@ -168,7 +173,7 @@ def _has_ended(content: bytes) -> bool:
 
 @contextlib.contextmanager
 def _new_file(path: Path) -> Iterator[io.BufferedWriter]:
-    """For its owner alone: there are tokens in it."""
+    """Open a new file that only its owner can read, since tokens are in it."""
     path.unlink(missing_ok=True)
     with os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
@@ -195,7 +200,7 @@ def _entry(name: str, size: int, now: float) -> tarfile.TarInfo:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """What a backup says of itself.
+    """Read the description that a backup has of itself.
 
     Raises:
         SpecError: it is none, or one of a newer version.
@@ -305,7 +310,10 @@ def _check_nobody_trains(jobs: Path) -> None:
 
 
 def _has_processes(run_dir: Path) -> bool:
-    """Whether a job has any; where nobody can tell, it may have."""
+    """Return whether a job has processes.
+
+    Where nobody can tell, it may have.
+    """
     try:
         return any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
     except OSError:
@@ -386,13 +394,14 @@ def _suspend(book: Book, record: ScheduledJob, *, is_there: bool, now: float) ->
 
 
 def is_half_restored(state: Path) -> bool:
-    """Whether there is something to finish."""
+    """Return whether there is a restore to finish."""
     return (state / _READY).is_dir()
 
 
 def finish_restore(state: Path) -> Path | None:
-    """Let what was made ready take the places of what is there; who has the lock of the directory
-    may do so.
+    """Put restored files in the places of the present ones.
+
+    The caller has the lock of the directory.
 
     Returns:
         The directory that now has what was there before; None where nothing was to be done.

@@ -35,7 +35,7 @@ _READABLE = (2, 3)  # 2 had no tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Args:
         step: committed steps.
@@ -59,7 +59,7 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """What restoring it reads."""
+        """Bytes that a restore reads."""
         return len(self.data) + sum(
             file.size_bytes for table in self.tables for file in table.files
         )
@@ -67,7 +67,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A checkpoint that is stored and not official;
+    """A checkpoint that is stored and not official.
+
     `file` and `manifest` are names of its files.
     """
 
@@ -116,7 +117,7 @@ class Store:
         self._at_hand: set[str] = set()  # files of parts that this process is about to name
 
     def where(self, step: int | None = None) -> str:
-        """What people call the place, or a checkpoint in it."""
+        """Return the name for people of the place, or of a checkpoint in it."""
         return self._place.where("" if step is None else _folder(step))
 
     # Reading --------------------------------------------------------------------------------------
@@ -126,8 +127,9 @@ class Store:
         return _official(self._place.names())
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint and check every byte of it, but those of its tables: `read_part` and
-        `check` do that.
+        """Read a checkpoint and check every byte of it, but those of its tables.
+
+        `read_part` and `check` read these.
 
         Raises:
             EnvironmentFault: a file is missing or damaged; the message names it.
@@ -170,7 +172,7 @@ class Store:
                     self.read_part(file)
 
     def tables_of(self, lineage: Lineage, *, at_most: int) -> tuple[StoredTable, ...]:
-        """What the tables consist of in the newest complete checkpoint that a state can build upon.
+        """Return the tables of the newest complete checkpoint that a state can build upon.
 
         Args:
             lineage: of the state.
@@ -229,8 +231,9 @@ class Store:
     # Writing --------------------------------------------------------------------------------------
 
     def write_part(self, data: Data, *, rows: int, writer: str) -> PartFile:
-        """Store a file of a table, which `publish` makes official with what names it; else
-        `give_up` is to follow.
+        """Store a file of a table, which `publish` makes official with what names it.
+
+        Else `give_up` is to follow.
 
         Raises:
             EnvironmentFault: the place did not take it.
@@ -358,8 +361,9 @@ class Store:
         newest: int | None = None,
         unsound_since: int | None = None,
     ) -> None:
-        """Remove checkpoints but the newest `keep`, the best and the last sound one, and what dead
-        writers left.
+        """Remove old checkpoints, and what dead writers left.
+
+        The newest `keep`, the best and the last sound one stay.
 
         Args:
             keep: from 1.
@@ -398,8 +402,9 @@ class Store:
             )
 
     def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
-        """Remove what a manifest named that is no more: its writer may live, so nobody takes it for
-        a dead one's.
+        """Remove what a manifest named that is no more.
+
+        Its writer may live, so nobody takes it for a dead one's.
         """
         if manifest is not None:
             self._place.remove(f"{_folder(step)}/{manifest.file.name}")
@@ -428,8 +433,9 @@ class Store:
                 self._place.remove(name)
 
     def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
-        """The files of tables that something names; None where nobody can tell: then all may be
-        needed.
+        """Return the files of tables that a manifest names.
+
+        None where nobody can tell: then all may be needed.
 
         Args:
             drafts: those that drafts name count as well.
@@ -461,15 +467,17 @@ class Store:
         )
 
     def tidy(self) -> None:
-        """Remove all drafts: where nobody else writes, all are left from the dead; raises as
-        `prune` does.
+        """Remove all drafts: where nobody else writes, only dead writers left any.
+
+        Raises as `prune` does.
         """
         for name in self.drafts():
             self._place.remove(name)
 
     def _complete(self, step: int, names: Mapping[str, int]) -> _Manifest | None:
-        """The manifest of a checkpoint that looks whole: what it names is there, and of the right
-        size.
+        """Return the manifest of a checkpoint that looks whole.
+
+        The files that it names are there, and of the right size.
         """
         if step in self._damaged:
             return None
@@ -508,7 +516,7 @@ def _is_part(name: str) -> bool:
 
 
 def _is_name(file: str) -> bool:
-    """Whether this may name a file of a folder."""
+    """Return whether a text may name a file of a folder."""
     return file not in ("", ".", "..") and not {"/", "\0"} & set(file)
 
 
@@ -537,8 +545,9 @@ def _write_manifest(manifest: _Manifest) -> bytes:
 
 
 def _read_manifest(content: bytes, where: str) -> _Manifest:
-    """Raises EnvironmentFault where the bytes are no manifest of this version,
-    whatever they are.
+    """Decode a manifest.
+
+    Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are.
     """
     try:
         fields = json.loads(content)

@@ -1,5 +1,6 @@
-"""Where the master of a run, and a scheduler, can be reached: a file in its directory, for those
-who may read it.
+"""Contact files of a master and of a scheduler.
+
+They lie in its directory, for those who may read it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _Port = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
-    """How to call a master.
+    """The address of a master, and what callers need.
 
     Args:
         address: `HOST:PORT`, or that of a Unix socket.
@@ -57,8 +58,9 @@ def read_contact(run_dir: Path) -> Contact | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this host; one that is dead, and that nobody has buried
-    yet, is not.
+    """Return whether a process of this number is alive on this host.
+
+    A dead one that nobody has waited for is not.
     """
     try:
         os.kill(pid, 0)
@@ -76,7 +78,7 @@ _TOKEN_FILE, _TOKEN_HERE = "BRIM_TOKEN_FILE", "BRIM_TOKEN"
 
 
 class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
-    """How to call the scheduler of a state directory.
+    """The address of a state directory's scheduler.
 
     Args:
         birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody
@@ -91,7 +93,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is there.
+        """Return whether the scheduler's process is alive.
 
         Another process may have its number by now, and its port: that one gets no token.
         """
@@ -99,8 +101,9 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def token_of(state_dir: Path) -> str:
-    """What callers of a state directory's schedulers must present: made once, and anew where the
-    file was removed.
+    """Return the token that callers of a state directory's schedulers present.
+
+    It is made once, and anew where the file was removed.
 
     Raises OSError where the disk does not take it.
     """
@@ -114,8 +117,9 @@ def token_of(state_dir: Path) -> str:
 
 
 def read_token(environment: Mapping[str, str]) -> str:
-    """The token that these variables name: `BRIM_TOKEN_FILE` a file with it, or `BRIM_TOKEN`
-    itself.
+    """Return the token that the environment names.
+
+    `BRIM_TOKEN_FILE` names a file with it, or `BRIM_TOKEN` has it.
 
     Raises:
         SpecError: there is none, the file cannot be read, or others can read it.
@@ -158,7 +162,7 @@ def write_scheduler_contact(state_dir: Path, contact: SchedulerContact) -> None:
 
 
 def remove_scheduler_contact(state_dir: Path, *, pid: int) -> None:
-    """Nobody can reach this process any more; another scheduler's contact stays."""
+    """Remove the contact of this process; another scheduler's contact stays."""
     contact = read_scheduler_contact(state_dir)
     if contact is not None and contact.pid == pid:
         (state_dir / SCHEDULER).unlink(missing_ok=True)

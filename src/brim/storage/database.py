@@ -71,8 +71,9 @@ Alarm = Callable[[StorageFault], None]
 
 
 class CycleRow(NamedTuple):
-    """A cycle as it is kept; they are numbered from 1,
-    and the memory is what it left to the next.
+    """A cycle as it is kept.
+
+    Cycles are numbered from 1, and `memory` is what it left to the next.
     """
 
     number: int
@@ -82,8 +83,9 @@ class CycleRow(NamedTuple):
 
 
 class Database:
-    """Rows in, rows out; each call is one transaction, on disk when it returns, and so is each
-    `together`.
+    """The database of a scheduler: rows in, rows out.
+
+    Each call, and each `together`, is one transaction, on disk when it returns.
 
     Args:
         path: the file.
@@ -122,8 +124,9 @@ class Database:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What is written within is kept as a whole or not at all; nobody may wait for anything
-        within.
+        """Keep what is written within as a whole, or not at all.
+
+        The caller may not wait for anything within.
         """
         if self._sql.in_transaction:
             yield  # it belongs to something larger
@@ -146,7 +149,7 @@ class Database:
 
     @contextlib.contextmanager
     def _sound(self) -> Iterator[None]:
-        """What SQLite finds wrong is a StorageFault, of which the alarm hears first."""
+        """Turn errors of SQLite into a StorageFault, and tell the alarm first."""
         try:
             yield
         except sqlite3.ProgrammingError:  # ours
@@ -206,8 +209,9 @@ class Database:
             yield from self._sql.execute("select number, id, record from jobs order by number")
 
     def next_number(self) -> int:
-        """The number of the next job, from 1; that of a job that was forgotten is not
-        given again.
+        """Return the number of the next job, from 1.
+
+        The number of a forgotten job is not given again.
         """
         (last,) = self._row(LAST_NUMBER)
         return int(last) + 1
@@ -220,8 +224,9 @@ class Database:
         self._write("insert or replace into jobs values (?, ?, ?)", (number, id, record))
 
     def forget_job(self, id: str, user: str) -> None:
-        """Remove a job and its story; its run directory, which is `user`'s, is among `leavings`
-        from now on.
+        """Remove a job and its story.
+
+        Its run directory, which is `user`'s, is among `leavings` from now on.
         """
         with self.together():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())
@@ -230,8 +235,9 @@ class Database:
             self._write("delete from jobs where id = ?", (id,))
 
     def leavings(self) -> dict[str, str]:
-        """The jobs that were forgotten, and whose run directories may still be there, with their
-        accounts.
+        """Return the forgotten jobs whose run directories may still be there.
+
+        With each comes its account.
         """
         return dict(self._rows("select job, user from leavings order by job"))
 
@@ -255,7 +261,7 @@ class Database:
         _log.log(level, LogLine(event, job=job, **changed, reason=reason, detail=detail))
 
     def history(self, job: str) -> list[HistoryRow]:
-        """What happened to a job: at, job, event, before, after, reason, detail.
+        """Return a job's events: at, job, event, before, after, reason, detail.
 
         Estimates, which were once written there every 15 s, are left out: nobody reads them.
         """
@@ -265,7 +271,7 @@ class Database:
         return self._rows(query, (job,))
 
     def histories(self) -> Iterator[HistoryRow]:
-        """As `history`, of everything there is, in order."""
+        """Yield the events of all jobs as `history` does, in order."""
         with self._sound():
             yield from self._sql.execute(
                 f"select {_HISTORY} from history where event != 'estimate' order by number"

@@ -44,8 +44,9 @@ def lock(path: Path) -> int | None:
 
 
 def is_lock_of(descriptor: int, path: Path) -> bool:
-    """Whether this is the file that a lock is held of; False where it was removed, or another is
-    there now.
+    """Return whether this is the file that a lock is held of.
+
+    False where it was removed, or another is there now.
     """
     try:
         there = path.stat()
@@ -58,7 +59,7 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has the lock that a file stands for.
+    """Return whether a process has the lock that a file stands for.
 
     What is no regular file is nobody's lock.
 
@@ -119,8 +120,9 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = 
 
 @contextlib.contextmanager
 def drafts_beside(path: Path) -> Iterator[Path]:
-    """A new directory beside `path`, for drafts of it: nobody else can read them, or had a chance
-    to plant any.
+    """A new directory beside `path`, for drafts of it.
+
+    Nobody else can read them, or had a chance to plant any.
 
     It is removed at the end; and so are, before, those of the dead, where the file system knows
     locks.
@@ -187,8 +189,9 @@ def sync_file(path: Path) -> None:
 
 
 def partial_of(path: Path, job: str) -> Path:
-    """Where a job writes a large file before it is whole: whoever takes over from a dead writer
-    uses the same.
+    """Return the path at which a job writes a large file before it is whole.
+
+    A successor of a dead writer uses the same path.
     """
     return path.with_name(f".{path.name}.{job}.partial")
 

@@ -1,5 +1,4 @@
-"""What a worker that outlives its agent for a moment, the command, and the next agent have to know
-of each other.
+"""Files that link a worker that outlives its agent, the command, and the next agent.
 
 Where the command starts another agent in place of one that was killed, one worker, the heir, does
 not end at once: it leaves the state of the job in a draft of a checkpoint. The next agent is
@@ -20,8 +19,9 @@ _HEIR = "heir"
 
 
 def succession() -> str:
-    """The name of this start of a run, where agents follow each other; empty where one that is
-    killed is the last.
+    """Return the name of this start of a run, where agents follow each other.
+
+    Empty where a killed agent is the last.
 
     Drafts of heirs have it in their names: only those who belong to the same start take them for
     more than drafts.

@@ -1,5 +1,6 @@
-"""What a run was asked to do, in its directory: its spec, written for each start, and a copy of the
-user's file.
+"""The job of a run in its directory.
+
+The spec, written for each start, and a copy of the user's file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def write_job(run_dir: Path, spec: JobSpec) -> None:
 
 
 def read_job(run_dir: Path) -> JobSpec:
-    """What `write_job` wrote.
+    """Read the spec that `write_job` wrote.
 
     Raises:
         EnvironmentFault: it is missing, damaged, or of another version.
@@ -57,8 +58,9 @@ def keep_source(run_dir: Path, spec: JobSpec) -> str:
 
 
 def change_of_source(run_dir: Path, spec: JobSpec) -> str:
-    """A warning, where the file that a run was started with is not what it was then;
-    else nothing.
+    """Return a warning where the run's file has changed since the run was started.
+
+    Empty where it has not.
     """
     source, copy = _source_of(spec), run_dir / SOURCE
     try:
@@ -72,8 +74,9 @@ def change_of_source(run_dir: Path, spec: JobSpec) -> str:
 
 
 def digest_of_source(spec: JobSpec) -> str:
-    """The sha256 of the training file, or of the script, as it is now;
-    empty where there is none.
+    """The sha256 of the training file, or of the script, as it is now.
+
+    Empty where there is none.
     """
     source = _source_of(spec)
     try:
@@ -83,8 +86,9 @@ def digest_of_source(spec: JobSpec) -> str:
 
 
 def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
-    """The directory in which a host that comes to a job finds the job's file, and what it names by
-    relative paths.
+    """Return the directory of the job's file on a host that joins.
+
+    Relative paths of the file start there.
 
     Args:
         here: where to look, if there is no file in the directory that the job was started in.

@@ -53,8 +53,9 @@ class Journal:
         os.ftruncate(self._file, self.size)
 
     def append(self, payload: bytes) -> None:
-        """Add a payload; it outlives this process from here on, and the host from the next `sync`
-        on.
+        """Add a payload.
+
+        It outlives this process from here on, and the host from the next `sync` on.
 
         Raises:
             OSError: the disk did not take it; nothing of it is left.
@@ -89,8 +90,9 @@ class Journal:
         self.size = 0
 
     def set_aside(self) -> Path:
-        """Give the file another name, and make way for a new one, which `replace` begins; where it
-        is now.
+        """Rename the file to make way for a new one, which `replace` begins.
+
+        Return its new path.
         """
         return _set_aside(self._path)
 
@@ -100,7 +102,7 @@ class Journal:
 
 
 def has_writer(path: Path) -> bool:
-    """Whether some process writes this journal now."""
+    """Return whether a process writes this journal now."""
     return is_locked(_lock_of(path))
 
 
@@ -110,8 +112,9 @@ def _lock_of(path: Path) -> Path:
 
 
 def set_aside_if_damaged(path: Path) -> str:
-    """Make way for a new journal where this one cannot be read;
-    what is wrong with it, or nothing.
+    """Make way for a new journal where this one cannot be read.
+
+    Return what is wrong with it, or nothing.
     """
     try:
         content = read_regular(path, at_most=_LONGEST)

@@ -32,7 +32,7 @@ Progress = Callable[[float], None]
 
 
 def kept_copy(path: Path, format: int) -> Path:
-    """Where the file is kept as it was before it was migrated from a format."""
+    """Return the path of the copy that is kept of the file before its migration from a format."""
     return path.with_name(f"{path.name}.format-{format}")
 
 
@@ -118,8 +118,9 @@ def _take(sql: sqlite3.Connection, step: int) -> None:
 
 
 def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lambda _: None) -> None:
-    """A copy of a database as it is at one moment, whoever writes to it meanwhile; it is there
-    whole or not at all.
+    """Copy a database as it is at one moment, whoever writes to it meanwhile.
+
+    The copy is there whole or not at all.
 
     Raises:
         sqlite3.Error, OSError: it cannot be read, or the disk does not take it.
@@ -152,8 +153,9 @@ def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress)
 
 
 def _every_cycle_has_its_memory(sql: sqlite3.Connection) -> None:
-    """1 to 2: each cycle says what it left to the next; before, only the last one did, in a
-    setting.
+    """1 to 2: each cycle says what it left to the next.
+
+    Before, only the last one did, in a setting.
     """
     last = sql.execute("select value from settings where name = 'memory'").fetchone()
     by = sql.execute("select policy from cycles order by number desc limit 1").fetchone()
@@ -205,8 +207,9 @@ def _cycle_with_nodes(content: bytes) -> bytes:
 
 
 def _plans_are_part_of_what_is_remembered(sql: sqlite3.Connection) -> None:
-    """3 to 4: policy brim remembers more than plans; jobs can be forgotten, and their numbers are
-    given once.
+    """3 to 4: policy brim remembers more than plans.
+
+    Jobs can be forgotten, and their numbers are given once.
     """
     _rewrite(sql, "cycles", "memory", _memory_with_plans, where="policy = 'brim'")
     sql.execute("create table leavings (job text primary key, user text not null) strict")

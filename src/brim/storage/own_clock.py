@@ -1,5 +1,6 @@
-"""The clock of a state directory's schedulers: the next one goes on by it, so that a promise is
-kept by one clock.
+"""The clock of a state directory's schedulers.
+
+The next scheduler goes on by it, so that a promise is kept by one clock.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_clock(state_dir: Path, *, keep: bool = False) -> SystemClock:
-    """The clock of the directory's last scheduler, where the host has not been restarted since;
-    else the host's.
+    """The clock of the directory's last scheduler, where the host has not been restarted since.
+
+    Else the host's.
 
     Args:
         keep: the next scheduler is to go on by it; only the present one may say so.

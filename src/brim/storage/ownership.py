@@ -1,5 +1,6 @@
-"""Directories that brim obeys are ours alone: who can change what is in them decides what this
-account runs.
+"""The check that brim obeys only directories of its own account.
+
+Their content decides what this account runs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from brim.errors import SpecError
 
 
 def make_ours(directory: Path, *, mode: int = 0o755) -> None:
-    """Make a directory, and those above it, in which nobody else may write, whatever the umask
-    permits.
+    """Make a directory in which nobody else may write, whatever the umask permits.
+
+    The same holds for those above it that are made.
 
     Raises:
         OSError: it cannot be made, or is there.
@@ -62,7 +64,7 @@ def _name_of(uid: int) -> str:
 
 
 def _is_alone_in(gid: int) -> bool:
-    """Whether this is the group that many systems give each account for itself."""
+    """Return whether this is the group that many systems give each account for itself."""
     try:
         group, account = grp.getgrgid(gid), pwd.getpwuid(os.geteuid())
     except KeyError:

@@ -1,6 +1,4 @@
-"""Where files lie that may outlive a host: a directory, or any store that fsspec has a file system
-for.
-"""
+"""Storage that may outlive a host: a directory, or any store that fsspec has a file system for."""
 
 from __future__ import annotations
 
@@ -30,8 +28,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 
 
 class Place(Protocol):
-    """Files by relative names such as `step-00000820/manifest.json`; every method raises
-    EnvironmentFault.
+    """Files by relative names such as `step-00000820/manifest.json`.
+
+    Every method raises EnvironmentFault.
     """
 
     def names(self) -> dict[str, int]:
@@ -45,8 +44,9 @@ class Place(Protocol):
         ...
 
     def publish(self, draft: str, name: str, data: Data) -> None:
-        """Let `name` be what `draft` is, with the content `data`: at every moment all of it or the
-        one before.
+        """Give `name` the content of `draft`, which is `data`.
+
+        At every moment readers see all of it, or the one before.
         """
         ...
 
@@ -55,13 +55,14 @@ class Place(Protocol):
         ...
 
     def where(self, name: str) -> str:
-        """What people call a file of this place."""
+        """Return the name for people of a file of this place."""
         ...
 
 
 class Directory:
-    """A directory of this host, or of a file system that hosts share; it is made by the first
-    write.
+    """A directory of this host, or of a file system that hosts share.
+
+    It is made by the first write.
     """
 
     def __init__(self, root: Path) -> None:
@@ -254,8 +255,9 @@ def is_url(location: str) -> bool:
 
 
 def absolute(location: str) -> str:
-    """The same for processes that run elsewhere: a local path from the root;
-    nothing stays nothing.
+    """Return the place as processes elsewhere can use it: a local path becomes absolute.
+
+    An empty text stays empty.
     """
     return (
         location
@@ -265,5 +267,5 @@ def absolute(location: str) -> str:
 
 
 def location_of(checkpoints: str, run_dir: str | os.PathLike[str]) -> str:
-    """Where the checkpoints of a run are: as `--checkpoints` says, or in its directory."""
+    """Return the location of a run's checkpoints, by `--checkpoints` or in its directory."""
     return checkpoints or os.path.join(run_dir, "checkpoints")

@@ -1,5 +1,6 @@
-"""Removes run directories, with no more rights than their owners have: what is linked from them
-stays.
+"""Removal of run directories with no more rights than their owners have.
+
+The targets of links stay.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def remove_run(path: Path, *, user: str = "") -> int:
 
 
 class _Removal:
-    """Removes what is in a directory, however deep, by descriptors: no link that is put there
-    meanwhile is followed.
+    """Removes what is in a directory, however deep, by descriptors.
+
+    No link that is put there meanwhile is followed.
     """
 
     def __init__(self) -> None:
