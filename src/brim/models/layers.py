@@ -1,4 +1,4 @@
-"""What the click models share: tables over one space of ids, the linear part, the perceptron.
+"""Layers of the click models: tables over one space of ids, the linear part, the perceptron.
 
 Shape suffixes: B samples, F fields, D embedding dimension, N numbers, H hidden units.
 """
@@ -66,8 +66,9 @@ class Perceptron(nn.Sequential):
 
 
 def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
-    """Linear layers from one width to the next;
-    between them ReLU, and dropout where it is above 0.
+    """Linear layers from one width to the next.
+
+    Between them ReLU, and dropout where it is above 0.
     """
     layers: list[nn.Module] = []
     for before, after in pairwise(widths):
@@ -78,8 +79,6 @@ def dense_layers(widths: Sequence[int], dropout: float) -> list[nn.Module]:
 
 
 def flat_inputs(embedded_BFD: Tensor, inputs: Inputs) -> Tensor:
-    """What the perceptron sees of a sample: its embeddings side by side, then its numbers,
-    if any.
-    """
+    """Return the perceptron's input: a sample's embeddings side by side, then its numbers."""
     flat_BH = embedded_BFD.flatten(1)
     return torch.cat([flat_BH, inputs["numbers"]], 1) if "numbers" in inputs else flat_BH

@@ -1,5 +1,6 @@
-"""A small convolutional network for images of 28 x 28, with BatchNorm, whose buffers must stay in
-step.
+"""A small convolutional network for images of 28 x 28.
+
+It has BatchNorm, whose buffers must stay in step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Two towers: users and items are embedded apart, and the items for a user are those whose vectors
-are nearest.
+"""Two towers: users and items are embedded apart.
+
+The items for a user are those whose vectors are nearest.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from brim.models.layers import Inputs, Table, dense_layers
 
 
 class TwoTower(nn.Module):
-    """Scores of users for items: the cosine of what a tower makes of each, divided by a
-    temperature.
+    """Scores of users for items.
+
+    A score is the cosine of the two towers' vectors, divided by a temperature.
 
     Args:
         vocabulary_size: ids over all fields, as a brim dataset counts them.
@@ -81,8 +83,9 @@ class TwoTower(nn.Module):
 
 
 def in_batch_softmax(score_BB: Tensor, reward_B: Tensor) -> Tensor:
-    """The loss of a user's own item among those of the whole batch, times the sample's reward; the
-    mean of all.
+    """The loss of a user's own item among those of the whole batch, times the sample's reward.
+
+    It is the mean over all samples.
 
     Under brim the batch is a micro-batch: its size decides how many items compete, the number of
     workers does not.
@@ -103,6 +106,6 @@ def _vectors(tower: nn.Module, embedded_BFD: Tensor) -> Tensor:
 
 
 def _is_repeated(ids_BF: Tensor) -> Tensor:
-    """Whether sample j, another one, has the item of sample i: [B, B]."""
+    """Return whether another sample j has the item of sample i: [B, B]."""
     same_BB = (ids_BF.unsqueeze(1) == ids_BF.unsqueeze(0)).all(2)
     return same_BB.fill_diagonal_(False)

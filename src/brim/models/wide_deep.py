@@ -1,5 +1,6 @@
-"""Wide & Deep: a linear model that memorises and a perceptron that generalises,
-trained together.
+"""Wide & Deep: a linear model that memorises and a perceptron that generalises.
+
+They are trained together.
 """
 
 from __future__ import annotations
