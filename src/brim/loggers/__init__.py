@@ -1,5 +1,6 @@
-"""Sends a run's records on, to TensorBoard, MLflow, W&B or a logger of one's own: each step once,
-whatever dies.
+"""Loggers: TensorBoard, MLflow, W&B or one of your own receives a run's records.
+
+It gets each step once, whatever dies.
 
 Law: nothing of a job waits for this package. It reads the files that the master writes, in a
 process of its own.

@@ -1,5 +1,6 @@
-"""`python -m brim.loggers RUN_DIR LOGGER`: tells one logger of one run, until its standard input
-ends.
+"""`python -m brim.loggers RUN_DIR LOGGER`.
+
+Tells one logger of one run, until its standard input ends.
 """
 
 from __future__ import annotations
@@ -23,9 +24,7 @@ INTERVAL = 0.5  # seconds between two looks: a logger has no need to be quicker
 
 
 def follow(run_dir: Path, name: str) -> None:
-    """Tell the logger what there is and what comes, until nobody writes to our standard input any
-    more.
-    """
+    """Send the logger a run's records, old and new, until our standard input closes."""
     follower = Follower(run_dir, name, partial(make_logger, name))
     over = False
     while not over:
@@ -35,9 +34,7 @@ def follow(run_dir: Path, name: str) -> None:
 
 
 def _left_alone(patience: float) -> bool:
-    """Whether whoever started us closed our standard input, waiting for that at most so many
-    seconds.
-    """
+    """Wait at most so many seconds; return whether our standard input was closed."""
     return bool(readable([sys.stdin.fileno()], patience)) and not os.read(sys.stdin.fileno(), 1)
 
 

@@ -1,5 +1,6 @@
-"""From a run's two record files to what loggers are told, in an order that does not depend on when
-one looks.
+"""Records of a run as loggers receive them, merged from its two record files.
+
+Their order does not depend on when one looks.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Rewind:
 
 
 class Merge:
-    """Merges the events of a run into its steps, without the clock: two lives of a run may disagree
-    about that.
+    """Merges the events of a run into its steps, without the clock.
+
+    Two lives of a run may disagree about the time.
 
     A restore says behind how many commits it stands; what is about a step stands behind that step.
     `events` and `steps` count what was given out: with these many records of each file again, a new
@@ -58,7 +60,7 @@ class Merge:
         self._events.extend(events)
 
     def take(self) -> Iterator[Entry | Rewind]:
-        """Everything whose place is certain."""
+        """Yield all records whose place in the order is certain."""
         while self._events:
             event = self._events[0]
             match event:
@@ -125,8 +127,9 @@ def _of_step(record: StepRecord) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came of a stretch of records: first go back to `rewind`, where that is a step, then log
-    `entries`.
+    """A stretch of records.
+
+    First go back to `rewind`, where that is a step, then log `entries`.
     """
 
     rewind: int | None
@@ -140,7 +143,7 @@ class Batch:
 
 
 def gather(items: Iterable[Entry | Rewind], *, first: int = 0) -> Batch:
-    """Only what still counts at the end of `items`, of steps from `first` on.
+    """Keep what still counts at the end of `items`, of steps from `first` on.
 
     >>> def at(step):
     ...     return Entry(step=step, at=0.0, values={})

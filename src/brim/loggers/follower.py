@@ -1,6 +1,4 @@
-"""Follows a run's records and tells a logger, so that it has each step once, whoever of them is
-killed when.
-"""
+"""The follower of a run's records: the logger gets each step once, whoever is killed when."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
 
 
 class _Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What is certain of a logger: it has everything of the first `events` and `steps` records.
+    """The records that a logger certainly has: the first `events` and `steps`.
 
     Of what came behind them it may have anything, all of it of `step` or later.
     """
@@ -138,7 +136,7 @@ class Follower:
         return logger, told
 
     def _known_before(self, place: _Place) -> Iterator[Entry | Rewind]:
-        """What came of the records up to `place`."""
+        """Yield the records that lie before `place`."""
         self._merge.add([], self._waiting_events[: place.events], more=True)
         del self._waiting_events[: place.events]
         while (missing := place.steps - self._merge.received) > 0:
@@ -160,7 +158,7 @@ class Follower:
         return _perform(logger, batch)
 
     def _place(self) -> _Place:
-        """Where this is, if nothing is under way."""
+        """Return the present place, valid while nothing is under way."""
         at = self._merge
         return _Place(logger=self._name, events=at.events, steps=at.steps, step=at.step + 1)
 

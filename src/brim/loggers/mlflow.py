@@ -1,5 +1,6 @@
-"""MLflow: one MLflow run for a run, found again by a tag; of each metric what is newer than what is
-there.
+"""MLflow: one MLflow run for a run, found again by a tag.
+
+Only newer values of each metric are sent.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _STATUS = {"done": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
 class MLflow:
-    """Logs to where `MLFLOW_TRACKING_URI` says, in the experiment `MLFLOW_EXPERIMENT_NAME` (else:
-    brim).
+    """Logs to the server of `MLFLOW_TRACKING_URI`.
+
+    The experiment is `MLFLOW_EXPERIMENT_NAME` (else: brim).
 
     MLflow takes nothing back. So steps that the run did again keep the values of the first time,
     which in exact training are the same.
@@ -81,7 +83,10 @@ class MLflow:
 
 
 def _params(spec: Mapping[str, Any]) -> dict[str, str]:
-    """What was asked for, in words; `--set` by its own names."""
+    """Return the job's parameters as texts.
+
+    Those of `--set` have their own names.
+    """
     flat = {**spec, **spec.get("parameters", {})}
     plain = {
         name: value

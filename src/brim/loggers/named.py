@@ -1,4 +1,7 @@
-"""Which loggers there are by name, and what is missing for one, said before anything starts."""
+"""Loggers by name.
+
+What a logger lacks is said before anything starts.
+"""
 
 from __future__ import annotations
 

@@ -60,8 +60,9 @@ class Logger(Protocol):
         ...
 
     def rewind(self, step: int) -> None:
-        """Forget every value of the steps after `step` (-1: all of them): they will be logged
-        again.
+        """Forget all values of the steps after `step` (-1: of all steps).
+
+        They will be logged again.
 
         Called after `begin`, since a logger that was killed may have lost part of the last values,
         and when the run itself went back to a checkpoint. A logger that cannot take values back
@@ -87,8 +88,9 @@ class Logger(Protocol):
 
 
 class Newest:
-    """For loggers that cannot take values back: tracks the last step of each name, and selects what
-    is newer.
+    """The last step of each name, for loggers that cannot take values back.
+
+    It selects the values that are newer.
 
     >>> newest = Newest({"train/loss": 3})
     >>> newest.only_new(Entry(step=3, at=0.0, values={"train/loss": 0.5, "mine": 1.0}))
@@ -99,8 +101,9 @@ class Newest:
         self._steps = dict(steps)
 
     def only_new(self, entry: Entry) -> dict[str, float]:
-        """The values of `entry` that are of a later step than any that was seen under
-        their names.
+        """Return the values of `entry` that are newer.
+
+        Their step is later than any that was seen under their names.
         """
         new = {
             name: value

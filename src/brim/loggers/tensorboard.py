@@ -1,5 +1,6 @@
-"""TensorBoard: event files in the run's directory, whose restarts say from which step on older
-values are void.
+"""TensorBoard: event files in the run's directory.
+
+Each restart says from which step on older values are void.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class TensorBoard:
 
 
 def _next_number(folder: Path) -> int:
-    """Seconds since 1970, as the names of such files have them, but behind every file that is
-    there.
+    """Return the number of the next file.
+
+    It is the time in seconds since 1970, but behind every file that is there.
     """
     found = [int(match[1]) for path in folder.iterdir() if (match := _NUMBER.match(path.name))]
     return max([int(wall()), *(number + 1 for number in found)])

@@ -1,5 +1,6 @@
-"""W&B: one W&B run for a run, by an id that follows from it; offline, its newest directory has
-everything.
+"""W&B: one W&B run for a run, by an id that follows from it.
+
+Offline, its newest directory is complete.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from brim.loggers.protocol import Entry, LoggedRun
 
 
 class WandB:
-    """Logs to the project `WANDB_PROJECT` (else: brim), or to files in the run's directory where
-    `WANDB_MODE=offline`.
+    """Logs to the project `WANDB_PROJECT` (else: brim).
+
+    With `WANDB_MODE=offline`, to files in the run's directory.
 
     W&B sends what it is given in its own time and cannot be asked to hurry. So what it has is found
     out at each start: online the service knows the last step that it got, offline what an earlier
@@ -54,8 +56,9 @@ class WandB:
 
 
 def _remove_earlier(run: LoggedRun) -> None:
-    """What an earlier process wrote offline of this run: the end of it may be missing, and all of
-    it comes again.
+    """Remove what an earlier process wrote offline of this run.
+
+    Its end may be missing, and all of it is written again.
     """
     for folder in Path(run.directory, "wandb").glob(f"offline-run-*-{run.id}"):
         shutil.rmtree(folder, ignore_errors=True)  # whoever wrote it may not have ended yet
