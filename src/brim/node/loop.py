@@ -105,7 +105,7 @@ class NodeAgent:
         self._left = {job for job in self._left if not self._end_group(job)}
 
     def _end_group(self, job: str, *, patience: float = 0.0) -> bool:
-        """Whether nothing is left of a job here, as far as its group can tell."""
+        """End a job's control group; return whether nothing is left of it here."""
         return self._group is None or Group(self._group.path / job).end(patience=patience)
 
     def _serve(self, line: socket.socket) -> bool:
@@ -158,7 +158,7 @@ class NodeAgent:
         perform(lambda: self._become(request), argv, stdin=stdin, output=output, keep=keep)
 
     def _become(self, request: Begin) -> None:
-        """In the child: an agent, in the surroundings that were asked for."""
+        """Become an agent, in the child, with the requested environment."""
         os.setsid()  # Ctrl-C reaches the foreground command alone
         if self._group is not None and (group := self._group.within(request.job)) is not None:
             group.enter()
@@ -179,8 +179,9 @@ class NodeAgent:
         main(fork)
 
     def _is_as_asked(self, request: Begin) -> bool:
-        """Whether a fork of this process is what a new one would be: interpreters read variables as
-        they start.
+        """Return whether a fork of this process equals a new process.
+
+        Interpreters read some variables only as they start.
         """
         if request.user:
             return False  # this process has seen what other tenants' jobs were started with
