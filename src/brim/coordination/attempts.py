@@ -66,7 +66,10 @@ class Attempts:
         self._deaths.clear()
 
     def delay(self, agent: str) -> float:
-        """Seconds that the next start on this agent waits: none at first, then 1, 2, 4, 8, 8 …"""
+        """Seconds that the next start on this agent waits.
+
+        0 at first, then 1, 2, 4, 8, 8 and so on.
+        """
         beyond = self._deaths.get(agent, 0) - _FREE
         return 0.0 if beyond < 0 else min(_LONGEST, 2.0**beyond)
 

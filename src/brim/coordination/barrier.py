@@ -17,7 +17,7 @@ COMMIT = "commit"  # the phase whose release makes a step official
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """Where in a round a member stands.
+    """A place in a round where a member can stand.
 
     Args:
         step: committed steps before this point.

@@ -42,8 +42,9 @@ class Liveness:
         return self._silent(now, self._timeout)
 
     def left(self, *, now: float) -> float:
-        """Seconds until the first of them is lost, where all stay silent; infinite where there is
-        none.
+        """Seconds until the first of them is lost, where all stay silent.
+
+        Infinite where there is none.
         """
         return min((last + self._timeout - now for last in self._last.values()), default=math.inf)
 

@@ -186,8 +186,9 @@ class WorkerAsksToLeave:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdle:
-    """The member has waited for data for a while, and may for long: the boundary behind its step
-    does not come.
+    """The member has waited for data for a while, and may for long.
+
+    The boundary behind its step does not come.
     """
 
     worker: str
@@ -196,7 +197,7 @@ class WorkerIdle:
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone:
-    """Its process has ended and can touch nothing any more."""
+    """The worker's process has ended and can touch nothing any more."""
 
     worker: str
     reason: str
@@ -210,8 +211,9 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """All members stand at the boundary behind `step` committed steps and wait for the
-    next round.
+    """The word that all members wait at the boundary behind `step` committed steps.
+
+    They wait for the next round.
     """
 
     round: int
@@ -356,8 +358,9 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpOn:
-    """So many workers of this agent died young, one after the other, that it gets no more; people
-    should know.
+    """Give an agent no more workers, because so many of them died young in a row.
+
+    Users are told.
 
     Args:
         reason: why the last one died.

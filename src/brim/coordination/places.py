@@ -1,4 +1,4 @@
-"""On which agents the workers of a job belong: so many on each, or wherever the fewest are.
+"""Places of a job's workers on its agents: so many on each, or wherever the fewest are.
 
 Pure.
 """
@@ -37,7 +37,7 @@ class Places:
     def seated(
         self, workers: Iterable[Worker], target: int, *, beside: Sequence[Worker] = ()
     ) -> list[Worker]:
-        """Those of `workers` for whom there is room, the first of each agent first.
+        """Return those of `workers` for whom there is room, the first of each agent first.
 
         Args:
             target: workers wanted in all.
@@ -55,7 +55,7 @@ class Places:
     def attended(
         self, servers: Iterable[Worker], wanted: int, *, beside: Sequence[Worker] = ()
     ) -> list[Worker]:
-        """Those of `servers` that are to stay or come, the first first.
+        """Return those of `servers` that are to stay or come, the first first.
 
         Args:
             wanted: servers in all.
@@ -84,8 +84,9 @@ class Places:
     def to_attend(
         self, servers: Iterable[Worker], agents: Sequence[str], missing: int
     ) -> list[str]:
-        """The agent of each server that is to be started: where the fewest are, beside workers;
-        none where none may be.
+        """The agent of each server that is to be started: where the fewest are, beside workers.
+
+        None where none may be.
 
         Args:
             servers: that are there.
@@ -98,7 +99,7 @@ class Places:
         )
 
     def refill(self, agents: Sequence[str]) -> int:
-        """Have one place again that a leaver emptied, where none of these agents has another.
+        """Give back one place that a leaver emptied, where none of these agents has another.
 
         Returns:
             How many places that are: 0 or 1.
@@ -110,8 +111,9 @@ class Places:
         return 1
 
     def give_up(self, agent: str, workers: Iterable[Worker]) -> int:
-        """An agent gets no more workers, and nobody takes their places: other devices are other
-        jobs'.
+        """An agent gets no more workers, and nobody takes their places.
+
+        Other devices are other jobs'.
 
         Returns:
             The workers that are wanted in all from now on; at least 1.
@@ -126,7 +128,7 @@ class Places:
 
 
 def _spread(count: Counter[str], agents: Sequence[str], missing: int) -> list[str]:
-    """So many more, each where the fewest are."""
+    """Choose an agent for each of so many more, always one with the fewest."""
     found: list[str] = []
     for _ in range(missing):
         found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))

@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 
 class Block(NamedTuple):
-    """A subtree: micro-batches `[start, start + size)`, clipped at the last one; `size` is a power
-    of two.
+    """A subtree of micro-batches, `[start, start + size)`, clipped at the last one.
+
+    `size` is a power of two.
     """
 
     start: int
@@ -25,8 +26,9 @@ class Block(NamedTuple):
 
 
 def share(parts: int, world_size: int, rank: int) -> range:
-    """The contiguous micro-batches that a rank computes; empty where there are more ranks than
-    parts.
+    """The contiguous micro-batches that a rank computes.
+
+    Empty where there are more ranks than parts.
 
     >>> [list(share(8, 3, rank)) for rank in range(3)]
     [[0, 1], [2, 3, 4], [5, 6, 7]]
@@ -44,8 +46,9 @@ def even_shares(parts: int, world_size: int) -> tuple[int, ...]:
 
 
 def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
-    """The fewest whole subtrees of the tree over `parts` leaves that cover a contiguous range, in
-    order.
+    """Return the fewest whole subtrees that cover a contiguous range, in order.
+
+    The tree has `parts` leaves.
 
     >>> blocks_of(range(2, 5), 8)
     (Block(start=2, size=2), Block(start=4, size=1))
@@ -69,8 +72,9 @@ def blocks_of(micro_batches: range, parts: int) -> tuple[Block, ...]:
 
 
 def _tighten(block: Block, parts: int) -> Block:
-    """The same micro-batches under the one name that every rank gives them: no half of the block is
-    missing.
+    """The same micro-batches under the one name that every rank gives them.
+
+    No half of the block is missing.
     """
     start, size = block
     while size > 1 and start + size // 2 >= parts:
@@ -110,8 +114,9 @@ def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, B
 
 @dataclass(frozen=True, slots=True)
 class ReductionPlan:
-    """The parts that each rank sums, for one number of micro-batches and one arrangement of ranks
-    on hosts.
+    """The parts that each rank sums.
+
+    It holds for one number of micro-batches and one arrangement of ranks on hosts.
 
     Args:
         parts: micro-batches of a step.
@@ -171,8 +176,9 @@ class ReductionPlan:
         return range(first, first + self.hosts[host])
 
     def owners_on(self, host: int) -> tuple[int, ...]:
-        """Return the ranks of a host that own its tables: those without micro-batches, if any, else
-        all.
+        """Return the ranks of a host that own its tables.
+
+        Those without micro-batches, if any, else all.
 
         >>> ReductionPlan(8, (3,), (4, 4, 0)).owners_on(0), ReductionPlan(8, (3,)).owners_on(0)
         ((2,), (0, 1, 2))

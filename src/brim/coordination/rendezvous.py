@@ -1,4 +1,4 @@
-"""Who is in the job: the state machine that names rounds, members and ranks. Pure.
+"""The state machine that names rounds, members and ranks. Pure.
 
 ```
          process started     connected, warm        named in a round
@@ -109,9 +109,7 @@ class Rendezvous:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the job is on its way to its end,
-        so that nothing is started or resized any more.
-        """
+        """The job is on its way to its end: nothing is started or resized any more."""
         return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
 
     @property
@@ -404,9 +402,7 @@ class Rendezvous:
         )
 
     def _go_on_with(self, alive: Sequence[Worker]) -> list[Command]:
-        """No host is left on which a worker lives long:
-        those that are there are all there will be.
-        """
+        """Continue with the workers that are left, since no host keeps a new worker alive."""
         workers = len(at_work(alive))
         if workers < (1 if self.round else min(self.minimum, self.target)):
             return self._fail(self._last_straw)
@@ -463,7 +459,10 @@ class Rendezvous:
         return [Hold(self.round)]
 
     def _stand_still(self) -> list[Command]:
-        """Have all members leave a step in which one waits for data, that may be long in coming."""
+        """Have all members leave a step in which one of them waits for data.
+
+        That data may be long in coming.
+        """
         self.round += 1
         self._held_round = self._still_round = self.round
         self._progress = False
@@ -514,8 +513,10 @@ class Rendezvous:
         return commands + (self._hold() if self._stopping else self._hold_if_due())
 
     def _gather(self) -> list[Command]:
-        """No round: workers of the last one have nothing to give, and wait as newcomers do; its
-        servers wait in it.
+        """Wait for the first round, or for one that can restore.
+
+        Workers of the last round have nothing to give, and wait as newcomers do; its servers wait
+        in it.
         """
         self.phase, self._progress = Phase.GATHERING, False
         commands: list[Command] = []

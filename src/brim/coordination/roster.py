@@ -11,17 +11,17 @@ from brim.coordination.places import Places
 
 
 def at_work(workers: Iterable[Worker]) -> list[Worker]:
-    """Those that compute, or are to."""
+    """Return the workers that compute, or are to."""
     return [worker for worker in workers if not worker.serves]
 
 
 def serving(workers: Iterable[Worker]) -> list[Worker]:
-    """Those that are servers, or are to be."""
+    """Return the workers that are servers, or are to be."""
     return [worker for worker in workers if worker.serves]
 
 
 class Newcomers(NamedTuple):
-    """Those who may come into a round, by what they are to be in it."""
+    """The workers that may come into a round, by the role that they are to have."""
 
     workers: list[Worker]
     servers: list[Worker]
@@ -56,7 +56,7 @@ class Roster:
 
     @property
     def ready(self) -> list[Worker]:
-        """Those who could come into a round, the oldest first."""
+        """Return the workers that could come into a round, the oldest first."""
         ready = (worker for worker in self.workers.values() if worker.state is WorkerState.READY)
         return sorted(ready, key=lambda worker: worker.number)
 
@@ -68,8 +68,9 @@ class Roster:
         ]
 
     def ranked(self, workers: Iterable[Worker]) -> list[Worker]:
-        """These in rank order: those of an agent are neighbours, its workers first; agents without
-        workers are last.
+        """Return workers in rank order.
+
+        Those of an agent are neighbours, its workers first. Agents without workers are last.
         """
         known = list(workers)
         order = {agent: index for index, agent in enumerate(self.agents)}
@@ -85,7 +86,7 @@ class Roster:
         )
 
     def newcomers(self, target: int, servers: int) -> Newcomers:
-        """Those who are ready and for whom there is room.
+        """Return the workers that are ready and for whom there is room.
 
         Each comes in as what it was started for. Where those do not suffice a spare one does,
         unless workers have places: a place is a device.
@@ -110,8 +111,9 @@ class Roster:
         return Newcomers(workers, chosen)
 
     def call_back(self, target: int, servers: int) -> None:
-        """Keep members that were to leave but are still in the round and have a place after all;
-        start no others.
+        """Keep members that were to leave but are still in the round and have a place after all.
+
+        Start no others.
         """
         leaving = [worker for worker in self.members if worker.state is WorkerState.LEAVING]
         willing = [worker for worker in leaving if not worker.wants_out]

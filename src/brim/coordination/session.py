@@ -70,8 +70,9 @@ class Outbox(Generic[T]):
 
 
 def is_new(number: int, *, heard: int) -> bool:
-    """Return whether a message directly follows the last one received; one that was received before
-    does not.
+    """Return whether a message directly follows the last one received.
+
+    A message that was received before does not.
 
     Raises:
         ProtocolError: there is a gap.

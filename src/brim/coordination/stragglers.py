@@ -47,7 +47,7 @@ class Uneven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """Everyone waits for this worker, however little it is given.
+    """The worker that all others wait for, however little it is given.
 
     Args:
         worker: which.
@@ -84,8 +84,9 @@ def best_shares(parts: int, paces: Sequence[float]) -> tuple[int, ...]:
 
 
 def shares_for(parts: int, paces: Sequence[float | None]) -> tuple[int, ...]:
-    """Shares for ranks of which some are known to be slow or fast; of one that is not, nothing is
-    assumed.
+    """Return the shares of ranks of which some are known to be slow or fast.
+
+    The others count as average.
 
     Where there are more ranks than parts, the last have none.
 
@@ -232,7 +233,7 @@ def _try(shares: Sequence[int], paces: list[float], other: float) -> _Trial | No
 
 
 def _cause(paces: Sequence[tuple[str, float]]) -> str:
-    """Why the shares change, in words."""
+    """Say in words why the shares change."""
     worker, slowest = max(paces, key=lambda each: each[1])
     times = slowest / median(pace for name, pace in paces if name != worker)
     return (

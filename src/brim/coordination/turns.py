@@ -1,4 +1,4 @@
-"""Whose turn it is to apply a batch, and who has to wait for slower workers. Pure.
+"""Turns of asynchronous training: the order in which workers apply batches, and who waits. Pure.
 
 Where training is asynchronous, each worker computes whole batches by itself. It asks for a turn
 once it has a batch's gradients; turns are granted one at a time, in the order in which they are
@@ -87,9 +87,7 @@ class Turns:
         self.level()
 
     def level(self) -> None:
-        """All members stand at one point, behind the last batch of each: from here on they count
-        anew.
-        """
+        """Restart the count: all members stand at one point, behind the last batch of each."""
         self._counts = dict.fromkeys(self._members, 0)
         self._resting.clear()
         self._held_back.clear()
@@ -176,8 +174,9 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """Which batches the members of a round compute: each begins with one, and takes the next in its
-    turn.
+    """The batches that each member of a round computes.
+
+    Each begins with one, and takes the next in its turn.
 
     Who commits knows how many were taken before: so nothing is kept of it.
 
@@ -200,8 +199,9 @@ class Allotment:
         return self._at(rank)
 
     def next(self, step: int) -> int | None:
-        """Return the next batch of who applies one to the state after `step` steps; None where none
-        is left.
+        """Return the next batch of the member that applies one to the state after `step` steps.
+
+        None where none is left.
         """
         return self._at(self.members + step - self.base)
 

@@ -40,8 +40,9 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """It takes longer than usual and should be reported, with the seconds after which it is given
-    up (None: never).
+    """The answer that a wait takes longer than usual and should be reported.
+
+    `limit` is the seconds after which it is given up (None: never).
     """
 
     who: str
@@ -52,7 +53,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """It takes longer than the limit."""
+    """The answer that a wait takes longer than its limit."""
 
     who: str
     doing: Doing
@@ -90,12 +91,12 @@ class Waits:
         return was_late
 
     def moved(self, who: str, *, now: float) -> bool:
-        """It is still at it, and comes on; whether it had been spoken of."""
+        """Note that a worker makes progress; return whether it had been reported as late."""
         wait = self._waits.get(who)
         return self.expect(who, wait.doing, now=now) if wait else False
 
     def done(self, who: str, *, now: float) -> bool:
-        """It is where it was waited for; whether it had been spoken of."""
+        """Note that a worker has arrived; return whether it had been reported as late."""
         wait = self._waits.pop(who, None)
         if wait is None:
             return False
@@ -104,12 +105,13 @@ class Waits:
         return wait.said_at is not None
 
     def forget(self, who: str) -> None:
-        """It is gone."""
+        """Forget a worker that is gone."""
         self._waits.pop(who, None)
 
     def pause(self, seconds: float) -> None:
-        """Nobody looked for so long, since whoever does was stopped itself: this time is not held
-        against anyone.
+        """Add time in which nobody looked.
+
+        The observer was stopped itself, so this time is held against no worker.
         """
         for wait in self._waits.values():
             wait.since += seconds
@@ -140,8 +142,9 @@ class Waits:
 
 @dataclass(slots=True)
 class Hangs:
-    """Decides whose fault a hang is: the first can have any cause, a second in the same step is the
-    user's code.
+    """Decides whose fault a hang is.
+
+    The first can have any cause, a second in the same step is the user's code.
 
     Workers that hang in one round hang together, and count once.
 
@@ -155,5 +158,5 @@ class Hangs:
     )  # step -> round in which somebody hung there
 
     def again(self, *, step: int, round: int) -> bool:
-        """Somebody hung; whether somebody had hung there before."""
+        """Note that a worker hung; return whether one had hung there before."""
         return self._rounds.setdefault(step, round) != round

@@ -1,6 +1,4 @@
-"""A world from those who are chosen for it: who gives whom the state of the job, and who computes
-what. Pure.
-"""
+"""The making of a world: donors, and shares of the chosen members. Pure."""
 
 from __future__ import annotations
 
