@@ -1,5 +1,4 @@
-"""What a training script imports, and the worker that runs it: the only importer of torch beside
-models.
+"""Training: the names that a training script imports, and the worker that runs it.
 
 The package can be called: `brim.train("flights.py")` trains a file. Importing any of its modules
 binds the name `brim.train` to the package, so a function of that name would be there or not,
@@ -15,8 +14,9 @@ from typing import Any
 
 class _Package(ModuleType):
     def __call__(self, file: Any, /, **options: Any) -> Any:
-        """Train the model of a file, as `brim train FILE` does, and wait for the end: see
-        `brim.runs.verbs.train`.
+        """Train the model of a file, as `brim train FILE` does, and wait for the end.
+
+        See `brim.runs.verbs.train`.
         """
         from brim.runs.verbs import train
 

@@ -1,5 +1,6 @@
-"""Adds up the micro-batches of one worker along the canonical tree
-(`coordination/reduction.py`).
+"""The sum of one worker's micro-batches along the canonical tree.
+
+See `coordination/reduction.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
 
 
 def _take_in(left: Contribution, right: Contribution) -> None:
-    """`left += right` where nobody else reads `left`: one call for all sums, since calls are what
-    small tensors cost.
+    """Compute `left += right` where nobody else reads `left`.
+
+    One call does it for all sums, since calls are what small tensors cost.
 
     A maximum is another tensor: contributions may share those, and where both have the same there
     is nothing to do.
@@ -44,8 +46,7 @@ def _is_added(tensor: Tensor) -> bool:
 
 
 class Accumulator:
-    """Folds contributions as they come, in micro-batch order, into the blocks that a rank leaves
-    for others.
+    """Folds contributions, in micro-batch order, into the blocks that a rank leaves for others.
 
     Args:
         parts: micro-batches of a step.
@@ -83,8 +84,9 @@ class Accumulator:
         self._next = 0
 
     def add(self, micro: int, contribution: Contribution) -> None:
-        """Take the contribution of one micro-batch; list and sums are the accumulator's from now
-        on.
+        """Take the contribution of one micro-batch.
+
+        Its list and its sums are the accumulator's from now on.
         """
         if micro in self._single and micro in self._rows:
             torch._foreach_copy_(self._rows[micro], contribution)

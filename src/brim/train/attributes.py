@@ -1,5 +1,6 @@
-"""Attributes of modules, which nobody carries to other workers: no micro-batch may learn from them
-what another left.
+"""Attributes of modules, which are not carried to other workers.
+
+No micro-batch may learn from them what another left.
 
 What a forward pass leaves in an attribute is of use to that pass, or to whoever looks at it behind
 the step (the last attention, a cache of masks). Read by the next micro-batch it would make a result
@@ -28,7 +29,7 @@ _HINT = (
 
 
 class Attributes:
-    """What a network's modules keep in attributes beside parameters and buffers.
+    """The values in attributes of a network's modules, beside parameters and buffers.
 
     Args:
         model: the network, at the start.
@@ -88,8 +89,9 @@ class Attributes:
     # Tensors --------------------------------------------------------------------------------------
 
     def forget(self) -> list[str]:
-        """Take from modules what the last micro-batch left in tensors, where it was not what the
-        one before left.
+        """Remove from modules the tensors that the last micro-batch left.
+
+        A tensor that the micro-batch before left with equal values stays.
 
         A cache keeps what it holds. Anything else may be overwritten; who reads it gets a
         SpecError.
@@ -204,8 +206,9 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _is_left(value: Any) -> bool:
-    """A tensor that a forward pass may have left: parameters are looked after elsewhere, sparse
-    ones are constants.
+    """Return whether a value is a tensor that a forward pass may have left.
+
+    Parameters are looked after elsewhere, sparse tensors are constants.
     """
     if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
         return False
@@ -224,8 +227,9 @@ def _snapshot(value: Any) -> Any:
 
 
 def _has_changed(before: Any, now: Any) -> bool:
-    """Whether the same place holds other numbers; other shapes or keys are another place, as in
-    caches by size.
+    """Return whether the same place holds other numbers.
+
+    Other shapes or keys are another place, as in caches by size.
     """
     match before:
         case Tensor():

@@ -1,5 +1,6 @@
-"""What the next checkpoint of large tables builds upon: the parts of the last one, new bases, and
-what changed since.
+"""Stored rows of large tables that the next checkpoint builds upon.
+
+Parts of the last one, new bases, and what changed since.
 
 All of it is found, or written, while training goes on. A part may have rows that were read while a
 step wrote to them. Each of these is in the next delta: that has all rows which changed since the
@@ -32,7 +33,7 @@ _NICENESS = 10  # training goes first
 
 
 class _NotNeededError(Exception):
-    """Nobody needs what is being written any more."""
+    """A write that is no longer needed."""
 
 
 class Bases:
@@ -65,16 +66,16 @@ class Bases:
         return () if known is None else known.parts
 
     def oldest(self, table: RowTable) -> tuple[int, ...]:
-        """Which rows of the chain of a table are there, as `StoredTable` has it."""
+        """Return the rows of a table's chain that are there, as `StoredTable` has it."""
         known = (self._chains or {}).get(table.name)
         return () if known is None else known.oldest
 
     def are_there(self, tables: Sequence[RowTable]) -> bool:
-        """Whether each of these tables has a chain."""
+        """Return whether each of these tables has a chain."""
         return all(self.chain(each) for each in tables)
 
     def are_light(self, tables: Sequence[RowTable]) -> bool:
-        """Whether each has one, of which the base is new or outweighs the deltas."""
+        """Return whether each table has a chain whose base is new or outweighs the deltas."""
         chains = [self.chain(each) for each in tables]
         return all(chain and (_is_of(chain, self._new) or not outweighs(chain)) for chain in chains)
 
@@ -82,14 +83,18 @@ class Bases:
 
     @property
     def are_coming(self) -> bool:
-        """Whether chains are being looked for, or bases written; until `look` has seen that they
-        are there.
+        """True while chains are being looked for, or bases written.
+
+        It stays so until `look` has seen that they are there.
+
+        True until `look` has seen that they are there.
         """
         return self._coming is not None
 
     def begin(self, tables: Sequence[RowTable], *, step: int, lineage: Lineage) -> None:
-        """Look for chains where nobody has, and bring them up to date; nothing where it is under
-        way.
+        """Look for chains of tables that have none, and bring them up to date.
+
+        Does nothing while that is under way.
 
         A table without a chain, or with a heavy one, gets a base; another a delta.
 
@@ -153,8 +158,9 @@ class Bases:
         step: int,
         look: Callable[[], None],
     ) -> tuple[Chains, list[PartFile]]:
-        """Chains, with bases for tables without one, or whose deltas would outweigh it; not if it
-        is a recent one.
+        """Chains, with bases for tables without one, or whose deltas would outweigh it.
+
+        Not if it is a recent one.
         """
         chains = dict(known)
         with given_up(self._store) as new:
@@ -176,8 +182,9 @@ class Bases:
         return chains, new
 
     def look(self) -> bool:
-        """Take what has been found and written, if it is there; not while a step is applied, or a
-        checkpoint written.
+        """Take what has been found and written, if it is there.
+
+        Not while a step is applied, or a checkpoint written.
 
         A step that wrote to rows while they were read counts by now; and what is undone from here
         on was not read.
@@ -206,15 +213,17 @@ class Bases:
                 self._chains = None if tables is None else {each.name: each for each in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
-        """A checkpoint is begun upon the chains: the number of the round, and files that are its
-        own to give up.
+        """Begin a checkpoint upon the chains.
+
+        Return the number of the round, and the files that are its own to give up.
         """
         new, self._new = self._new, []
         return self._round, new
 
     def forget(self) -> None:
-        """The round ends: others may write checkpoints now, and remove what one would be put upon
-        here.
+        """End the round.
+
+        Others may write checkpoints now, and remove files that one from here would build upon.
         """
         with self._lock:
             self._round += 1
@@ -243,13 +252,14 @@ class Bases:
 
 
 def _is_of(chain: Sequence[Part], files: Sequence[PartFile]) -> bool:
-    """Whether the base of a chain is among these files."""
+    """Return whether the base of a chain is among these files."""
     return any(file in files for file in chain[0].files[:1])
 
 
 class _Background:
-    """A thread of low priority for one task after the other, which nobody waits for when the
-    process ends.
+    """A thread of low priority for one task after the other.
+
+    The process's end does not wait for it.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,6 @@
-"""What the samples of a step leave for those in their places in the next one: a network's hidden
-state, for instance.
+"""Carried values: samples of a step leave them for those in their places in the next step.
+
+A network's hidden state, for instance.
 
 A micro-batch may be computed by another worker in each step, so what it leaves travels with the
 step's sum: every micro-batch adds its own places, and zeros for all others.
@@ -56,12 +57,12 @@ class Carried:
             )
 
     def of(self, places: Span) -> Value:
-        """What the samples in these places find: a copy."""
+        """Return a copy of what the samples in these places find."""
         found = tuple(self._narrow(part, places).clone() for part in self.tensors)
         return found[0] if self._is_one else found
 
     def left_by(self, places: Span, value: Any) -> list[Tensor]:
-        """What the samples in these places add to the step's sum.
+        """Return the part of the step's sum that the samples in these places add.
 
         Raises:
             SpecError: the value is not of the kind of `start`.
@@ -79,12 +80,13 @@ class Carried:
         return sum_of
 
     def nothing(self) -> list[Tensor]:
-        """What a micro-batch without samples adds to the step's sum."""
+        """Return the part of the step's sum that a micro-batch without samples adds."""
         return [torch.zeros_like(part) for part in self.tensors]
 
     def put(self, total: Sequence[Tensor], *, samples: int) -> None:
-        """Take the sum of a step of so many samples; a short one leaves the places behind them as
-        they were.
+        """Take the sum of a step of so many samples.
+
+        A short one leaves the places behind them as they were.
         """
         used = Span(0, samples)
         for part, each in zip(self.tensors, total, strict=True):

@@ -69,7 +69,10 @@ class Image:
 
 
 def _still(tensor: Tensor, *, may_wait: bool) -> Tensor:
-    """What can be copied later, byte by byte: the tensor itself where it will wait, else a copy."""
+    """Return a tensor that can be copied later.
+
+    It is the tensor itself where it will wait, else a copy.
+    """
     if may_wait and tensor.device.type == "cpu" and tensor.is_contiguous() and not _is_lazy(tensor):
         return tensor.detach()
     return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor)

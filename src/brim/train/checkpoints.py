@@ -94,7 +94,7 @@ class Checkpoints:
         self._bases = Bases(self._store, writer=writer)
 
     def catch_up(self, recorded: int) -> None:
-        """Have the state after the last step on record, where another worker made it."""
+        """Restore the state after the last step on record, where another worker made it."""
         if self.asynchrony is not None:
             self.asynchrony.catch_up(recorded)
 
@@ -106,7 +106,7 @@ class Checkpoints:
     # Writing --------------------------------------------------------------------------------------
 
     def is_due(self, step: int) -> bool:
-        """Whether it is time for a checkpoint behind this step, as this worker's clock has it."""
+        """Return whether a checkpoint is due behind this step, by this worker's clock."""
         if self._writer is None:
             return False
         self._look_at_bases()
@@ -115,13 +115,17 @@ class Checkpoints:
         return self._spec.checkpoint_every.is_due(step, monotonic() - self._last)
 
     def is_due_at_epochs_end(self) -> bool:
-        """Whether the end of each epoch has a checkpoint: its metrics are those of that state."""
+        """True if the end of each epoch has a checkpoint.
+
+        Its metrics are those of that state.
+        """
         every = self._spec.checkpoint_every
         return bool(self._spec.keep_best) or not (every.steps or every.seconds)
 
     def begin(self, *, ends_epoch: bool) -> None:
-        """Copy the state and have it written; at the end of an epoch it is worth a short wait for
-        another's end.
+        """Copy the state and have it written.
+
+        At an epoch's end, wait for a short time for another write to end.
 
         The copy goes on beside what follows. Who changes parameters, or what an optimizer keeps of
         them, calls `await_copy` before.
@@ -131,8 +135,9 @@ class Checkpoints:
         )
 
     def _begin(self, *, patience: float, needed: bool = False, exact: bool = False) -> None:
-        """Copy the state and have it written; leave it out where another write is under way for too
-        long.
+        """Copy the state and have it written.
+
+        Leave the checkpoint out where another write is under way for too long.
 
         Args:
             needed: nothing goes on before it is written.
@@ -163,8 +168,9 @@ class Checkpoints:
         )
 
     def _take(self) -> tuple[Checkpoint, Copy, TakenTables]:
-        """Begin to copy the state: a checkpoint without its tensors, these once they are copied,
-        and its tables.
+        """Begin to copy the state.
+
+        Return a checkpoint without its tensors, these once they are copied, and its tables.
         """
         started, step = monotonic(), self.state.committed
         tables = self._take_tables(step)
@@ -200,8 +206,7 @@ class Checkpoints:
         )
 
     def _has_bases(self, patience: float, *, needed: bool, exact: bool) -> bool:
-        """Whether there is what the large tables of a checkpoint can be put upon; else that is
-        begun.
+        """Return whether the large tables' chains are there for a checkpoint; else begin them.
 
         Raises:
             EnvironmentFault: it is needed, and the place did not take it.
@@ -224,7 +229,7 @@ class Checkpoints:
         return bases.are_there(large) and (needed or exact or not bases.are_coming)
 
     def _is_ready(self, tables: Sequence[RowTable], *, needed: bool, exact: bool) -> bool:
-        """Whether a checkpoint should be taken upon what is there."""
+        """Return whether a checkpoint should be taken upon the chains that are there."""
         assert self._bases is not None, "who has no writer has no checkpoints"
         if exact or not tables:
             return self._bases.are_light(tables)
@@ -248,7 +253,7 @@ class Checkpoints:
             self._listen(_LOOK)
 
     def _look_at_bases(self) -> bool:
-        """Whether what checkpoints are put upon has just come, or has failed."""
+        """Return whether bases for checkpoints have just come, or have failed."""
         assert self._writer is not None, "who has no writer has no checkpoints"
         if self._bases is None or self._writer.in_flight is not None or not self._bases.look():
             return False
@@ -281,7 +286,9 @@ class Checkpoints:
         return True
 
     def now(self) -> None:
-        """Have a checkpoint of this very state, official when this returns.
+        """Write a checkpoint of this very state.
+
+        It is official when this returns.
 
         Raises:
             EnvironmentFault: the place did not take it, or the master did not permit it.
@@ -298,21 +305,23 @@ class Checkpoints:
             )
 
     def _take_back(self) -> None:
-        """Undo what was written to tables for a step that does not count; what is being read may
-        have it.
+        """Undo what was written to tables for a step that does not count.
+
+        A reader may have read it.
         """
         if self._bases is not None and self._bases.are_coming:
             self._bases.forget()
         self.state.take_back()
 
     def _has_this_state(self) -> bool:
-        """Whether the state as it is was made official here, or is being so."""
+        """Return whether the present state was made official here, or is being so."""
         self._settle(_LONG)
         return self._writer is not None and self._writer.official == self.state.committed
 
     def leave(self) -> None:
-        """Have this very state in storage as the draft of an heir: `restore` of the next life may
-        go on from it.
+        """Store this very state as the draft of an heir.
+
+        `restore` of the next life may go on from it.
 
         Raises:
             EnvironmentFault: the place did not take it.
@@ -340,7 +349,7 @@ class Checkpoints:
                 )
 
     def drain(self) -> None:
-        """Before this worker leaves: finish what is being written."""
+        """Finish what is being written, before this worker leaves."""
         if not self._settle(_LONG):
             assert self._writer is not None
             self._tell(Warn(message=f"the checkpoint of step {self._writer.in_flight} is given up"))
@@ -406,8 +415,9 @@ class Checkpoints:
         return [each for each in checkpoint.tables if each.name not in keyed and not each.oldest]
 
     def _has_tables_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether what is a table there, and could be a weight, is one here,
-        and nothing else is.
+        """Return whether this job has the same tables as a checkpoint.
+
+        Only those count that could be weights.
         """
         own = {each.name for each in self.state.tables if isinstance(each, NumberedRows)}
         return {each.name for each in self._of_networks(checkpoint)} == own
@@ -437,9 +447,7 @@ class Checkpoints:
         self._store.check(replace(checkpoint, tables=tuple(later)))
 
     def _read_tables(self, checkpoint: Checkpoint, places: Mapping[str, Any]) -> dict[str, Any]:
-        """The tables of a checkpoint that could be weights as a part of a state,
-        whole in memory.
-        """
+        """Read those tables of a checkpoint that could be weights, whole, as a part of a state."""
         assert self._store is not None, "what is read comes from there"
         found = {}
         for stored in self._of_networks(checkpoint):
@@ -463,7 +471,7 @@ def _heir() -> str:
 
 
 def _steady(state: Mapping[str, Any]) -> list[Tensor]:
-    """What nothing but a step's end changes: parameters, and what optimizers keep of them.
+    """Return what nothing but a step's end changes: parameters, and what optimizers keep of them.
 
     Forward changes buffers.
     """

@@ -1,4 +1,4 @@
-"""Whether torch.compile has a part in a model."""
+"""The part of torch.compile in a model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from torch import nn
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has a part in a model: its first passes start threads, which no fork
-    survives.
+    """Return whether torch.compile has a part in a model.
+
+    Its first passes start threads, which no fork survives.
     """
     return any(
         type(module).__name__ == "OptimizedModule"

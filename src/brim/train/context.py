@@ -1,4 +1,4 @@
-"""What a worker is born with: its job, its socket to the agent, the memory it shares.
+"""The context of a worker at its start: its job, its socket to the agent, the shared memory.
 
 Alone, it has none of these.
 """
@@ -98,15 +98,17 @@ def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
 
 
 def _compilers_of(spec: JobSpec) -> int:
-    """Processes that one worker may compile in: by itself torch would start one for each processor
-    in each worker.
+    """Return how many processes one worker may compile in.
+
+    By itself torch starts one for each processor in each worker.
     """
     return max(1, (os.cpu_count() or 1) // spec.workers.maximum)
 
 
 def context_from_environment() -> WorkerContext | None:
-    """The context that `environment_for` described, or None for a process that nobody started for a
-    job.
+    """Return the context that `environment_for` described.
+
+    None for a process that was not started for a job.
     """
     if _LINK not in os.environ:
         return None

@@ -1,4 +1,4 @@
-"""What one micro-batch adds to a step, taken from the network and given back to it."""
+"""The contribution of one micro-batch to a step, taken from the network and given back to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a step came to, the same on every worker.
+    """The result of a step, the same on every worker.
 
     Args:
         losses: of each optimizer, the mean over the samples of the step.
@@ -50,7 +50,7 @@ class _Buffer:
         self.places: list[tuple[dict[str, Tensor | None], str]] = []
 
     def now(self) -> Tensor:
-        """What the network has in its place.
+        """Return the network's tensor at the buffer's place.
 
         Raises:
             SpecError: something of another shape or type.
@@ -79,8 +79,9 @@ class _Buffer:
             holder[key] = self.home
 
     def changed_by(self, weight: float) -> Tensor:
-        """What a micro-batch of this weight adds to the sum from which `put_back` makes the buffer
-        of the next step.
+        """Return the part of a micro-batch of this weight in the buffer's sum.
+
+        From the sum, `put_back` makes the buffer of the next step.
 
         That is the weighted change. Where the buffer is not finite it is the weighted value, and
         NaN where the micro-batch left it alone: one such micro-batch, and it stays as it is.
@@ -383,8 +384,9 @@ class Contributions:
             torch._foreach_copy_(self._homes[averaged:], list(total[-counted:]))
 
     def _as_parameters(self, gradients: list[Tensor], *, shared: bool) -> list[Tensor]:
-        """Gradients that lie in memory as their parameters do: a norm adds up in that order, on any
-        worker.
+        """Gradients that lie in memory as their parameters do.
+
+        A norm adds up in that order, on any worker.
         """
         if not shared and all(
             gradient.stride() == stride

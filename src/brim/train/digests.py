@@ -1,5 +1,6 @@
-"""Digests of a job's state, by which its members find out that they agree,
-or who differs in what.
+"""Digests of a job's state.
+
+By them its members find out that they agree, or who differs in what.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class Distributed:
 
 @contextlib.contextmanager
 def _peer_errors() -> Any:
-    """What torch.distributed raises where a peer is gone."""
+    """Return the errors that torch.distributed raises where a peer is gone."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -1,5 +1,6 @@
-"""Embeddings that are trained by rows: a step's time depends on the rows that it looks up, not on
-those there are.
+"""Embeddings that are trained by rows.
+
+A step takes time for the rows that it looks up, not for all rows.
 
 torch gives an embedding's weight a gradient of its own size, and optimizers walk over all of it.
 Here a lookup gathers the rows that it needs into a small tensor, whose gradient is kept; then the
@@ -47,8 +48,9 @@ _DENSE = "--embeddings dense, without sparse=True"
 
 
 class _Lookup(torch.autograd.Function):
-    """The row of each id, as `nn.Embedding` has it, whose gradient goes to the table and not to the
-    weight.
+    """The rows of ids, as `nn.Embedding` looks them up.
+
+    The gradient goes to the table and not to the weight.
     """
 
     @staticmethod
@@ -119,13 +121,11 @@ class _Embedding(TrainedByRows):
 
     @property
     def like(self) -> Tensor:
-        """What has the shape of the most rows that a micro-batch can have gradients for."""
+        """A tensor with the shape of the most rows that a micro-batch can have gradients for."""
         return self.weight
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left
-        none.
-        """
+        """Return the gradient that a micro-batch's backward passes left, or None."""
         received = self.take_received()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
@@ -133,9 +133,7 @@ class _Embedding(TrainedByRows):
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be
-        done.
-        """
+        """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
         why = _why_not(self.weight, self.modules) or moves_others(self._place)
         if why:
             raise SpecError(f"embedding weight {self.name!r}", got=why, need=KNOWN, hint=_DENSE)
@@ -143,9 +141,7 @@ class _Embedding(TrainedByRows):
     # The table ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Put the weight, and what the optimizer keeps of each row, as this process has them, into
-        the table.
-        """
+        """Put this process's weight, and what the optimizer keeps of each row, into the table."""
         self.table.fill({WEIGHT: self.weight.detach(), **self._optimizer.start()})
 
     def fresh(self) -> dict[str, Tensor]:
@@ -233,13 +229,14 @@ class _ByRows(nn.Module):
 
 
 def _is_plain_training() -> bool:
-    """Whether a lookup is for a backward pass, and no transform of functions sees to that."""
+    """Return whether a lookup is for a plain backward pass, without a transform of functions."""
     return torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
 
 
 def _own_class(module: nn.Module) -> type[nn.Module]:
-    """The class that a module has as its user made it: another job's loop over it may not have
-    ended.
+    """Return the class that the user gave a module.
+
+    Another job's loop over it may not have ended.
     """
     return module._brim_class if isinstance(module, _ByRows) else type(module)
 
@@ -389,7 +386,10 @@ class Embeddings:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Have the modules look up by rows meanwhile: they are of classes made for it."""
+        """Have the modules look up by rows meanwhile.
+
+        They are of classes made for it.
+        """
         tables = [each for each in self._all if isinstance(each, _Embedding)]
         own = [(module, _own_class(module)) for table in tables for module in table.modules]
         for table in tables:
@@ -458,9 +458,7 @@ class Embeddings:
         return rows, [own is not None for own in taken]
 
     def check(self) -> None:
-        """Raises SpecError where an optimizer, or a hook, would now do more than by rows can be
-        done.
-        """
+        """Raise SpecError where an optimizer, or a hook, does what cannot be done by rows."""
         for each in self._all:
             each.check()
 
@@ -476,7 +474,8 @@ class Embeddings:
 
     @property
     def step(self) -> int | None:
-        """Committed steps that the tables of this host have;
+        """Return the committed steps that this host's tables have.
+
         None where nothing was put into them.
         """
         return None if self._memory is None else self._memory.step
@@ -487,8 +486,9 @@ class Embeddings:
             self._memory.step = step
 
     def open(self, descriptor: int | None) -> None:
-        """Take the memory that the tables are in: an anonymous file, or, where there is None, one
-        of this process's.
+        """Take the memory that the tables are in.
+
+        It is an anonymous file, or, where that is None, memory of this process.
         """
         if self._all and self._memory is None:
             if descriptor is None or os.fstat(descriptor).st_size == 0:
@@ -589,8 +589,9 @@ class Embeddings:
         self._memory.step = committed
 
     def late(self) -> list[list[list[Tensor]]]:
-        """Return the changes whose turn has not come, as a part of a state: of each step and table,
-        ids and values.
+        """Return the changes whose turn has not come, as a part of a state.
+
+        Each has its step, table, ids and values.
         """
         return [[[rows.ids, rows.values] for rows in step] for step in self._late]
 
@@ -604,9 +605,7 @@ class Embeddings:
             each.put(tree[each.name])
 
     def start(self, committed: int) -> None:
-        """Put this process's own weights into the tables, unless it sees the tables themselves
-        already.
-        """
+        """Put this process's weights into the tables, unless it sees the tables already."""
         if self._memory is None or self.is_shown:
             return
         for each in self._all:
@@ -614,8 +613,9 @@ class Embeddings:
         self._memory.step = committed
 
     def show(self) -> None:
-        """Let the user's code see the tables as weights; loading an optimizer's state would hide
-        them again.
+        """Let the user's code see the tables as weights.
+
+        Loading an optimizer's state would hide them again.
         """
         for each in self._all if self._memory is not None else []:
             each.show()
@@ -627,8 +627,9 @@ class Embeddings:
             self._memory.take_back(committed)
 
     def be_alone(self, patience: float) -> None:
-        """Wait until nobody else can write to the tables; raises EnvironmentFault as
-        `TableMemory.be_alone`.
+        """Wait until nobody else can write to the tables.
+
+        Raises EnvironmentFault as `TableMemory.be_alone`.
         """
         if self._memory is not None:
             self._memory.be_alone(patience)
@@ -674,7 +675,7 @@ class Embeddings:
     # The sum --------------------------------------------------------------------------------------
 
     def put_off(self, rows: list[Rows]) -> list[Rows]:
-        """Have the rows of a step, once it counts, wait until `delay` more steps have come.
+        """Queue the rows of a step until `delay` more steps have come.
 
         Returns:
             Those whose turn it is, of each table; none where there are not as many steps yet.
@@ -683,8 +684,9 @@ class Embeddings:
         return self._late[0] if len(self._late) == self.delay else []
 
     def update(self, parts: Sequence[OwnedRows | None], *, step: int) -> None:
-        """Change the rows that this worker owns; `take_back` undoes it, `settle` says that the step
-        counts.
+        """Change the rows that this worker owns.
+
+        `take_back` undoes it; `settle` says that the step counts.
 
         Args:
             parts: of each table, None where it does not change.
@@ -696,8 +698,9 @@ class Embeddings:
                 each.update(part, step=step)
 
     def newly_full(self) -> list[str]:
-        """Return the embeddings that have no room for a row that this worker should have added,
-        each once.
+        """Return the embeddings that had no room for a row that this worker should have added.
+
+        Each is returned once.
         """
         found = []
         for each in self._all:
@@ -731,8 +734,9 @@ def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
 def _is_worth_it(
     weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec, large: Collection[int]
 ) -> bool:
-    """Whether an embedding that does not ask for it is trained by rows: it is large, and the bits
-    stay the same.
+    """Return whether to train by rows an embedding that does not ask for it.
+
+    It must be large, and the bits stay the same.
 
     Args:
         large: numbers of rows of large embeddings. One with as many is mostly asked for the same
@@ -746,7 +750,10 @@ def _is_worth_it(
 
 
 def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
-    """Why an embedding's weight cannot be trained by rows; empty where it can."""
+    """Say why an embedding's weight cannot be trained by rows.
+
+    Empty where it can.
+    """
     if not all(only_looks_up(each) for each in modules):
         return "a forward of its own"
     if any(each.max_norm is not None for each in modules):
@@ -761,8 +768,9 @@ def _why_not(weight: nn.Parameter, modules: Sequence[nn.Module]) -> str:
 
 
 def only_looks_up(module: nn.Module) -> bool:
-    """Whether a module does nothing in `forward` but look up ids in its weight: torch's own, or one
-    that says so.
+    """Return whether a module's `forward` does nothing but look up ids in its weight.
+
+    Torch's own does, or one that says so.
     """
     if "forward" in vars(module):
         return False

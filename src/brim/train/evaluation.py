@@ -32,7 +32,9 @@ _EVALUATION = 1 << 40  # in the place of a step, where no step is
 
 
 def feed_of(data: Any, *, seed: int, collate_fn: Collate | None = None) -> Feed:
-    """What metrics read: data in its order, or in that of a DataLoader, by this process.
+    """Return the feed of metrics.
+
+    Data in its order, or in that of a DataLoader, read by this process.
 
     Args:
         data: as `Job.batches` takes it.
@@ -87,8 +89,9 @@ def outputs(
     forward: Forward | None,
     seed: int,
 ) -> Iterator[tuple[Any, Any]]:
-    """The model's output for each chunk of samples, on the host, and their target (None where
-    samples have none).
+    """Yield the model's output for each chunk of samples, on the host, and the target.
+
+    None where samples have no target.
 
     A chunk's chance (a dataset may augment) follows from its number alone.
     """

@@ -36,27 +36,29 @@ Contribution = list[Tensor]
 
 
 class Exchange(Protocol):
-    """How the members of one round combine their contributions."""
+    """The way in which the members of one round combine their contributions."""
 
     @property
     def rows(self) -> dict[Block, list[Tensor]]:
-        """Where this rank's blocks go; empty where they need not go anywhere."""
+        """Return the memory of this rank's blocks.
+
+        Empty where they need not go anywhere.
+        """
         ...
 
     @property
     def shares_result(self) -> bool:
-        """Whether others read the result too, so that it must not be written to."""
+        """True if others read the result too, so that it must not be written to."""
         ...
 
     def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
-        """Take the rows of each embedding that this rank's blocks have,
-        before the step is reduced.
-        """
+        """Take the embeddings' rows that this rank's blocks have, before the step is reduced."""
         ...
 
     def rows_total(self) -> Sequence[Rows]:
-        """Return the rows of each embedding, summed over all micro-batches, once all members stand
-        behind `reduce`.
+        """Return the rows of each embedding, summed over all micro-batches.
+
+        Call it once all members stand behind `reduce`.
 
         Only of a job that clips gradients or delays changes, and of one worker alone: nobody else
         needs all of them.
@@ -64,8 +66,9 @@ class Exchange(Protocol):
         ...
 
     def rows_owned(self) -> Sequence[OwnedRows]:
-        """Return the part of these rows, of each embedding, that this worker applies; when as
-        `rows_total`.
+        """Return the rows of each embedding that this worker applies, out of these.
+
+        Call it when `rows_total` may be called.
         """
         ...
 
@@ -185,8 +188,9 @@ def _size_of(descriptor: int) -> int:
 
 
 class SharedRows:
-    """The rows of embeddings in the memory that the workers of a host share; its owners fold those
-    of some ids each.
+    """The rows of embeddings in the memory that the workers of a host share.
+
+    Each of its owners folds the rows of some ids.
 
     Args:
         shelf: the rows of this host.
@@ -352,8 +356,9 @@ class SharedMemory:
             self._send_last_to(shelf.slices(0, part, parts), shelf.slices(1, part, parts))
 
     def _send_last_to(self, result: list[Tensor], only: list[Tensor]) -> None:
-        """Let the last sum go to the result; where nothing is left to add, the only block is copied
-        there.
+        """Let the last sum go to the result.
+
+        Where there is only one block, it is copied there.
         """
         if self._operations:
             left, right, _ = self._operations[-1]
@@ -496,8 +501,7 @@ class Trade:
         swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
 
     def run_rows(self, local: Mapping[Block, Sequence[Rows]]) -> list[Rows]:
-        """Give all hosts the rows of embeddings that this host's blocks have, and return the sum of
-        all.
+        """Give all hosts the embeddings' rows of this host's blocks, and return the sum of all.
 
         Raises:
             PeerLost: as `run`, and where another host sends more rows than there are.
@@ -564,6 +568,6 @@ def _at(block: Block, blocks: Sequence[Block]) -> Block:
 
 
 def _parts_of(local: Mapping[Block, Sequence[Rows]], want: Block) -> dict[Block, Sequence[Rows]]:
-    """What a host has of a block."""
+    """Return a host's part of a block."""
     stop = want.start + want.size
     return {block: tables for block, tables in local.items() if want.start <= block.start < stop}

@@ -156,7 +156,7 @@ def traced(format: str, function: Callable[[], Any]) -> Any:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the user's code a tracer stopped, if its message says so."""
+    """Say where in the user's code a tracer stopped, if its message says so."""
     places = [line.strip() for line in str(error).splitlines() if line.strip().startswith('File "')]
     ours = str(Path(torch.__file__).parent)
     own = [place for place in places if ours not in place]
@@ -164,8 +164,9 @@ def _place(error: BaseException) -> str:
 
 
 def example_inputs(module: ModuleType) -> Any:
-    """Inputs for a few rows: those of the data,
-    or zeros where the columns say what they look like.
+    """Return inputs of a few rows.
+
+    They are those of the data, or zeros where the columns say what they look like.
     """
     dataset = call(lambda: module.dataset("train"))
     columnar = columnar_in(dataset)

@@ -1,6 +1,4 @@
-"""What becomes of an exception that a worker cannot answer: whose it is, and what the agent is
-told.
-"""
+"""Failures of a worker: whose an exception is, and what the agent is told."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ def blame(error: BaseException) -> BrimError:
 
 
 def report(context: WorkerContext, error: BaseException) -> None:
-    """Tell the agent: that the job must end, or, where another worker may do better, that this one
-    gives up.
+    """Tell the agent of a failure.
+
+    Either the job must end, or this worker gives up where another may do better.
     """
     blamed = blame(error)
     with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone

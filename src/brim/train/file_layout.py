@@ -1,5 +1,6 @@
-"""The memory of a safetensors file, laid out before the tensors are copied into it: nothing is left
-to serialise.
+"""The memory of a safetensors file, laid out before the tensors are copied into it.
+
+Nothing is left to serialise.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def copy_to(place: Bytes, tensor: Tensor) -> None:
 
 @functools.cache
 def _name_of(dtype: torch.dtype) -> str:
-    """What safetensors calls it."""
+    """Return safetensors' name of a type."""
     file = save({"0": torch.zeros(0, dtype=dtype)})
     (length,) = _LENGTH.unpack_from(file)
     return str(json.loads(file[_LENGTH.size : _LENGTH.size + length])["0"]["dtype"])

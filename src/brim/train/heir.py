@@ -1,5 +1,6 @@
-"""What a worker leaves behind where its agent was killed: all that it had said, then the state of
-the job.
+"""The heir: a worker that stores messages and state where its agent was killed.
+
+First all that it had said, then the state of the job.
 
 One worker of a run is its heir: the first of a round whose members are all of one agent. All others
 die with their agent, and so does the first where no agent follows.
@@ -20,7 +21,7 @@ from brim.wire.messages import AgentMessage, Codec, Unheard
 
 
 class Inheritance:
-    """Whether this worker is the heir.
+    """The role of heir, and whether this worker has it.
 
     Args:
         run_dir: of the run.

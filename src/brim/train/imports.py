@@ -1,5 +1,6 @@
-"""What a script imports first, imported once, in the template: every worker that is forked behind
-it has it at once.
+"""Imports that scripts make first.
+
+The template makes them once, and every worker forked from it has them at once.
 
 Imports at the top of a script are what each worker would begin with anyway. The script itself is
 not run, nor is any module that lies beside it: what those do is the worker's. Whatever goes wrong
@@ -25,8 +26,9 @@ _is_script = False
 
 
 def be_script(command: Sequence[str], seed: int) -> None:
-    """Be where `python script.py arguments…` begins: its arguments, its neighbours, and chance
-    seeded for the job.
+    """Begin as `python script.py arguments…` does.
+
+    Set the arguments, the import path, and chance seeded for the job.
 
     A fork of a process that was there already goes on from where that one stands.
     """

@@ -35,7 +35,7 @@ from brim.wire.messages import Completed, Facts, MicroReport, StepReport, failur
 
 
 class Task(Protocol):
-    """What is done with the rows."""
+    """The task that is done with the rows."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -60,9 +60,7 @@ class Task(Protocol):
 
 
 def infer(task: Task, spec: JobSpec, context: WorkerContext) -> None:
-    """Take part in an inference job until it is done,
-    or until this worker has left (SystemExit).
-    """
+    """Take part in an inference job until it is done, or this worker has left (SystemExit)."""
     _Job(task, spec, context).run()
 
 
@@ -117,8 +115,9 @@ class _Job:
             raise RoundChanged
 
     def _own(self, chunks: int) -> range:
-        """Which of a step's chunks are this rank's: as the round shares them, or evenly where they
-        are fewer.
+        """Return this rank's chunks of a step, as the round shares them.
+
+        Where they are fewer than the shares, they are divided evenly.
         """
         shares, rank = self._members.shares, self._members.rank
         if chunks != sum(shares):
@@ -128,8 +127,9 @@ class _Job:
 
     @contextlib.contextmanager
     def _telling(self) -> Iterator[None]:
-        """What the disk refuses one worker it refuses the next: it ends the job, which can be
-        resumed.
+        """Turn an error of the disk into the job's end.
+
+        The next worker would meet it too, and the job can be resumed.
         """
         try:
             yield

@@ -1,5 +1,6 @@
-"""The state of a job on one worker: taken for a newcomer or a checkpoint, and put in place of
-another.
+"""The state of a job on one worker.
+
+It is taken for a newcomer or a checkpoint, and put in place of another.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the f
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What a user may have carried to newcomers and into checkpoints: an average of weights, for
-    instance.
+    """A user's object that is carried to newcomers and into checkpoints.
+
+    An average of weights, for instance.
     """
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -44,7 +46,7 @@ class Stateful(Protocol):
 
 
 class JobState:
-    """What must be the same on every member of a job.
+    """The state that must be the same on every member of a job.
 
     Args:
         model: the network, with its buffers.
@@ -79,7 +81,7 @@ class JobState:
         self.measured = 0  # the step whose weights have these metrics
 
     def register(self, name: str, thing: Stateful | MutableMapping[str, Any]) -> None:
-        """Have a state of the user's carried.
+        """Carry an object of the user's from now on.
 
         Raises:
             SpecError: the name is taken, or the thing has no state to carry.
@@ -112,8 +114,9 @@ class JobState:
         return {name: every[name] for name in self._names if every[name].layout is torch.strided}
 
     def get(self) -> dict[str, Any]:
-        """The state as a tree, but for the rows of tables; its tensors are the network's own, not
-        copies.
+        """Return the state as a tree, but for the rows of tables.
+
+        Its tensors are the network's own, not copies.
         """
         with self._embeddings.without_states():
             optimization = self._optimization.get()
@@ -158,8 +161,9 @@ class JobState:
         return self._embeddings.keyed
 
     def clear_tables(self) -> None:
-        """Prepare for rows that are put into the tables; nobody takes them for whole before
-        `keep_tables`.
+        """Prepare for rows that are put into the tables.
+
+        They do not count as whole before `keep_tables`.
         """
         self._embeddings.clear()
 
@@ -257,7 +261,10 @@ class JobState:
         self._embeddings.be_alone(patience)
 
     def take_back(self) -> None:
-        """Have the tables at the last commit: a step that was given up may have changed them."""
+        """Set the tables back to the last commit.
+
+        A step that was given up may have changed them.
+        """
         self._embeddings.take_back(self.committed)
 
     def start(self) -> None:
@@ -265,12 +272,13 @@ class JobState:
         self._embeddings.start(self.committed)
 
     def keep_put(self) -> None:
-        """What was taken last stands: nothing has changed it since."""
+        """Confirm the state that was put last: nothing has changed it since."""
         self._given = None
 
     def put_again(self) -> None:
-        """Take once more what was taken last, where an epoch is under way and no step was made
-        since.
+        """Put the last state once more.
+
+        Only where an epoch is under way and no step was made since.
         """
         tree, self._given = self._given, None
         if tree is None or self.committed != tree["committed"] or self.schedule is None:
@@ -295,8 +303,9 @@ class JobState:
         self._check_data()
 
     def plan_as_found(self, epochs: int) -> bool:
-        """Learn the steps of the job from the state that was taken, where nothing is left to read;
-        whether it says.
+        """Learn the steps of the job from the state that was put, where no data is left to read.
+
+        Return whether it says them.
         """
         if self.schedule is None and self._found.get("samples") is not None:
             found = {key: self._found[key] for key in ("samples", "global_batch_size")}

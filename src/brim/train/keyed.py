@@ -22,7 +22,7 @@ _IDS = "ids"  # of the rows, in the state dict
 
 
 class RowSource(Protocol):
-    """Where an embedding looks up rows.
+    """The source in which an embedding looks up rows.
 
     Attributes:
         is_jobs: a job trains them, so that nobody else may replace them.
@@ -31,9 +31,7 @@ class RowSource(Protocol):
     is_jobs: bool
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct keys of ids, ascending, and of each id the place of its key among
-        them.
-        """
+        """Return the distinct keys of ids, ascending, and the place of each id's key among them."""
         ...
 
     def rows(self, keys: Tensor) -> Tensor:
@@ -170,7 +168,7 @@ class Embedding(nn.Module):
         )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Embedding:
-        """Have rows converted and moved with the module."""
+        """Convert and move rows with the module."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.weight.dtype not in _FLOATS:
             raise SpecError(
@@ -239,7 +237,10 @@ class Embedding(nn.Module):
 
 
 def _why_no_ids(ids: Tensor) -> str:
-    """Why these cannot be the ids of rows; empty where they can."""
+    """Say why these cannot be the ids of rows.
+
+    Empty where they can.
+    """
     if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
         return (
             f"{str(ids.dtype).removeprefix('torch.')} of shape {list(ids.shape)}, not int64 of "
@@ -293,12 +294,12 @@ class _Rehearsal(_Plain):
 
 
 def use(embedding: Embedding, source: RowSource) -> None:
-    """Have an embedding look up rows there from now on."""
+    """Have an embedding look up rows in a source from now on."""
     embedding._source = source
 
 
 def is_used(embedding: Embedding, source: RowSource) -> bool:
-    """Whether an embedding looks up rows there."""
+    """Return whether an embedding looks up rows in a source."""
     return embedding._source is source
 
 

@@ -81,8 +81,9 @@ class KeyedRows(TrainedByRows):
 
     @property
     def like(self) -> Tensor:
-        """What has the shape of the most rows that a micro-batch can have gradients for; it takes
-        no memory.
+        """A tensor with the shape of the most rows of a micro-batch's gradient.
+
+        It takes no memory.
         """
         return self.weight.new_empty(self._module.dim).expand(_MOST_IDS, self._module.dim)
 
@@ -95,9 +96,7 @@ class KeyedRows(TrainedByRows):
     # Lookups --------------------------------------------------------------------------------------
 
     def distinct(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct keys of ids, ascending, and of each id the place of its key among
-        them.
-        """
+        """Return the distinct keys of ids, ascending, and the place of each id's key among them."""
         keys, places = self._distinct(ids, as_keys=True)
         if torch.is_grad_enabled():
             self.note_lookups(keys, places)
@@ -117,16 +116,12 @@ class KeyedRows(TrainedByRows):
         return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
 
     def take(self) -> Rows | None:
-        """Return the gradient that a micro-batch's backward passes left, or None where they left
-        none.
-        """
+        """Return the gradient that a micro-batch's backward passes left, or None."""
         received = self.take_received()
         return total_of(received) if received else None
 
     def check(self) -> None:
-        """Raises SpecError where its optimizer, or a hook, would now do more than by rows can be
-        done.
-        """
+        """Raise SpecError where its optimizer, or a hook, does what cannot be done by rows."""
         why = moves_others(self._place, lazily=True)
         if not why and states_of_row(self._place).keys() != self._optimizer.states.keys():
             why = "an optimizer that keeps more of a row than it did at the start"

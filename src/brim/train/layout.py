@@ -1,4 +1,4 @@
-"""Where the tensors of one contribution to a step lie in a row of memory that workers share.
+"""The layout of one contribution to a step: places of its tensors in a row of shared memory.
 
 A contribution is what one block of micro-batches adds to a step: the gradients, what the buffers of
 the network changed by, and which parameters were used at all. It is laid out in sections of one
@@ -37,8 +37,9 @@ class Section:
 
 
 class _Place(NamedTuple):
-    """Where the rows of an embedding lie in a row of memory, in bytes; there is room for all of
-    them.
+    """The place of an embedding's rows in a row of memory, in bytes.
+
+    There is room for all of them.
 
     In front are, for each slice of the rows that is there, its first place and how many it has.
     """
@@ -146,8 +147,9 @@ class Layout:
             self._slices(row, place)[slice] = torch.tensor([first, count])
 
     def rows(self, row: Tensor, *, slices: int = 1) -> list[Rows]:
-        """Return the rows of each embedding that lie in a row of memory; views of it where there is
-        one slice.
+        """Return the rows of each embedding that lie in a row of memory.
+
+        They are views of it where there is one slice.
         """
         found = []
         for place in self._places:
@@ -174,7 +176,7 @@ class Layout:
 
     @property
     def counts(self) -> list[int]:
-        """How many rows each embedding has, or at most has in a step."""
+        """Return how many rows each embedding has, or at most has in a step."""
         return [each.most for each in self._places]
 
 

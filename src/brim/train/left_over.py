@@ -1,5 +1,6 @@
-"""Finds what is left over of a loop that did by itself what brim does now, where it shows in a loss
-or in the script.
+"""Left-overs of a loop that did by itself what brim does now.
+
+They show in a loss or in the script.
 
 Each of these trains, the same on all workers, and not what the script meant.
 """
@@ -19,7 +20,9 @@ _SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradien
 
 
 def of_loss(loss: Tensor) -> str:
-    """What a loss shows, in words; empty where it is as it should be.
+    """Say in words what is left over in a loss.
+
+    Empty where nothing is.
 
     Args:
         loss: a scalar of one micro-batch, with its graph.
@@ -70,8 +73,9 @@ def _reduction_of(node: Any) -> int | None:
 
 
 def _scale_of(product: Any) -> float:
-    """By what a GradScaler multiplied: a large power of two, in a tensor of its own; 0 where it was
-    none.
+    """Return the factor of a GradScaler: a large power of two, in a tensor of its own.
+
+    0 where there was none.
     """
     factor = getattr(product, "_saved_other", None)
     if not isinstance(factor, Tensor) or factor.numel() != 1 or factor.requires_grad:
@@ -81,7 +85,7 @@ def _scale_of(product: Any) -> float:
 
 
 def _terms(node: Any, depth: int) -> Iterator[Any]:
-    """What is added up."""
+    """Yield the terms of a sum."""
     if node is None or not depth:
         return
     if not node.name().startswith(("Add", "Sub")):
@@ -92,8 +96,9 @@ def _terms(node: Any, depth: int) -> Iterator[Any]:
 
 
 def of_script(path: str) -> str:
-    """What a script calls that has no effect in a loop of brim's, in words; empty where there is
-    nothing.
+    """Say in words which calls of a script have no effect in a loop of brim's.
+
+    Empty where there are none.
 
     Args:
         path: of a script; what cannot be read or compiled has nothing.

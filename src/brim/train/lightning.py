@@ -1,5 +1,6 @@
-"""A LightningModule with its data, seen as what a job trains; `brim.lightning.fit` and training
-files use it.
+"""A LightningModule with its data, seen as what a job trains.
+
+`brim.lightning.fit` and training files use it.
 
 Lightning itself is not imported: brim calls a module's steps, optimizer and data hooks as a Trainer
 does. It refuses unsupported hooks by name, so that none is silently ignored.
@@ -47,7 +48,7 @@ _OF_OTHER_WORK = (
 
 
 def is_lightning(thing: object) -> bool:
-    """Whether this is a LightningModule or a LightningDataModule."""
+    """Return whether this is a LightningModule or a LightningDataModule."""
     return any(_is_of_lightning(kind) for kind in type(thing).__mro__)
 
 
@@ -57,7 +58,7 @@ def _is_of_lightning(kind: type) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """What `Trainer.fit` would train.
+    """The parts that `Trainer.fit` would train.
 
     Attributes:
         module: the LightningModule.
@@ -78,12 +79,13 @@ class Fitting:
         return [each for each in (self.module, self.datamodule) if each is not None]
 
     def optimizer(self) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-        """What `configure_optimizers` gives, and its schedule by the keywords of `brim.join`."""
+        """Return what `configure_optimizers` gives, and its schedule as keywords of `brim.join`."""
         return _optimizer_of(self.module.configure_optimizers())
 
     def metrics(self) -> dict[str, Metric]:
-        """One for each value that `validation_step` logs:
-        it is tried with the first two samples.
+        """Return a metric for each value that `validation_step` logs.
+
+        The first two samples show which it logs.
         """
         if self.val is None or not _has_own(self.module, "validation_step"):
             return {}
@@ -93,8 +95,9 @@ class Fitting:
             return {name: _Logged(name) for name in self.forward(tried, batch)}
 
     def forward(self, module: Any, inputs: Mapping[str, Any]) -> Any:
-        """The loss of `training_step`, or what `validation_step` logs where the module is in eval
-        mode.
+        """Return the loss of `training_step`.
+
+        In eval mode, return what `validation_step` logs.
 
         Args:
             module: this one, or a copy of it.
@@ -106,7 +109,7 @@ class Fitting:
         return _train(module, inputs["batch"], self.trainer.batch_index)
 
     def predict(self, module: Any, inputs: Mapping[str, Any]) -> Any:
-        """What `predict_step` gives for a batch."""
+        """Return what `predict_step` gives for a batch."""
         return _call(module.predict_step, inputs["batch"], 0)
 
     def train_by(self, job: Job, metrics: Mapping[str, Metric], epochs: int | None = None) -> None:
@@ -142,8 +145,9 @@ def fitting_of(
     val: Any = None,
     epochs: int | None = None,
 ) -> Fitting:
-    """Take a module and its data as `Trainer.fit` does, up to the point where it would go to a
-    device.
+    """Take a module and its data as `Trainer.fit` does.
+
+    It stops at the point where it would go to a device.
 
     Args:
         module: a LightningModule with automatic optimization.
@@ -208,17 +212,20 @@ class LightningFile(ModuleType):
         return self.fitting.module
 
     def dataset(self, split: str) -> DataLoader[Any] | None:
-        """Of the module, its datamodule or the file; `test` is the validation split."""
+        """Return the DataLoader of the module, its datamodule or the file.
+
+        `test` is the validation split.
+        """
         if split in ("train", "test"):
             return self.fitting.train if split == "train" else self.fitting.val
         return _loader(f"dataset({split!r})", self._file.dataset(split), [])
 
     def loss(self, output: Tensor, target: None) -> Tensor:
-        """That of `training_step`."""
+        """Return the loss of `training_step`."""
         return output
 
     def optimizer(self, model: Any) -> tuple[Any, ...]:
-        """That of `configure_optimizers`, with its scheduler."""
+        """Return what `configure_optimizers` gives, with its scheduler."""
         made, schedule = self.fitting.optimizer()
         if not schedule:
             return (made,)
@@ -227,7 +234,7 @@ class LightningFile(ModuleType):
         return made, scheduler, schedule["monitor" if is_plateau else "scheduler_interval"]
 
     def metrics(self) -> dict[str, Metric]:
-        """What `validation_step` logs."""
+        """Return the metrics that `validation_step` logs."""
         return self.fitting.metrics()
 
 
@@ -294,7 +301,7 @@ class _Whole:
 
 
 def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-    """What `configure_optimizers` gave, as `brim.join` takes it.
+    """Turn what `configure_optimizers` gave into what `brim.join` takes.
 
     Raises:
         SpecError: several optimizers, or words that brim does not know.
@@ -331,8 +338,9 @@ def _optimizer_of(configured: Any) -> tuple[torch.optim.Optimizer, dict[str, Any
 
 
 def _schedule_of(configured: Any, monitor: str | None) -> dict[str, Any]:
-    """A scheduler, or Lightning's description of one;
-    it steps with every epoch where nobody says.
+    """Return a scheduler, or Lightning's description of one, as keywords.
+
+    It steps with every epoch by default.
     """
     if configured is None:
         return {}
@@ -381,7 +389,10 @@ def _train(module: Any, batch: Any, index: int) -> Tensor:
 
 
 def _validate(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[float, int]]:
-    """What `validation_step` logs of a batch, and of how many samples each value is the mean."""
+    """Return what `validation_step` logs of a batch.
+
+    Each value comes with the number of samples of which it is the mean.
+    """
     with _listening(module) as heard:
         _call(module.validation_step, inputs["batch"], 0)
     samples = _size_of(inputs["batch"]) or 1
@@ -411,7 +422,9 @@ def _size_of(batch: Any) -> int | None:
 
 @contextlib.contextmanager
 def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
-    """What a module logs meanwhile; its torchmetrics objects forget this batch afterwards.
+    """Yield what a module logs meanwhile.
+
+    Its torchmetrics objects forget this batch afterwards.
 
     They would add up the batches that this worker had, which nobody carries to the others.
     """
@@ -467,7 +480,7 @@ class _Logged:
 
 
 class _Trainer:
-    """What a module may ask of its trainer."""
+    """The trainer's attributes that a module may ask for."""
 
     logger = None
     loggers: tuple[()] = ()
@@ -496,7 +509,10 @@ class _Trainer:
 
     @property
     def batch_index(self) -> int:
-        """Of the step at hand within its epoch: all of its micro-batches have the same."""
+        """Number of the present step within its epoch.
+
+        All micro-batches of a step have the same.
+        """
         return self.global_step % self.num_training_batches
 
     @property

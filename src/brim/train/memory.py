@@ -1,5 +1,6 @@
-"""A worker's memory: what it keeps once it has it, what it gives back, and what it makes its own
-before it counts.
+"""The memory of a worker.
+
+What it reuses, what it gives back, and what it makes its own at the start.
 
 A fork shares its template's pages until it writes to them, and memory that goes back to the kernel
 comes again a page at a time. Either costs a page fault: microseconds per 4 KiB, paid by whoever
@@ -28,8 +29,9 @@ _POPULATE_READ, _POPULATE_WRITE = 22, 23  # of madvise, since Linux 5.14
 
 
 def keep_what_is_freed() -> None:
-    """Ask the allocator (glibc) to reuse what tensors free, instead of giving it back to the
-    kernel.
+    """Ask the allocator (glibc) to reuse what tensors free.
+
+    It gives nothing back to the kernel then.
 
     A step frees and allocates the same gradients over and over: the page faults would be a third of
     a small backward pass.
@@ -49,8 +51,9 @@ def give_back(*, all_but: int = _KEPT_BYTES) -> None:
 
 
 def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
-    """Write these values to their own places, where they are few: pages that were a template's
-    become ours.
+    """Write these values to their own places, where they are few.
+
+    Pages that a template shares become the worker's own.
     """
     on_host = [t.detach() for t in tensors if t.device.type == "cpu" and t.layout is torch.strided]
     if sum(tensor.nbytes for tensor in on_host) > most:
@@ -61,8 +64,9 @@ def make_own(tensors: Iterable[Tensor], *, most: int = READY_BYTES) -> None:
 
 
 def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
-    """Have the beginning of a mapping in this process's page tables, as if all of it had been
-    written to.
+    """Put the beginning of a mapping into this process's page tables.
+
+    They are as if all of it had been written to.
     """
     size = min(len(memory), most) // mmap.PAGESIZE * mmap.PAGESIZE
     if size:
@@ -71,8 +75,9 @@ def have_ready(memory: mmap.mmap, *, most: int = READY_BYTES) -> None:
 
 
 def have_mapped(memory: mmap.mmap, file: int, within: range) -> None:
-    """Have a part of a mapped file in this process's page tables, as far as the file has pages:
-    holes stay holes.
+    """Put a part of a mapped file into this process's page tables.
+
+    Only pages that the file has: holes stay holes.
 
     For each GiB that takes a tenth of a second; its pages one by one, as they are used, take some
     thirty times as long.
@@ -97,13 +102,16 @@ def _pages_of(file: int) -> Iterator[tuple[int, int]]:
 
 
 class _Mallinfo(ctypes.Structure):
-    """What glibc's mallinfo2 gives; the ninth number is what nobody uses."""
+    """The result of glibc's mallinfo2; the ninth number is what nobody uses."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in (*"abcdefgh", "free", "behind")]
 
 
 def _free_bytes() -> int:
-    """What the allocator holds and nobody uses; 0 where it does not say."""
+    """Return the bytes that the allocator holds and nobody uses.
+
+    0 where it does not say.
+    """
     mallinfo = _of_glibc("mallinfo2")
     if mallinfo is None:
         return 0

@@ -37,8 +37,9 @@ class Metric(Protocol):
     """A metric is any object with these two methods."""
 
     def observe(self, output: Tensor, target: Tensor) -> bytes:
-        """Return the partial state of one chunk, from the model's output [B, ...] and the target
-        [B, ...].
+        """Return the partial state of one chunk.
+
+        The model's output is [B, ...], the target [B, ...].
         """
         ...
 
@@ -62,15 +63,17 @@ def auc() -> Metric:
 
 
 def log_loss() -> Metric:
-    """Mean cross-entropy in nats: of logits [B] against 0 or 1, or of logits [B, classes] against
-    classes.
+    """Mean cross-entropy in nats.
+
+    Of logits [B] against 0 or 1, or of logits [B, classes] against classes.
     """
     return _Mean(_cross_entropy, classes=True)
 
 
 def accuracy() -> Metric:
-    """Share of correct predictions: logits [B] (above 0 means 1), or logits [B, classes] (the
-    largest wins).
+    """Share of correct predictions.
+
+    Logits [B] (above 0 means 1), or logits [B, classes] (the largest wins).
     """
     return _Mean(_right, classes=True)
 

@@ -1,5 +1,6 @@
-"""How a step's gradients become an update: clipping, loss scaling, optimizers, and schedulers of
-the learning rate.
+"""The way from a step's gradients to its update.
+
+Clipping, loss scaling, optimizers, and schedulers of the learning rate.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ class Optimization:
         return self._weights[key]
 
     def begin(self) -> None:
-        """Begin a step: learning rates may have been changed since the last one, and stay until
-        its end.
+        """Begin a step.
+
+        Learning rates may have been changed since the last one, and stay until its end.
         """
         self._rates = None
         self._before = [
@@ -129,8 +131,9 @@ class Optimization:
             parameter.requires_grad_(was_trained)
 
     def check_rates(self) -> None:
-        """Check that nobody changed a learning rate, or what is trained, since the first
-        micro-batch of this step.
+        """Check that nobody changed what belongs to the step.
+
+        Learning rates, and what is trained, stay as they were at its first micro-batch.
 
         Raises:
             SpecError: a loop counts micro-batches, of which workers have different numbers.
@@ -163,8 +166,9 @@ class Optimization:
             )
 
     def learning_rate(self) -> float | list[float] | None:
-        """That of the step at hand: one number where all parameter groups have the same, else that
-        of each.
+        """Return the learning rate of the present step.
+
+        It is one number where all parameter groups have the same, else one for each.
 
         None where the optimizers know of no such thing.
         """
@@ -209,8 +213,9 @@ class Optimization:
         clip_grads_with_norm_([*own, *owned], self.clip_norm, norm)
 
     def step(self) -> None:
-        """Update the parameters from their gradients, then step the schedulers that step with every
-        step.
+        """Update the parameters from their gradients.
+
+        Then step the schedulers that step with every step.
         """
         self._is_stepping = True
         try:
@@ -348,8 +353,9 @@ def _plain(value: Any) -> Any:
 
 
 def _keep_types(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put back the types of an optimizer's state: torch casts what it loads to the type of the
-    parameter.
+    """Put back the types of an optimizer's state.
+
+    Torch casts what it loads to the type of the parameter.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parts in state["state"].items():

@@ -1,5 +1,6 @@
-"""How long the owners of a host's rows take in each step, and what part of the next one each gets:
-who is slower, less.
+"""Paces of the workers that own a host's rows.
+
+A slower owner gets a smaller part of the next step's rows.
 
 All must cut a step at the same ids. So each writes how long it took between the barriers `summed`
 and `commit`, and all read it between `blocks` and `summed` of the next step, when nobody writes.

@@ -48,8 +48,9 @@ def param(name: str, default: T) -> T:
 
 
 def check_all_used() -> None:
-    """Fail on a `--set` name that the file never asked for: a mistyped name must not pass in
-    silence.
+    """Fail on a `--set` name that the file never asked for.
+
+    A mistyped name must not pass in silence.
     """
     for name in sorted(_given().keys() - _asked):
         hint = (

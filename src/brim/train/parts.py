@@ -1,5 +1,6 @@
-"""The results of an inference job, step by step: files that are whole or absent, under `parts/` of
-the run.
+"""Results of an inference job, step by step.
+
+They are files that are whole or absent, under `parts/` of the run.
 
 A step's file is written before the step is committed, and holds the results of its chunks in their
 order. So the files from the first on, as far as there is no gap, are all the state that such a job
@@ -28,7 +29,7 @@ class _Step(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Parts:
-    """How far an inference job is, as its members agree on it.
+    """The progress of an inference job, on which its members agree.
 
     Args:
         directory: of the files.
@@ -53,8 +54,9 @@ class Parts:
         self.committed = tree["committed"]
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
-        """Count the files that are there; the directory, where there are any, and what is wrong
-        with one.
+        """Count the files that are there.
+
+        Return their directory, if there are any, and what is wrong with one.
 
         Raises:
             SpecError: they are of other data.
@@ -70,16 +72,19 @@ class Parts:
         return str(self._directory) if self.committed else "", problems
 
     def catch_up(self, recorded: int) -> None:
-        """Nobody else changes the state of this worker."""
+        """Do nothing: nobody else changes the state of this worker."""
 
     def now(self) -> None:
-        """Nothing is left to be written: every committed step is."""
+        """Do nothing: every committed step is written."""
 
     def leave(self) -> None:
-        """As `now`."""
+        """Do nothing, as `now`."""
 
     def permit(self, answer: Publish) -> None:
-        """Nothing here needs a permission: whoever writes a step's file writes the same."""
+        """Do nothing: no permission is needed.
+
+        Whoever writes a step's file writes the same.
+        """
 
     def keep(self, step: int, chunks: list[bytes]) -> None:
         """Write the results of a step that is about to be committed.

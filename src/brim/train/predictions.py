@@ -1,6 +1,4 @@
-"""Outputs of a model as columns, and the file that holds one row of them for every row of the
-input.
-"""
+"""Outputs of a model as columns, and the file with one row of them for every input row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what a training file's functions return of the right kind?
+"""Checks of what a training file's functions return.
 
 If not, that is said in four parts, before training.
 
@@ -32,7 +32,7 @@ _FUNCTIONS = {
 
 
 class _Kind(NamedTuple):
-    """Something that people return where a dataset is needed, and what to return instead."""
+    """A type that people return where a dataset is needed, and what to return instead."""
 
     is_it: Callable[[Any], bool]
     got: Callable[[Any], str]
@@ -49,7 +49,7 @@ def _is_pair_of_arrays(thing: Any) -> bool:
 
 
 def _is_a(module: str, *names: str) -> Callable[[Any], bool]:
-    """Whether something is of a class of a package that need not be installed."""
+    """Return a test for a class of a package that need not be installed."""
 
     def is_it(thing: Any) -> bool:
         return any(
@@ -125,8 +125,9 @@ _KINDS = (
 
 
 def check_functions(module: ModuleType, path: str) -> None:
-    """Check that a training file, run, has its functions: it may have got them by `from other
-    import *`.
+    """Check that a training file, run, has its functions.
+
+    They may come by `from other import *`.
 
     Raises:
         SpecError: it lacks one, or has something else by its name.
@@ -164,7 +165,7 @@ def check_dataset(dataset: Any, split: str) -> None:
 
 
 def _check_sample(sample: Any, field: str) -> None:
-    """What torch cannot collate, or collates into what no model takes."""
+    """Refuse a sample that torch cannot collate, or collates into what no model takes."""
     if isinstance(sample, Mapping):
         return  # what a model does not take of it may be anything
     need = "a pair (inputs, target) of tensors, arrays or numbers"

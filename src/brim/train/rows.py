@@ -126,8 +126,9 @@ def _sum(
     count: int,
     start: int,
 ) -> Tensor:
-    """The sum of the values of blocks, each given by its first micro-batch, at their places among
-    `count` rows.
+    """Sum the values of blocks at their places among `count` rows.
+
+    Each block is given by its first micro-batch.
     """
     sums: dict[int, Tensor] = {}
     for left, right in additions:
@@ -171,8 +172,9 @@ def joined(slices: Sequence[Rows]) -> Rows:
 
 
 class RowSums:
-    """Adds up the rows of one worker's micro-batches, as `accumulate.Accumulator` adds up what is
-    dense.
+    """Sums of the rows of one worker's micro-batches.
+
+    `accumulate.Accumulator` does the same for what is dense.
 
     Args:
         parts: micro-batches of a step.

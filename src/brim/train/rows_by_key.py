@@ -105,8 +105,9 @@ class RowsByKey:
         return keys[is_in], places[is_in]
 
     def _is_in(self, keys: _Words, changed: _Words, since: int) -> NDArray[np.bool_]:
-        """Whether rows that changed in these steps are there at the boundary, and were written
-        since a step.
+        """Return whether rows are there at the boundary, and were written since a step.
+
+        `changed` has the last step that wrote each.
         """
         oldest = np.array(self.oldest or (0,))
         ranges = keys >> (63 - (len(oldest).bit_length() - 1))

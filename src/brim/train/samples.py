@@ -10,8 +10,9 @@ from torch import Tensor
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
-    """Inputs and target of a collated sample: of a pair its two parts, of anything else all of it
-    and None.
+    """Inputs and target of a collated sample.
+
+    Of a pair its two parts, of anything else all of it and None.
 
     >>> pair_of(["images", "labels"])
     ('images', 'labels')

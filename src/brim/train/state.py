@@ -85,8 +85,9 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Cancelled) -> None:
-    """Give the state to a newcomer, straight from the tensors' memory; raises as `wire.peer.swap`
-    does.
+    """Give the state to a newcomer, straight from the tensors' memory.
+
+    Raises as `wire.peer.swap` does.
     """
     skeleton, tensors = flatten(tree)
     tensors = [_on_host(tensor) for tensor in tensors]
@@ -122,8 +123,9 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
 
 
 def _room_for(specs: Any) -> list[Tensor]:
-    """Tensors of these names of types and shapes;
-    raises one of `_NO_STATE` where nobody has such.
+    """Tensors of these names of types and shapes.
+
+    Raises one of `_NO_STATE` where nobody has such.
     """
     known = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
     size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in known)
@@ -136,8 +138,9 @@ def _room_for(specs: Any) -> list[Tensor]:
 
 
 def weights_sha256(model: nn.Module) -> str:
-    """Return the digest of a network: sha256 over names, dtypes, shapes and bytes of its state,
-    sorted by name.
+    """Return the digest of a network.
+
+    Sha256 over names, dtypes, shapes and bytes of its state, sorted by name.
     """
     digest = hashlib.sha256()
     for name, part in sorted(model.state_dict().items()):

@@ -1,5 +1,6 @@
-"""Rows of a table to and from the bytes of a file: a safetensors file with keys, fields, and when
-each row changed.
+"""Rows of a table to and from the bytes of a file.
+
+A safetensors file with keys, fields, and when each row changed.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Chunk(NamedTuple):
     changed: Tensor
 
     def rows(self, start: int, stop: int) -> Chunk:
-        """Those of these places: views, not copies."""
+        """Return the rows of these places: views, not copies."""
         fields = {name: each[start:stop] for name, each in self.fields.items()}
         return Chunk(self.keys[start:stop], fields, self.changed[start:stop])
 
     def only(self, chosen: Tensor) -> Chunk:
-        """Those of which this is true; bool, [N]."""
+        """Return the rows where a mask is true (bool, [N])."""
         if bool(chosen.all()):
             return self
         return Chunk(
@@ -64,22 +65,29 @@ class RowTable(Protocol):
 
     @property
     def count(self) -> int:
-        """How many rows there are; rows that have gone may count for a while."""
+        """Return how many rows there are.
+
+        Rows that have gone may count for a while.
+        """
         ...
 
     @property
     def oldest(self) -> tuple[int, ...]:
-        """Of each range of keys the first step whose rows are there, as `StoredTable` has it."""
+        """Return the first step whose rows are there, for each range of keys.
+
+        As `StoredTable` has it.
+        """
         ...
 
     @property
     def row_bytes(self) -> int:
-        """What a row weighs in a file."""
+        """Return the bytes of a row in a file."""
         ...
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
-        """Every row, or those that steps after `since` wrote: up to so many at a time, by ascending
-        keys.
+        """Every row, or those that steps after `since` wrote.
+
+        Up to so many at a time, by ascending keys.
 
         Any thread may ask, while steps are made: rows that change meanwhile may be torn, newer, or
         not there.
@@ -91,8 +99,9 @@ class RowTable(Protocol):
         ...
 
     def follows(self, step: int) -> bool:
-        """Whether it is remembered which rows later steps wrote: nobody has to look through all of
-        them then.
+        """Return whether rows that later steps wrote are remembered.
+
+        If so, nobody has to look through all rows then.
         """
         ...
 
@@ -101,7 +110,7 @@ class RowTable(Protocol):
         ...
 
     def count_since(self, step: int) -> int:
-        """How many rows later steps wrote."""
+        """Return how many rows later steps wrote."""
         ...
 
     def put(self, chunk: Chunk) -> None:
@@ -110,8 +119,9 @@ class RowTable(Protocol):
 
 
 class NumberedRows:
-    """The table of an ordinary embedding: its keys are the numbers of its rows, and none is ever
-    removed.
+    """The table of an ordinary embedding.
+
+    Its keys are the numbers of its rows, and none is ever removed.
 
     Args:
         name: of the parameter.
@@ -198,7 +208,7 @@ class NumberedRows:
 
 
 def are_there(rows: Chunk, oldest: Sequence[int]) -> Tensor:
-    """Whether each row is still there, as a `StoredTable` says it: bool, [N]."""
+    """Return whether each row is still there, as a `StoredTable` says it: bool, [N]."""
     shift = _KEY_BITS - (len(oldest).bit_length() - 1)
     return rows.changed >= torch.tensor(oldest)[rows.keys >> shift]
 

@@ -1,5 +1,6 @@
-"""Parts of tables in storage: written from the rows that a checkpoint takes, and read back one file
-after the other.
+"""Parts of tables in storage.
+
+Written from the rows that a checkpoint takes, and read back one file after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from brim.train.table_file import (
 
 
 def rows_of_file(table: RowTable) -> int:
-    """How many rows of a table make a file."""
+    """Return how many rows of a table make a file."""
     return max(1, LARGEST // table.row_bytes)
 
 
@@ -102,8 +103,9 @@ def new_files(stored: StoredTable, chain: Sequence[Part]) -> list[PartFile]:
 
 @contextlib.contextmanager
 def given_up(store: Store) -> Iterator[list[PartFile]]:
-    """Remove the files of a list again where what is within fails; a store that is away takes no
-    orders.
+    """Remove the files of a list again where what is within fails.
+
+    A store that is away takes no orders.
     """
     files: list[PartFile] = []
     try:
@@ -152,8 +154,9 @@ def put_table(store: Store, stored: StoredTable, table: RowTable) -> None:
 
 
 def whole_of(store: Store, stored: StoredTable) -> NumberedRows:
-    """Read the table of an ordinary embedding into memory of its own;
-    raises as `read_table` does.
+    """Read the table of an ordinary embedding into memory of its own.
+
+    Raises as `read_table` does.
     """
     table: NumberedRows | None = None
     for rows in read_table(store, stored):
@@ -185,8 +188,9 @@ def latest(store: Store, stored: StoredTable, field: str) -> tuple[Tensor, Tenso
 
 
 def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
-    """Read the files of a table, base first: rows that are still there, which replace those of
-    files before.
+    """Read the files of a table, base first.
+
+    Rows that are still there, which replace those of files before.
 
     One file is at hand and one is being read.
 

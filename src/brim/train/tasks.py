@@ -1,4 +1,4 @@
-"""What can be done with a trained model: evaluate it, or predict with it.
+"""Tasks of a trained model: evaluate it, or predict with it.
 
 Made once, from the training file.
 """
@@ -107,8 +107,9 @@ class _OverChunks:
         return self.feed.samples
 
     def output(self, chunk: int, span: Span) -> tuple[Any, Any]:
-        """The model's output for one chunk, and its target; no chunk sees what another left in a
-        buffer.
+        """The model's output for one chunk, and its target.
+
+        No chunk sees what another left in a buffer.
         """
         with undisturbed(self.model):
             return next(

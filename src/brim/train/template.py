@@ -1,5 +1,6 @@
-"""The template: one process per agent that has imported torch and the user's file, and forks
-workers from it.
+"""The template: one process per agent that has imported torch and the user's file.
+
+It forks workers.
 
 Importing torch is most of a worker's start. The template pays it once, reads the data and builds
 the model once, and then forks a warm worker in milliseconds. It starts no thread and touches no
@@ -39,8 +40,9 @@ _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
 class Template:
-    """Forks workers on request of its agent, whose children they become: they live on where the
-    template dies.
+    """Forks workers on request of its agent, whose children they become.
+
+    They live on where the template dies.
 
     Args:
         control: socket to the agent. A request is a worker's name, with its link, memory, tables,
@@ -130,7 +132,7 @@ class Template:
     def _become_worker(
         self, worker: str, link: int, memory: int, tables: int, notice: int, log: int, stacks: int
     ) -> None:
-        """In the child; never returns."""
+        """Become a worker, in the child; never return."""
         status = 1
         try:
             die_with_adopter(self._agent)
@@ -221,7 +223,9 @@ def _fork_for_another_parent() -> int:
 
 
 def runs_python(command: Sequence[str]) -> bool:
-    """Whether a command is `python script.py …`, which a fork of this process can run as well.
+    """Return whether a command is `python script.py …`.
+
+    A fork of this process can run such a command as well.
 
     >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
     (True, False, False)

@@ -1,5 +1,6 @@
-"""A weight that is trained by rows: the gradients that it receives,
-and its place in its optimizer.
+"""A weight that is trained by rows.
+
+The gradients that it receives, and its place in its optimizer.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ class TrainedByRows:
         self._received[number] = [*self._received.pop(number, []), rows]
 
     def take_received(self) -> list[Rows]:
-        """Return the sum of each backward pass, in the order in which they ended,
-        and forget them.
-        """
+        """Return the sum of each backward pass, in the order of their ends, and forget them."""
         received = [total_of(each) for each in self._received.values()]
         self._received.clear()
         return received
@@ -106,7 +105,7 @@ class TrainedByRows:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Which optimizer of the job has the weight, and its number there."""
+        """Return the number of the optimizer that has the weight, and the weight's number there."""
         before = itertools.takewhile(lambda p: p is not self.weight, self._place.parameters)
         return self._number, len(list(before))
 

@@ -1,5 +1,6 @@
-"""Level 1: a file with the functions `model`, `dataset`, `loss`, `optimizer` and, if wanted,
-`metrics`.
+"""Level 1: a training file with the functions `model`, `dataset`, `loss` and `optimizer`.
+
+`metrics` and others are optional.
 
 A LightningModule has most of these itself: a file whose `model()` gives one needs no more than its
 data.
@@ -84,8 +85,9 @@ def functions_of(file: ModuleType, spec: JobSpec) -> ModuleType:
 
 
 def call(function: Callable[[], Any]) -> Any:
-    """Call the user's code; what it raises becomes a UserCodeError with its traceback, errors of
-    ours pass.
+    """Call the user's code.
+
+    What it raises becomes a UserCodeError with its traceback, errors of ours pass.
     """
     try:
         return function()
@@ -114,8 +116,9 @@ class Prepared:
 
 
 def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
-    """Call the functions of a training file, the dataset's first: a wrong column fails before a
-    wrong model.
+    """Call the functions of a training file, the dataset's first.
+
+    A wrong column fails before a wrong model.
 
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
@@ -167,7 +170,7 @@ def _check_measured(field: str, metric: str, metrics: Mapping[str, Metric]) -> N
 
 
 def forward_of(module: ModuleType) -> Forward | None:
-    """How the file gives inputs to its model, where it says so: `forward(model, inputs)`."""
+    """Return the file's `forward(model, inputs)`, if it has one."""
     return getattr(module, "forward", None)
 
 
@@ -188,8 +191,10 @@ def check_split(module: ModuleType, split: str) -> None:
 
 
 def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | None]:
-    """`optimizer`, `(optimizer, scheduler)` or `(optimizer, scheduler, "step" or "epoch")`, and
-    what to monitor.
+    """Split what `optimizer` returned.
+
+    Either the optimizer, or `(optimizer, scheduler)`, or `(optimizer, scheduler, "step" or
+    "epoch")`; and what to monitor.
 
     ReduceLROnPlateau steps with every epoch: what stands behind it is the metric that it looks at.
     """
@@ -211,7 +216,7 @@ def _parts_of(made: Any) -> tuple[torch.optim.Optimizer, Any, str | None, str | 
 
 
 def device_of(spec: JobSpec) -> torch.device:
-    """Where workers of this job compute."""
+    """Return the device on which workers of this job compute."""
     if spec.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if spec.device == "cuda" and not torch.cuda.is_available():
@@ -294,7 +299,7 @@ def _feed(prepared: Prepared, spec: JobSpec, *, loaders: int | None = 0) -> Feed
 
 
 def _batch_size(prepared: Prepared, spec: JobSpec) -> int | None:
-    """That of the spec, else what a DataLoader says, else the usual."""
+    """Return the batch size of the spec, else that of a DataLoader, else the usual."""
     usual = None if isinstance(prepared.train, DataLoader) else GLOBAL_BATCH_SIZE
     return spec.global_batch_size or usual
 
@@ -358,8 +363,9 @@ def _samples(dataset: Any, size: int, model: nn.Module) -> tuple[Any, Any]:
 
 
 def _try_a_single_sample(prepared: Prepared, model: nn.Module, spec: JobSpec) -> None:
-    """Where a micro-batch of the last step has one sample, what cannot take one would fail only
-    there.
+    """Try a micro-batch of one sample where the last step has one.
+
+    A model that cannot take it would fail only there.
     """
     feed = _feed(prepared, spec)
     schedule = Schedule(samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=1)
@@ -391,8 +397,9 @@ def _too_few_for_batch_norm(schedule: Schedule, parts: int) -> SpecError:
 
 
 def _try_metrics(prepared: Prepared, model: nn.Module) -> None:
-    """Measure a few samples: a metric that does not fit the model would fail only after
-    an epoch.
+    """Measure a few samples.
+
+    A metric that does not fit the model would fail only after an epoch.
     """
     if prepared.test is None or not prepared.metrics or not size_of(prepared.test):
         return

@@ -1,4 +1,7 @@
-"""What the template does once so that no worker has to: imports, the user's file, first times."""
+"""Warm-up: the template's work that no worker has to do again.
+
+Imports, the user's file, first times.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 @contextlib.contextmanager
 def gpus_untouched() -> Iterator[None]:
-    """Have torch count GPUs without CUDA meanwhile: where CUDA was asked, no fork can use it."""
+    """Have torch count GPUs without CUDA meanwhile.
+
+    Where CUDA was asked, no fork can use it.
+    """
     before = os.environ.get(_BY_NVML)
     os.environ[_BY_NVML] = "1"
     try:
@@ -36,8 +42,9 @@ def gpus_untouched() -> Iterator[None]:
 
 
 def import_torch() -> None:
-    """Load what torch loads lazily: the first optimizer of a process imports a second's worth of
-    modules.
+    """Load what torch loads lazily.
+
+    The first optimizer of a process imports a second's worth of modules.
 
     One thread: a fork of a process whose OpenMP has started more waits for ever for those that it
     does not have. A worker sets its own number once it is born.
@@ -50,8 +57,9 @@ def import_torch() -> None:
 
 
 def prepare_file(spec: JobSpec) -> Prepared | Task | None:
-    """Run the training file and, where it is to be trained, one micro-batch through a copy of its
-    model.
+    """Run the training file.
+
+    Where it is to be trained, put one micro-batch through a copy of its model.
 
     A file that says `preload = False` is only imported: then every worker calls its functions for
     itself.
@@ -76,7 +84,7 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | None:
 
 
 def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
-    """What every worker of a job needs of the training file.
+    """Prepare what every worker of a job needs of the training file.
 
     Raises:
         SpecError, UserCodeError: the file, its data or a checkpoint will not do.
@@ -86,16 +94,18 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
 
 
 def forking_is_safe() -> bool:
-    """Whether a fork finds nothing in here that it cannot use: no GPU, no thread, none of OpenMP's
-    either.
+    """Return whether a fork of this process can work.
+
+    It cannot with a GPU, or a thread, also one of OpenMP's.
     """
     initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return not initialised and threading.active_count() == 1 and torch.get_num_threads() == 1
 
 
 def forks_can_use_gpus() -> bool:
-    """Whether a fork of this process can use the GPUs that there are;
-    one fork is made to find out.
+    """Return whether a fork of this process can use the host's GPUs.
+
+    One fork is made to find out.
     """
     pid = os.fork()
     if pid == 0:

@@ -1,5 +1,6 @@
-"""A trained model from a checkpoint: the training file makes the network, the checkpoint has its
-weights.
+"""A trained model from a checkpoint.
+
+The training file makes the network, the checkpoint has its weights.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from brim.train.training_file import call, device_of, functions_of, load
 
 
 def model_of(spec: JobSpec) -> nn.Module:
-    """As `trained_model`, in a process that has other things to do: chance, variables and import
-    path stay as they are.
+    """Return the model as `trained_model` does, in a process with other work.
+
+    Chance, variables and import path stay as they are.
 
     Raises: as `trained_model`.
     """

@@ -63,8 +63,9 @@ def run_script(command: Sequence[str], context: WorkerContext) -> int:
 
 
 def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
-    """Run to the end; report a failure that no restart will mend, and die of one that a restart
-    will.
+    """Run to the end.
+
+    Report a failure that no restart will mend, and die of one that a restart will.
     """
     keep_what_is_freed()
     try:

@@ -1,5 +1,6 @@
-"""Writes checkpoints behind the training loop's back: one at a time, official once the master
-permits it.
+"""Writes checkpoints behind the training loop's back.
+
+One at a time, official once the master permits it.
 
 A draft is stored first. Then the master is asked, and it answers once it has every commit that led
 there: so no checkpoint is ahead of the records, whoever dies in between. Only then the draft

@@ -1,3 +1,4 @@
-"""Asynchronous training on one host: workers apply whole batches in turns, each computed on a
-slightly older state.
+"""Asynchronous training on one host.
+
+Workers apply whole batches in turns, each computed on a slightly older state.
 """

@@ -1,5 +1,6 @@
-"""Which batches of an epoch have been applied: a part of the state, since their order is not that
-of the data.
+"""The batches of an epoch that have been applied.
+
+They are a part of the state, since their order is not that of the data.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class AppliedBatches:
         self._marks = torch.zeros(0, dtype=torch.uint8)
 
     def begin(self, batches: int) -> None:
-        """Have an epoch of so many batches, if it is not under way already."""
+        """Begin an epoch of so many batches, if it is not under way already."""
         if not len(self._marks):
             self._marks = torch.zeros(batches, dtype=torch.uint8)
 

@@ -1,5 +1,6 @@
-"""The state of the last commit, in memory that all workers of a host share, so that whoever dies
-leaves it whole.
+"""The state of the last commit, in memory that all workers of a host share.
+
+A worker that dies leaves it whole.
 
 It has two slots. A turn writes the one that does not hold the last commit; the commit itself is the
 hub's. So there is always a whole image of the state that counts, and where the turn did not count,
@@ -65,8 +66,9 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self, *, patience: float) -> Iterator[None]:
-        """Be the only process that changes what is shared; the kernel frees the lock of one that
-        dies.
+        """Be the only process that changes what is shared.
+
+        The kernel frees the lock of one that dies.
 
         Args:
             patience: seconds to wait for another.
@@ -91,13 +93,16 @@ class Home:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     def begin(self, tree: Any, step: int) -> None:
-        """Have this state and no other. Nobody else may use this memory meanwhile."""
+        """Store this state and no other.
+
+        Nobody else may use this memory meanwhile.
+        """
         for slot in range(2):
             self._head(slot)[_STEP] = 0
         self._write(0, tree, step)
 
     def store(self, tree: Any, step: int) -> None:
-        """Have this state beside that of the step before it."""
+        """Store this state beside that of the step before it."""
         self._write(1 if int(self._head(0)[_STEP]) == step else 0, tree, step)
 
     def load(self, step: int) -> Any:
@@ -106,8 +111,9 @@ class Home:
         return unflatten(skeleton, [each.clone() for each in tensors])
 
     def view(self, step: int) -> tuple[Any, list[Tensor]]:
-        """Return the state after so many steps as `flatten` gives it, with the tensors of this
-        memory.
+        """Return the state after so many steps as `flatten` gives it.
+
+        Its tensors are views of this memory.
 
         Raises:
             InternalError: it is not here.
@@ -143,8 +149,9 @@ class Home:
         head[_STEP] = step + 1  # last
 
     def _make_room(self, head: Tensor, size: int) -> None:
-        """Give a slot a new place behind all others:
-        that of the last commit must stay where it is.
+        """Give a slot a new place behind all others.
+
+        The place of the last commit must stay as it is.
         """
         capacity = -(-(size + size // 4) // _PAGE) * _PAGE
         offset = os.fstat(self._file).st_size

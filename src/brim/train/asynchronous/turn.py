@@ -1,6 +1,4 @@
-"""A worker's part in turns: the state that it takes from the shared memory, changes, and leaves
-there.
-"""
+"""A worker's turn: it takes the state from the shared memory, changes it, and puts it back."""
 
 from __future__ import annotations
 
@@ -91,15 +89,16 @@ class Asynchrony:
             yield
 
     def refresh(self, step: int) -> None:
-        """Have the state after so many steps, which others may have made."""
+        """Take the state after so many steps, which others may have made."""
         if self._state.committed != step and not self._copy(step):
             self._state.put(self._home.load(step))
             self._state.keep_put()
 
     @torch.no_grad()
     def _copy(self, step: int) -> bool:
-        """Copy tensors in place, where nothing else differs: quicker than to put the state; whether
-        that was so.
+        """Copy tensors in place where nothing else differs, and return whether that was so.
+
+        It is quicker than to put the whole state.
         """
         there, theirs = self._home.view(step)
         here, own = flatten(self._state.get())
@@ -124,8 +123,9 @@ class Asynchrony:
         self.refresh(self._home.newest)
 
     def catch_up(self, step: int) -> None:
-        """Have the state of the last commit, and let nobody finish a turn of a round
-        that is over.
+        """Take the state of the last commit.
+
+        No worker can finish a turn of a round that is over.
         """
         if not self._is_settled:
             return
@@ -153,14 +153,17 @@ class Asynchrony:
 
 
 def _is_like(here: Mapping[str, Any], there: Mapping[str, Any]) -> bool:
-    """Whether two states, without their tensors, are those of different steps and else the same."""
+    """Return whether two states differ in their number of steps, and in tensors, alone."""
     return here.keys() == there.keys() and all(
         here[name] == there[name] for name in here if name != "committed"
     )
 
 
 def _by_hand(tree: Mapping[str, Any]) -> Digests:
-    """What of a state scripts change by hand: rates and the like, and what they registered."""
+    """Return digests of the values that scripts change by hand.
+
+    Rates, registered states and the like.
+    """
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
     registered = {name: each for name, each in tree["registered"].items() if name != APPLIED}
     return digests_of(

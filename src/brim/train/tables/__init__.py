@@ -1,3 +1,4 @@
-"""Tables of embeddings that are trained by rows:
-where their rows lie, and how a step changes them.
+"""Tables of embeddings that are trained by rows.
+
+Where their rows lie, and how a step changes them.
 """

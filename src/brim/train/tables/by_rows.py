@@ -64,7 +64,7 @@ _STATES: dict[type, Callable[[Mapping[str, Any]], dict[str, float]]] = {
 
 
 class Place(NamedTuple):
-    """Where an optimizer has a parameter.
+    """The place of a parameter in an optimizer.
 
     Its group is looked up each time: loading a state makes new ones.
     """
@@ -91,15 +91,14 @@ def places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter)
 
 
 def states_of_row(place: Place) -> dict[str, float]:
-    """Return what an optimizer keeps of each row, by name, and what that is before a row's first
-    step.
-    """
+    """Return the values that an optimizer keeps of each row, by name, before a row's first step."""
     return _STATES[type(place.optimizer)](place.group)
 
 
 def moves_others(place: Place, *, lazily: bool = False) -> str:
-    """Say why an optimizer does more than move the rows that have a gradient; empty where it does
-    not.
+    """Say why an optimizer does more than move the rows that have a gradient.
+
+    Empty where it does not.
 
     Args:
         place: of a parameter in it.
@@ -155,8 +154,9 @@ class RowOptimizer:
         }
 
     def show(self, states: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Let the optimizer's own state be these tensors, where it is kept by row; return what it
-        was.
+        """Let the optimizer's own state be these tensors, where it is kept by row.
+
+        Return what it was.
         """
         before = dict(self._own)
         if states:
@@ -164,8 +164,9 @@ class RowOptimizer:
         return before
 
     def step(self, rows: Mapping[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
-        """Compute a step on some rows; what the optimizer keeps of the whole parameter changes with
-        `settle`.
+        """Compute a step on some rows.
+
+        What the optimizer keeps of the whole parameter changes with `settle`.
 
         Args:
             rows: the weight and what the optimizer keeps, [N, D] each.

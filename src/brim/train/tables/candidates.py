@@ -18,7 +18,7 @@ MOST = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
 
 
 class Counted(NamedTuple):
-    """What a step does to the candidates.
+    """The effect of a step on the candidates.
 
     Args:
         admitted: of each key that was looked at, whether it is to have a row; shape [N].
@@ -104,7 +104,7 @@ class Candidates:
         self.index.insert(counted.new, places)
 
     def clear(self, partitions: range) -> None:
-        """Have no candidates in some partitions."""
+        """Remove the candidates of some partitions."""
         self.index.clear(partitions)
         self._full[partitions.start : partitions.stop] = 0
         self._begun[partitions.start : partitions.stop] = 0
@@ -143,17 +143,16 @@ class Candidates:
         full[full > step] = 0
 
     def items(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the candidates after so many steps, ascending, their counts, and the steps that
-        counted them last.
+        """Return the candidates after so many steps, ascending.
+
+        With them their counts, and the steps that counted them last.
         """
         keys, places = self.index.items()
         stays = self.changed[places] > self.begun(step)[self.index.partitions_of(keys)]
         return keys[stays], self.counts[places[stays]], self.changed[places[stays]]
 
     def begun(self, step: int) -> Tensor:
-        """Return of each partition, after so many steps, the last of them whose candidates are
-        gone.
-        """
+        """Return of each partition the last step whose candidates are gone, after so many steps."""
         return torch.where((self._full > 0) & (self._full <= step), self._full, self._begun)
 
 

@@ -1,4 +1,4 @@
-"""How much memory a table takes when it is full, and whether this host has it."""
+"""The memory of a table that is full, and the check that this host has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a table takes when it is full.
+    """The memory that a table takes when it is full.
 
     Args:
         dim: columns of a row.
@@ -63,8 +63,9 @@ def available_bytes() -> int | None:
 
 
 def check_whole(name: str, size_bytes: int, available: int | None) -> None:
-    """Check that an ordinary embedding fits into memory once more: while a job begins, a worker has
-    its own, too.
+    """Check that an ordinary embedding fits into memory once more.
+
+    While a job begins, a worker has its own, too.
 
     Args:
         name: of its parameter.

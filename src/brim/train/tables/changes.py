@@ -1,5 +1,6 @@
-"""Which rows of a table the steps since some moment wrote, as a worker that makes them all knows
-it.
+"""The rows of a table that the steps since some moment wrote.
+
+A worker that makes all steps knows them.
 
 A table says of each row which step wrote it last. Whoever asks that of all rows waits the longer
 the more there are; the worker that writes checkpoints takes what each step wrote from the step's
@@ -81,8 +82,9 @@ class Changes:
             self.forget()
 
     def since(self, step: int) -> _Keys | None:
-        """Return what the steps since have written, and maybe more: ascending, each once; None
-        where nobody knows.
+        """Return what the steps since have written, and maybe more: ascending, each once.
+
+        None where nobody knows.
         """
         if self._first is None or step < self._first:
             return None

@@ -1,4 +1,4 @@
-"""Where the row of a key lies: a hash table in memory that processes share.
+"""An index of keys: a hash table in shared memory that says where a key's row lies.
 
 The memory is cut into partitions by the keys' highest bits. Each has its own buckets, places and
 counter; so an owner writes to its partitions and asks nobody. A bucket has 8 keys, which is a cache
@@ -38,7 +38,7 @@ _SPREAD_BITS = 31  # of a key, which choose the bucket
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large an index is.
+    """The size of an index.
 
     Args:
         places: that each partition has.
@@ -50,8 +50,9 @@ class Shape:
 
     @classmethod
     def of(cls, limit: int, *, partitions: int = _FEWEST) -> Shape:
-        """Return the shape for so many keys: chance gives some partitions more keys than others,
-        and all have room.
+        """Return the shape for so many keys.
+
+        Chance gives some partitions more keys than others, and all have room.
 
         Args:
             limit: keys.
@@ -74,8 +75,9 @@ class Shape:
 
     @property
     def lines(self) -> int:
-        """Cache lines of a partition: its counter, buckets with their places, and the order of
-        places.
+        """Cache lines of a partition.
+
+        Its counter, buckets with their places, and the order of places.
         """
         return 1 + 2 * self.buckets + -(-self.places * 4 // _LINE)
 
@@ -113,8 +115,9 @@ class Index:
         return torch.from_numpy(places)
 
     def reserve(self, keys: Tensor) -> Tensor:
-        """Return the places that `insert` would give to new keys, -1 where a partition has none
-        left; write nothing.
+        """Return the places that `insert` would give to new keys, and write nothing.
+
+        -1 where a partition has none left.
         """
         parts, rank = _ranked(keys.numpy() >> self._shift)
         number = rank + self._parts[parts, 0]
@@ -179,8 +182,9 @@ class Index:
         self.mend(np.unique(keys.numpy() >> self._shift).tolist())
 
     def mend(self, partitions: Iterable[int]) -> None:
-        """Clear marks that nothing needs, and count what is taken: what a `remove` that was cut off
-        left to do.
+        """Clear marks that nothing needs, and count what is taken.
+
+        What a `remove` that was cut off left to do.
         """
         for part in partitions:
             first = part * self.shape.lines + 1
@@ -201,8 +205,9 @@ class Index:
             self._write(np.arange(part * size, (part + 1) * size), 0)
 
     def _count(self, part: int) -> None:
-        """Write the order of a partition's places, and how many are taken, from what is in its
-        buckets.
+        """Write the order of a partition's places, and how many are taken.
+
+        Both follow from what is in its buckets.
         """
         size = self.shape.places
         keys, places = self._pairs(range(part, part + 1))
@@ -224,14 +229,16 @@ class Index:
 
     @property
     def _order_word(self) -> int:
-        """The word of a partition where the order of its places begins, as 32-bit differences from
-        its own order.
+        """Return the word at which the order of a partition's places begins.
+
+        It is stored as 32-bit differences from its own order.
         """
         return (1 + 2 * self.shape.buckets) * _WORDS
 
     def _pairs(self, partitions: range) -> tuple[_Words, _Words]:
-        """What is in the slots of some partitions: inverted keys, where there are any, and their
-        places.
+        """Return the content of some partitions' slots.
+
+        Inverted keys, where there are any, and their places.
         """
         lines = self._parts[partitions.start : partitions.stop, _WORDS : self._order_word]
         pairs = lines.reshape(len(partitions), -1, 2, _WORDS)
@@ -281,8 +288,9 @@ class Index:
         return full
 
     def _is_passed(self, lines: _Words) -> _Flags:
-        """Whether a key lies behind each of some buckets and could not lie there but for its being
-        full.
+        """Return whether each bucket was passed over because it is full.
+
+        A key then lies behind it that could not lie there otherwise.
         """
         passed = np.zeros(len(lines), np.bool_)
         left, behind = np.arange(len(lines)), lines

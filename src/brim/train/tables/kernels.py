@@ -1,5 +1,4 @@
-"""What a step does with ids and rows, by whatever is fastest for it on a CPU
-(benchmarks/embeddings).
+"""Operations on ids and rows, each by what is fastest for it on a CPU (benchmarks/embeddings).
 
 torch finds distinct ids by sorting, and copies rows element by element; numpy copies a row as one
 value, and where there are few ids, marks say which are there.

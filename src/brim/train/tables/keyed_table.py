@@ -35,7 +35,7 @@ def partitions_of(partitions: int, owner: int, owners: int) -> range:
 
 
 class _Log(NamedTuple):
-    """What an owner logged of a step: views.
+    """The log of an owner for a step: views.
 
     Args:
         partitions: of the owner.
@@ -165,7 +165,9 @@ class KeyedTable:
 
     @torch.no_grad()
     def fill(self, tree: Mapping[str, Any], fresh: Mapping[str, float]) -> None:
-        """Have what `get` gave, and nothing else; nobody else may use the table meanwhile.
+        """Store what `get` gave, and nothing else.
+
+        Nobody else may use the table meanwhile.
 
         Args:
             tree: what it gave.
@@ -202,7 +204,10 @@ class KeyedTable:
             self.roster.candidates.fill(*tree[CANDIDATES])
 
     def clear(self) -> None:
-        """Have no rows, and nothing to take back; nobody else may use the table meanwhile."""
+        """Remove all rows, and all that could be taken back.
+
+        Nobody else may use the table meanwhile.
+        """
         self._heads.zero_()
         self.roster.clear()
         self.changes.forget()
@@ -270,8 +275,9 @@ class KeyedTable:
         self.changes_of_candidates.add(step, torch.cat(seen).numpy())
 
     def tells_full(self, refused: int) -> bool:
-        """Return whether rows had no room and nobody of this host was told so; from now on somebody
-        is.
+        """Return whether rows had no room and nobody of this host was told so.
+
+        From now on somebody is.
         """
         if not refused or self._told:
             return False
@@ -317,5 +323,5 @@ class KeyedTable:
         )
 
     def _starts(self, partition: int) -> tuple[int, int]:
-        """Where the log of partitions from this one on begins: of rows, and of candidates."""
+        """Return where the logs of rows and of candidates begin, from this partition on."""
         return partition * self.rules.shape.places, partition * self.rules.candidates.places

@@ -1,5 +1,6 @@
-"""Keys of an embedding's ids: a bijection of 63 bits that spreads ids evenly, however close they
-are.
+"""Keys of an embedding's ids.
+
+A bijection of 63 bits that spreads ids evenly, however close they are.
 
 A key is never negative. Its highest bits say where it lies; so neighbouring ids, and ids that were
 hashes already, fill all parts of a table alike. That the mixing can be undone makes a key as good

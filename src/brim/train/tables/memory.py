@@ -75,8 +75,9 @@ class TableMemory:
             os.close(own)
 
     def _get_ready(self, shared: mmap.mmap, seen: mmap.mmap, file: int) -> None:
-        """Have at hand what others put into the tables: else page faults of the first step would
-        keep them waiting.
+        """Map what others put into the tables.
+
+        Else page faults of the first step would keep them waiting.
         """
         if self.step is None:
             have_ready(shared)
@@ -127,8 +128,9 @@ class TableMemory:
 
     @property
     def is_written_to(self) -> bool:
-        """Whether the user's code wrote to what it sees as weights; False where the system does not
-        tell.
+        """Return whether the user's code wrote to what it sees as weights.
+
+        False where the system does not tell.
         """
         address = f"{self._seen.data_ptr():x}-".encode()
         try:
@@ -141,8 +143,9 @@ class TableMemory:
 
 
 def _lines_of(maps: io.FileIO) -> Iterator[bytes]:
-    """The lines of a file of the kernel's, which makes as many as are asked for: those of a large
-    mapping take long.
+    """The lines of a file of the kernel's, which makes as many as are asked for.
+
+    Those of a large mapping take long.
     """
     rest = b""
     while piece := maps.read(_PIECE):

@@ -1,4 +1,6 @@
-"""Which keys have rows: they come with an update, and go when there was none for long.
+"""The keys that have rows.
+
+A key comes with an update, and goes when it had none for long.
 
 A row is there or not as a function of the steps that were committed, whoever owns its partition and
 whenever memory is reclaimed. A row whose time is over counts as absent at once; its place is free
@@ -19,7 +21,7 @@ from brim.train.tables.index import Index, Shape
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Who has a row.
+    """The rules by which a key has a row.
 
     Args:
         limit: rows that there is room for.
@@ -32,17 +34,20 @@ class Rules:
     expire_after: int | None = None
 
     def reclaims(self, step: int) -> bool:
-        """Whether the places of rows whose time is over become free in the step after so many."""
+        """Return whether the step after so many frees the places of expired rows."""
         return self.expire_after is not None and step % max(1, self.expire_after // 4) == 0
 
     @property
     def shape(self) -> Shape:
-        """Of the rows."""
+        """Shape of the rows' index."""
         return Shape.of(self.limit)
 
     @property
     def candidates(self) -> Shape:
-        """Of those that have no row yet: the same partitions, so that they have the same owners."""
+        """Shape of the candidates' index.
+
+        Partitions are the same, so that they have the same owners.
+        """
         return Shape.of(max(1, self.limit // 2), partitions=self.shape.partitions)
 
     @property
@@ -53,7 +58,7 @@ class Rules:
 
 
 class RosterChange(NamedTuple):
-    """What a step does to a roster.
+    """The effect of a step on a roster.
 
     Args:
         number: of the keys that were looked at, those that have a row after the step; shape [M],
@@ -108,8 +113,9 @@ class Roster:
         return places
 
     def items(self, step: int, partitions: range | None = None) -> tuple[Tensor, Tensor]:
-        """Return the keys of some partitions that have a row in a step, ascending, and their
-        places.
+        """Return the keys of some partitions that have a row in a step, and their places.
+
+        Keys ascend.
         """
         keys, places = self.index.items(partitions)
         there = self._is_there(places, step)
@@ -164,7 +170,7 @@ class Roster:
         self.index.insert(change.created, self.index.reserve(change.created))
 
     def clear(self) -> None:
-        """Have no rows and no candidates."""
+        """Remove all rows and candidates."""
         everywhere = range(self.index.shape.partitions)
         self.index.clear(everywhere)
         if self.candidates is not None:

@@ -1,5 +1,4 @@
-"""What a row of an embedding is before its first update: a function of its key, and of nothing
-else.
+"""The values of an embedding's row before its first update: a function of its key alone.
 
 So a row costs no memory before it is trained, and it is the same on whatever worker, and in
 whatever order, it is asked for. Whole numbers lead to a value, and one product, which all machines

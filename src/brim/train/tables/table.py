@@ -61,8 +61,9 @@ class Table:
         self.changes = Changes(rows=self.shape[0])
 
     def bind(self, shared: Tensor, seen: Tensor) -> None:
-        """Take memory, uint8 of [size_bytes] each: what owners write, and the same for the user's
-        code.
+        """Take memory, uint8 of [size_bytes] each.
+
+        What owners write, and the same for the user's code.
         """
         parts, count = self._split(shared), len(self.names)
         self.fields = dict(zip(self.names, parts, strict=False))
@@ -90,7 +91,7 @@ class Table:
             self.changed.copy_(changed)
 
     def clear(self) -> None:
-        """Have nothing to take back: all rows are put in anew."""
+        """Drop all that could be taken back: all rows are put in anew."""
         self._heads.zero_()
         self.changes.forget()
 

@@ -20,8 +20,7 @@ def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
 
 
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state with the rows of its tables, if it has them, where a job without tables has
-    them.
+    """Return a state without tables: their rows are in weights and optimizers instead.
 
     What optimizers keep is in new dicts; tensors are not copied.
     """
