@@ -1,5 +1,6 @@
-"""Other accounts of this host: a process of root becomes one for good, or touches files with its
-rights alone.
+"""Other accounts of this host.
+
+A process of root becomes one for good, or touches files with its rights alone.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ def become(name: str) -> None:
 
 @contextlib.contextmanager
 def acting_as(name: str) -> Iterator[None]:
-    """Within, this thread opens, makes and removes files with the rights of an account, and no
-    others.
+    """Give this thread the rights of another account for the files that it opens, makes or removes.
+
+    The thread has no other rights meanwhile.
 
     So no link that the account has put somewhere leads to what it could not reach itself. Nobody
     may wait within, or the event loop would go on as that account; and a thread that was started
@@ -98,8 +100,9 @@ def give(path: Path, name: str) -> None:
 
 
 def owns(name: str, pid: int) -> bool:
-    """Whether a process is one of this account:
-    its number may stand in a file that anybody wrote.
+    """Return whether a process belongs to this account.
+
+    The process's number may stand in a file that anybody wrote.
     """
     try:
         return Path(f"/proc/{pid}").stat().st_uid == _found(name).pw_uid
@@ -124,7 +127,10 @@ def _found(name: str) -> pwd.struct_passwd:
 
 
 def _set(uid: int, gid: int) -> None:
-    """Of this thread alone; the kernel takes root's power over files with it, and gives it back."""
+    """Set the ids of this thread alone.
+
+    The kernel takes root's power over files with them, and gives it back.
+    """
     kernel = ctypes.CDLL(None)
     kernel.setfsgid(gid)
     kernel.setfsuid(uid)

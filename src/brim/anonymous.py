@@ -7,8 +7,9 @@ import tempfile
 
 
 def anonymous_file(name: str) -> int:
-    """Return a descriptor of memory without a place in any folder: nothing is left of it once its
-    processes are gone.
+    """Return a descriptor of memory without a place in any folder.
+
+    Nothing is left of it once its processes are gone.
 
     Args:
         name: that the system shows for it.

@@ -1,5 +1,6 @@
-"""Chance: the generators that a process draws from unless told otherwise, those that things keep
-in attributes of their own, and how all of them are set.
+"""Sources of chance: the global generators of a process, and those that objects keep.
+
+All of them can be read and set.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ _DEPTH = 8
 
 
 def own_generators(*things: Any) -> list[Generator]:
-    """The generators that these keep, in attributes or further down; each once, in the order in
-    which they are found.
+    """Return the generators that these objects keep, in attributes or further down.
+
+    Each appears once, in the order in which they are found.
 
     >>> flip = functools.partial(print, random.Random(3))
     >>> len(own_generators({"transforms": [flip, flip]}))
@@ -50,7 +52,7 @@ def own_generators(*things: Any) -> list[Generator]:
 
 
 def _parts(thing: Any) -> Iterator[Any]:
-    """What something is made of, as far as it may draw."""
+    """Yield the parts of an object that may draw random numbers."""
     match thing:
         case Tensor() | np.ndarray() | nn.Module() | ModuleType() | type() | str() | bytes() | None:
             return
@@ -107,8 +109,7 @@ def seed_everything(seed: int) -> None:
 
 
 class Sources:
-    """The global sources of chance, and the generators that a network keeps in attributes of its
-    modules.
+    """The global sources of chance, and the generators in the attributes of a network's modules.
 
     Args:
         model: the network.

@@ -31,8 +31,9 @@ def sleep(seconds: float) -> None:
 
 
 def local_time(at: float) -> datetime:
-    """Seconds since 1970 in the host's time zone; what lies behind the last day that has a name is
-    that day.
+    """Convert seconds since 1970 to the host's time zone.
+
+    A time behind the last day that the calendar has becomes that day.
 
     >>> local_time(1e300).year, local_time(float("nan")).year
     (9999, 9999)
@@ -67,8 +68,11 @@ class SystemClock:
         return time.clock_gettime(_BOOT) + self.offset
 
     def set_by(self) -> float:
-        """Seconds by which somebody has set the host's clock, and it is ahead of this one; 0 up to
-        a second.
+        """Seconds by which the host's clock was set ahead of this one.
+
+        0 up to a second.
+
+        0 for less than a second.
         """
         by = time.time() - self.wall()
         if abs(by - self._set_by) > _A_STEP:

@@ -1,5 +1,6 @@
-"""Control groups of the kernel: nothing leaves one by forking, and what is in one can be ended at
-one blow.
+"""Control groups of the kernel.
+
+No process leaves a group by forking, and all processes of a group can be killed at once.
 
 A group is made below our own, which takes a cgroup of version 2 that we may write to (of root, or
 delegated to us) and Linux 5.14. Elsewhere there are none, and parents that adopt orphans must do:
@@ -36,8 +37,9 @@ class Group:
     path: Path
 
     def enter(self) -> bool:
-        """Put this process in, and so whatever it starts from now on; False where that cannot be
-        had.
+        """Put this process in, and so whatever it starts from now on.
+
+        False where that cannot be had.
         """
         try:
             with (self.path / _MEMBERS).open("r+") as members:
@@ -52,8 +54,9 @@ class Group:
             self.remove()
 
     def within(self, name: str) -> Group | None:
-        """The group of this name in this one, which is made if it is missing; None where it cannot
-        be.
+        """Return the group of this name in this one, and make it if it is missing.
+
+        None where it cannot be made.
         """
         inner = Group(self.path / name)
         try:
@@ -113,7 +116,7 @@ def make_group(folder: Path) -> Group | None:
 
 
 def groups_of(folder: Path) -> list[Group]:
-    """Those that were made for whoever worked in a folder, by any process of this account.
+    """Return the groups that any process of this account made for work in a folder.
 
     Whoever looks need not be in the group below which they were made.
     """
@@ -129,8 +132,7 @@ def groups_of(folder: Path) -> list[Group]:
 
 
 def files_about_us(name: str) -> list[Path]:
-    """The files of this name that say something of the groups which this process is in, the nearest
-    of each kind.
+    """Return the files of this name in the groups of this process, the nearest of each kind.
 
     A group without the controller has none; its processes then count in the group above.
     """
@@ -146,7 +148,7 @@ def files_about_us(name: str) -> list[Path]:
 
 
 class _Mount(NamedTuple):
-    """Where groups can be seen.
+    """A mount point under which control groups can be seen.
 
     Args:
         version: `cgroup2`, or `cgroup` for the first.
@@ -160,8 +162,9 @@ class _Mount(NamedTuple):
     options: frozenset[str]
 
     def place_of_ours(self) -> Path | None:
-        """The directory of the group that this process is in; None where it cannot be seen from
-        here.
+        """Return the directory of this process's group.
+
+        None where it cannot be seen from here.
         """
         try:
             lines = read_proc("/proc/self/cgroup").split("\n")
@@ -202,8 +205,9 @@ def _plain(path: str) -> str:
 
 
 def _name_for(folder: Path) -> str:
-    """One for each folder of this host: other containers may have another folder, and other
-    processes, by that path.
+    """Return the name of a folder's group.
+
+    Other containers may have another folder, and other processes, by the same path.
     """
     folder = folder.resolve()
     parts = [os.fsencode(folder)]
@@ -215,7 +219,10 @@ def _name_for(folder: Path) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether this account made it: what others name so says nothing of our jobs."""
+    """Return whether this account made a group.
+
+    A group of another account says nothing of our jobs.
+    """
     try:
         return path.stat().st_uid == os.geteuid()
     except OSError:

@@ -1,5 +1,6 @@
-"""Learn that a process is dead before the kernel has cleared its memory, which takes it the longer
-the more there is.
+"""Early notice of a process's death, before the kernel has cleared its memory.
+
+Clearing takes the longer, the more memory there is.
 
 Of a killed process the kernel ends the threads one by one. The last one clears the memory, a fifth
 of a microsecond for each page; only behind that it closes descriptors and tells the parent. A
@@ -25,8 +26,9 @@ _FLAGS, _EXIT_CODE = 6, 49  # among the fields of `stat` behind the name
 
 
 def give_notice(pipe: int) -> None:
-    """Hand over the writing end of a pipe, which closes once this process is dead; a byte in it
-    says that it will.
+    """Hand over the writing end of a pipe, which closes once this process is dead.
+
+    A byte in it says that it will.
 
     Where the kernel cannot do that (Linux before 5.9), it closes now, without a byte.
     """
@@ -37,8 +39,9 @@ def give_notice(pipe: int) -> None:
 
 
 def _hold(pipe: int, held: threading.Event) -> None:
-    """Hold the pipe in a table of descriptors that has nothing else, so that it is this thread's
-    alone.
+    """Hold the pipe in a table of descriptors that belongs to this thread alone.
+
+    The table has nothing else.
     """
     try:
         signal.pthread_sigmask(
@@ -55,8 +58,9 @@ def _hold(pipe: int, held: threading.Event) -> None:
 
 
 def signal_that_ended(pid: int) -> int | None:
-    """Return the signal that has ended a process of which no line is executed any more; None where
-    there is none yet.
+    """Return the signal that has ended a process.
+
+    None where there is none yet. No line of such a process is executed any more.
 
     Its memory, and its files, may not have been cleared away. A process that ends by itself is none
     of these.

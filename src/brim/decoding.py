@@ -1,4 +1,4 @@
-"""What it means that bytes cannot be decoded."""
+"""The errors that mean that bytes cannot be decoded."""
 
 from __future__ import annotations
 

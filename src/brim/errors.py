@@ -31,11 +31,11 @@ __all__ = [
 
 
 class BrimError(Exception):
-    """Anything brim raises on purpose."""
+    """Base of all errors that brim raises on purpose."""
 
 
 class SpecError(BrimError):
-    """What the user asked for cannot be done as asked.
+    """A request that cannot be carried out as the user wrote it.
 
     Args:
         field: what is wrong, as the user wrote it (`--workers`, `examples/flights.py`, `column
@@ -78,7 +78,7 @@ class EnvironmentFault(BrimError):
 
 
 class StorageFault(EnvironmentFault):
-    """What a scheduler remembers cannot be read, or nothing can be added to it now."""
+    """A scheduler's database that cannot be read, or cannot be written to now."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retryable=True)

@@ -14,7 +14,9 @@ from brim.errors import SpecError, UserCodeError, did_you_mean
 
 
 def is_in_file(text: str) -> bool:
-    """Whether a name is one of these, and not one of ours.
+    """Return whether a name has the form FILE.py:NAME.
+
+    brim's own names do not.
 
     >>> is_in_file("mine.py:shortest"), is_in_file("edf:as-coded"), is_in_file("mine.py")
     (True, False, True)
@@ -50,7 +52,9 @@ def _near(path: Path) -> str:
 
 
 def load_callable(text: str, *, field: str, what: str) -> Callable[..., Any]:
-    """What `FILE.py:NAME` names; the file is run, with its directory importable as a script's is.
+    """Load the callable that `FILE.py:NAME` names.
+
+    The file is run, with its directory importable as a script's is.
 
     Args:
         field: the option, for messages.

@@ -1,4 +1,7 @@
-"""What the roles are handed rather than import: the Protocols that edges implement."""
+"""Protocols that edges implement.
+
+Roles are handed such objects, and import no edge.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,9 @@ class Backend(Protocol):
     """A cluster, simulated or real: it says what is so, and brings about what was decided."""
 
     async def wait(self, until: float | None) -> bool:
-        """Wait until there is something to decide, at the latest until `until` on the snapshot's
-        clock.
+        """Wait until there is something to decide.
+
+        At the latest until `until` on the snapshot's clock.
 
         Returns:
             False where nothing will ever happen any more.
@@ -38,7 +42,7 @@ class Backend(Protocol):
         ...
 
     async def observe(self) -> Snapshot:
-        """Everything that a policy may look at, as it is now."""
+        """Return the cluster's present state, the input of a policy."""
         ...
 
     async def apply(self, decision: Decision) -> None:

@@ -15,8 +15,9 @@ Journal = Callable[[Snapshot, Decision], None]
 
 
 async def run_cluster(backend: Backend, decide: Decide, journal: Journal | None = None) -> None:
-    """Observe, decide, journal, apply; then wait until something happens or the decision is due
-    again.
+    """Run the scheduling loop: observe, decide, journal, apply.
+
+    Then wait until something happens or the decision is due again.
 
     Args:
         backend: the cluster; the loop ends when it has nothing left to wait for.

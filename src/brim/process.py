@@ -1,6 +1,4 @@
-"""What a process asks of the kernel for itself, and what it tells of another,
-where that is Linux.
-"""
+"""Requests of a process to the Linux kernel, for itself or about another process."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def be_called(name: str) -> None:
-    """Give this process a name of at most 15 bytes, by which `ps` and `top` tell one role, or
-    worker, from another.
+    """Give this process a name of at most 15 bytes.
+
+    By it, `ps` and `top` tell one role, or worker, from another.
     """
     _prctl(_PR_SET_NAME, name.encode())
 
@@ -53,8 +52,9 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_adopter(adopter: int) -> None:
-    """As `die_with_parent`, for a process whose own parent is about to end and leave it to
-    `adopter`.
+    """Have the kernel kill this process with its next parent.
+
+    As `die_with_parent`, where the parent is about to end and leave it to `adopter`.
     """
     deadline = monotonic() + _TO_BE_ADOPTED
     while os.getppid() != adopter and monotonic() < deadline:
@@ -102,8 +102,7 @@ def outlive_parent() -> None:
 
 
 def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a process in which a set of strings has the order that it has in all
-    others of a job.
+    """Return variables by which sets of strings have the same order in all processes of a job.
 
     Python seeds its hashes at random, and a vocabulary is often made of a set. What the user sets
     stays.
@@ -115,8 +114,9 @@ def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def name_of(pid: int) -> str:
-    """What a process is called, as `be_called` has it, for people to read;
-    empty where it is gone.
+    """Return a process's name, as `be_called` set it, for people to read.
+
+    Empty where it is gone.
     """
     try:
         return os.fsencode(read_proc(f"/proc/{pid}/comm")).decode(errors="replace").strip()
@@ -125,8 +125,9 @@ def name_of(pid: int) -> str:
 
 
 def variable_of(pid: int, name: str) -> str:
-    """A variable of the environment that a process's program was started with; empty where it has
-    none, or is gone.
+    """Return a variable of the environment that a process's program was started with.
+
+    Empty where it has none, or is gone.
     """
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -151,21 +152,25 @@ def state_of(pid: int) -> str:
 
 
 def birth_of(pid: int) -> str:
-    """When a process was started, as the kernel counts: with it a number is never another's; empty
-    where it is gone.
+    """Return the start time of a process, as the kernel counts.
+
+    With it a number is never another process's. Empty where the process is gone.
     """
     return _facts_of(pid)[19]
 
 
 def memory_of(pid: int) -> int | None:
-    """Bytes that a process has in memory and in swap, all pages that it shares included; None where
-    nobody tells.
+    """Return the bytes of a process in memory and swap, with all pages that it shares.
+
+    None where the kernel does not tell.
     """
     return _sum_of(f"/proc/{pid}/status", "VmRSS:", "VmSwap:")
 
 
 def own_memory_of(pid: int) -> int | None:
-    """As `memory_of`, but of a page that n processes share, a part in n; None where nobody tells.
+    """Return a process's memory, where a page that n processes share counts 1/n.
+
+    None where the kernel does not tell.
 
     The kernel looks at every page for it, up to 0.2 s for each GiB.
     """
@@ -185,8 +190,9 @@ def _sum_of(path: str, *names: str) -> int | None:
 
 
 def go_first_when_memory_is_short() -> None:
-    """Have the kernel end this process, and what it starts, before others where memory runs out on
-    the host.
+    """Have the kernel kill this process before others where the host's memory runs out.
+
+    The same holds for what it starts.
     """
     path = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
@@ -194,7 +200,7 @@ def go_first_when_memory_is_short() -> None:
 
 
 def _facts_of(pid: int) -> Sequence[str]:
-    """What the kernel tells of a process behind its name."""
+    """Return the kernel's facts of a process, those behind its name."""
     try:
         return read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
@@ -202,8 +208,9 @@ def _facts_of(pid: int) -> Sequence[str]:
 
 
 def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
-    """Return those that can be read, or have closed, waiting at most so many seconds (None: for
-    ever) for the first.
+    """Return the descriptors that can be read, or have closed.
+
+    Wait at most so many seconds (None: for ever) for the first.
 
     Any descriptor will do, also in a process with more than 1,024 open files. `select` takes none
     of those, but waits for microseconds; `poll` waits for whole milliseconds, longer than some
@@ -219,8 +226,9 @@ def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
 
 
 def close_in_children(*sockets: socket.socket) -> None:
-    """Have every process that is forked from this one close these, so that our end of them ends
-    with us.
+    """Close these sockets in every process that is forked from this one.
+
+    So our end of them ends with us.
     """
     _ours.update(sockets)
 

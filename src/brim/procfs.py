@@ -1,5 +1,6 @@
-"""Files below `/proc`, in which the kernel tells of processes: names and paths in them need not be
-text.
+"""Files below `/proc`, in which the kernel tells of processes.
+
+Names and paths in them need not be text.
 """
 
 from __future__ import annotations

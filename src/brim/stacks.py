@@ -1,5 +1,6 @@
-"""The Python stack of another process, also of one that hangs: in a loop, in C code, with Python's
-lock in hand.
+"""The Python stack of another process, also of one that hangs.
+
+It may be in a loop, in C code, or hold Python's lock.
 
 A process that is to be looked at is born with a descriptor of an anonymous file. It writes its
 number there once a signal makes it write its stack behind that. The handler is faulthandler's, in
@@ -27,14 +28,15 @@ _OURS = os.path.join(os.path.dirname(__file__), "")
 
 
 def show_when_asked(descriptor: int) -> None:
-    """Have this process write its stack there whenever it is asked to."""
+    """Have this process write its stack to a descriptor whenever it is asked to."""
     faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
     os.pwrite(descriptor, b"%20d\n" % os.getpid(), 0)
 
 
 def show_no_more(descriptor: int) -> None:
-    """Take that back: another program takes this process over, and a question would end it before
-    it is ready.
+    """Stop answering questions for the stack.
+
+    Another program takes this process over, and a question would end it before it is ready.
     """
     os.pwrite(descriptor, b" " * 20, 0)
     signal.signal(_SIGNAL, signal.SIG_IGN)
@@ -52,12 +54,16 @@ class Stacks:
 
     @property
     def pid(self) -> int:
-        """Of the process that shows its stack; 0 where none does yet."""
+        """The number of the process that shows its stack.
+
+        0 where none does yet.
+        """
         return int(os.pread(self.file, 20, 0).strip() or b"0")
 
     async def ask(self) -> str:
-        """The stack of its main thread as it is now, the most recent call last; empty where it does
-        not answer.
+        """Return the stack of the process's main thread, the most recent call last.
+
+        Empty where it does not answer.
         """
         try:
             return await self._ask()
@@ -85,8 +91,9 @@ class Stacks:
 
 
 def readable(dump: str) -> str:
-    """What faulthandler wrote, as Python shows a traceback, without the frames of brim that it
-    begins with.
+    """Turn faulthandler's text into a Python traceback.
+
+    Frames of brim at its beginning are left out.
 
     >>> print(readable('Stack (most recent call first):\\n  File "a.py", line 3 in f\\n  File "a.py", line 9 in g\\n'))
       File "a.py", line 9, in g

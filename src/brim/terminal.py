@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 class _Guarded:
-    """A stream of text that nobody can send orders to a terminal through; in all else as the one
-    within.
+    """A stream of text on which control characters are escaped.
+
+    In all else it is the stream within.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -49,8 +50,9 @@ def guarded_streams() -> Iterator[None]:
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """Return rich's console on a stream: what it draws is guarded, and it alone may move the
-    cursor.
+    """Return rich's console on a stream.
+
+    What it draws is guarded, and it alone may move the cursor.
     """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment

@@ -10,8 +10,9 @@ import torch
 
 
 def trace_of(error: BaseException) -> str:
-    """The traceback as the user wants it: from the first frame outside brim; that memory ran out is
-    said last.
+    """Return the traceback as the user wants it: from the first frame outside brim.
+
+    A lack of memory is said last.
     """
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).resolve().parent)
@@ -39,8 +40,9 @@ def _said_of_memory(error: BaseException) -> str:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether the kernel refused memory: to Python, or to torch's allocator, whose error has no
-    type of its own.
+    """Return whether an error means that memory was refused.
+
+    Python or torch's allocator refuses, and the latter's error has no type of its own.
     """
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

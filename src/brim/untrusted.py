@@ -1,5 +1,6 @@
-"""Files that another account may have put where ours are looked for: opening one never waits, and
-follows no link.
+"""Files that another account may have put where ours are looked for.
+
+Opening one never waits, and follows no link.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 
 class NotRegularError(OSError):
-    """What lies there is no file with content: a link, a pipe, a directory or the like."""
+    """A file without content of its own: a link, a pipe, a directory or the like."""
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
