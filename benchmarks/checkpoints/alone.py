@@ -28,7 +28,7 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
 from brim.train.checkpoints import Checkpoints
 from brim.train.embeddings import Embeddings
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.optimization import Optimization
 from brim.train.params import ENVIRONMENT_VARIABLE
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
@@ -115,7 +115,7 @@ def brims(loop: Loop, directory: Path) -> Checkpoints:
 
     optimization = Optimization(loop.model, [loop.optimizer])
     loop.update = optimization.step  # it refuses steps by hand
-    state = JobState(
+    state = TrainingState(
         loop.model, optimization, Embeddings(loop.model, [loop.optimizer], SPEC), spec=SPEC
     )
     state.schedule = loop.schedule

@@ -24,7 +24,7 @@ from brim.domain.table_parts import Lineage
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.table_file import NumberedRows
 from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, WorkerMessage
 
@@ -83,7 +83,7 @@ def checkpoints_of(state: State, directory: Path, made: list[CheckpointMade]) ->
             made.append(message)
 
     checkpoints = Checkpoints(
-        cast(JobState, state), SPEC, context=None, tell=tell, listen=time.sleep
+        cast(TrainingState, state), SPEC, context=None, tell=tell, listen=time.sleep
     )
     checkpoints.keep_in(str(directory), writer="w1")
     return checkpoints

@@ -29,7 +29,7 @@ from brim.data.batches import Tensors, fetch
 from brim.data.feed import Feed, requests
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
-from brim.train.contribution import Outcome
+from brim.train.contribution import StepOutcome
 from brim.train.digests import root_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner
@@ -179,7 +179,7 @@ def measure_costs(case: Case) -> None:
         if number == 8 * 5:
             break
         job.step(jobs.loss(case.kind, network(batch.inputs), batch.target))
-    outcome = Outcome(losses=(0.5,), used=(), stop=False, due=False)
+    outcome = StepOutcome(losses=(0.5,), used=(), stop=False, due=False)
     case.costs["NaN check"] = _seconds(lambda: job._is_to_be_applied(outcome), 1000)
     digests = _seconds(lambda: root_of(job._state.digests()), 3)
     case.costs["digests"] = digests / CHECKPOINT_EVERY

@@ -31,7 +31,7 @@ _V2 = "cgroup2"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """One group, by its directory."""
 
     path: Path
@@ -50,15 +50,15 @@ class Group:
 
     def leave(self) -> None:
         """Go back to the group above, and remove this one where nothing is left in it."""
-        if Group(self.path.parent).enter():
+        if ControlGroup(self.path.parent).enter():
             self.remove()
 
-    def within(self, name: str) -> Group | None:
+    def within(self, name: str) -> ControlGroup | None:
         """Return the group of this name in this one, and make it if it is missing.
 
         None where it cannot be made.
         """
-        inner = Group(self.path / name)
+        inner = ControlGroup(self.path / name)
         try:
             inner.path.mkdir(exist_ok=True)
         except OSError:
@@ -102,12 +102,12 @@ class Group:
         return True
 
 
-def make_group(folder: Path) -> Group | None:
+def make_group(folder: Path) -> ControlGroup | None:
     """The group of whoever works in a folder, below our own; None where none can be had."""
     for mount in _mounts():
         own = mount.place_of_ours()
         if mount.version == _V2 and own is not None:
-            group = Group(own).within(_name_for(folder))
+            group = ControlGroup(own).within(_name_for(folder))
             if group is not None and (group.path / _KILL).exists():
                 return group
             if group is not None:
@@ -115,7 +115,7 @@ def make_group(folder: Path) -> Group | None:
     return None
 
 
-def groups_of(folder: Path) -> list[Group]:
+def groups_of(folder: Path) -> list[ControlGroup]:
     """Return the groups that any process of this account made for work in a folder.
 
     Whoever looks need not be in the group below which they were made.
@@ -126,8 +126,8 @@ def groups_of(folder: Path) -> list[Group]:
             continue
         for above, inner, _ in os.walk(mount.at):
             path = Path(above, name)
-            if name in inner and _is_ours(path) and _ELSEWHERE not in Group(path).members():
-                found.append(Group(path))
+            if name in inner and _is_ours(path) and _ELSEWHERE not in ControlGroup(path).members():
+                found.append(ControlGroup(path))
     return found
 
 

@@ -29,7 +29,7 @@ from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
-    CheckpointWritten,
+    CheckpointPublished,
     Command,
     Committed,
     Dismiss,
@@ -40,10 +40,11 @@ from brim.coordination.membership import (
     Hold,
     Hurry,
     Install,
+    JobCompleted,
     Kill,
-    Outcome,
-    Phase,
-    Resize,
+    RendezvousPhase,
+    ResizeRequested,
+    RunOutcome,
     StartWorker,
     Stop,
     Straggling,
@@ -203,21 +204,21 @@ def validate(rendezvous: Rendezvous) -> None:
             worker
         )
         assert worker.state is not WorkerState.ACTIVE or worker.in_round, worker
-        waits = rendezvous.phase is Phase.GATHERING and worker.state is WorkerState.READY
+        waits = rendezvous.phase is RendezvousPhase.GATHERING and worker.state is WorkerState.READY
         assert (
             not worker.has_state
             or worker.state in (WorkerState.ACTIVE, WorkerState.LEAVING)
             or waits
         ), worker
-    if rendezvous.phase is Phase.GATHERING:
+    if rendezvous.phase is RendezvousPhase.GATHERING:
         assert all(member.serves for member in members), (
             "gathering with members that are no servers"
         )
-    if rendezvous.phase in (Phase.RUNNING, Phase.WRITING):
+    if rendezvous.phase in (RendezvousPhase.RUNNING, RendezvousPhase.WRITING):
         assert members, f"{rendezvous.phase} without members"
-    if rendezvous.phase is Phase.RUNNING and not rendezvous.is_stopping:
+    if rendezvous.phase is RendezvousPhase.RUNNING and not rendezvous.is_stopping:
         assert any(not member.serves for member in members), "servers alone"
-    if rendezvous.phase is Phase.WRITING:
+    if rendezvous.phase is RendezvousPhase.WRITING:
         assert any(worker.has_state for worker in members), "nobody can write"
     staying = [worker for worker in members if worker.state is WorkerState.ACTIVE]
     servers = sum(worker.serves for worker in staying)
@@ -226,7 +227,7 @@ def validate(rendezvous: Rendezvous) -> None:
         f"{len(staying)} stay, {rendezvous.target} wanted"
     )
     coming = [worker for worker in workers if worker.state is WorkerState.READY]
-    if rendezvous.phase is Phase.RUNNING:
+    if rendezvous.phase is RendezvousPhase.RUNNING:
         spare = len(staying) + len(coming) - rendezvous.target - rendezvous.servers
         assert spare <= rendezvous.spares, f"{spare} more than {rendezvous.spares} spares are kept"
     assert rendezvous.target >= 1
@@ -897,9 +898,9 @@ class Cluster:
         validate(self.rendezvous)
         if self._committed and self.end is None:
             holders = [worker for worker in self.rendezvous.workers.values() if worker.has_state]
-            self._lost_state = (self.rendezvous.phase is not Phase.ENDING and not holders) or (
-                self._lost_state and not holders
-            )
+            self._lost_state = (
+                self.rendezvous.phase is not RendezvousPhase.ENDING and not holders
+            ) or (self._lost_state and not holders)
         for command in commands:
             self.story.append((self.events, command))
             self._perform(command)
@@ -1133,12 +1134,12 @@ class Cluster:
                         worker.die("signal 9")
             case "serve":
                 places = self.rendezvous.roster.places.wanted
-                self._handle(Resize(self.rendezvous.target, places, fault.which % 3))
+                self._handle(ResizeRequested(self.rendezvous.target, places, fault.which % 3))
             case "resize":
-                self._handle(Resize(1 + fault.which % 4))
+                self._handle(ResizeRequested(1 + fault.which % 4))
             case "place":
                 places = self._places(fault.which)
-                self._handle(Resize(sum(places.values()), places))
+                self._handle(ResizeRequested(sum(places.values()), places))
             case "stop":
                 self._handle(Stop("asked"))
             case "hurry":
@@ -1184,7 +1185,7 @@ class Cluster:
 
     def check(self) -> None:
         assert self.end is not None, "it hangs"
-        if self.end.outcome is Outcome.FAILED:
+        if self.end.outcome is RunOutcome.FAILED:
             assert "died young" in self.end.reason, self.end
             attempts = self.rendezvous.attempts
             assert any(attempts.given_up(agent) for agent in self.rendezvous.roster.agents)
@@ -1197,9 +1198,9 @@ class Cluster:
         assert [step.step for step in kept] == list(range(1, len(kept) + 1)), (
             "steps are lost or repeated"
         )
-        if self.end.outcome is not Outcome.DONE:
+        if self.end.outcome is not RunOutcome.DONE:
             if (
-                self.end.outcome is Outcome.SUSPENDED
+                self.end.outcome is RunOutcome.SUSPENDED
                 and "died" not in self.end.reason
                 and not self._lost_state
                 and kept

@@ -9,10 +9,9 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointWritten,
+    CheckpointPublished,
     Command,
     Committed,
-    Completed,
     Dismiss,
     End,
     Event,
@@ -21,11 +20,12 @@ from brim.coordination.membership import (
     Hold,
     Hurry,
     Install,
+    JobCompleted,
     Kill,
     Member,
-    Outcome,
-    Phase,
-    Resize,
+    RendezvousPhase,
+    ResizeRequested,
+    RunOutcome,
     StartWorker,
     Stop,
     Straggling,
@@ -157,7 +157,7 @@ def test_workers_wait_for_all_agents_and_are_spread() -> None:
 
 def test_newcomers_are_shared_among_donors() -> None:
     rendezvous = running(2)
-    assert tell(rendezvous, Resize(4)) == ["start w3 on A", "start w4 on A"]
+    assert tell(rendezvous, ResizeRequested(4)) == ["start w3 on A", "start w4 on A"]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == [
         "round 2: w1 w2 w3 w4, w1 gives w3, w2 gives w4 (resize to 4, w3 joins, w4 joins)"
@@ -193,14 +193,16 @@ def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
 
 def test_an_agent_may_be_replaced_while_the_job_ends() -> None:
     rendezvous = running(2)
-    tell(rendezvous, Completed("w1"))
-    assert rendezvous.handle(AgentReplaced("A")) == [End(Outcome.DONE, "all steps are committed")]
+    tell(rendezvous, JobCompleted("w1"))
+    assert rendezvous.handle(AgentReplaced("A")) == [
+        End(RunOutcome.DONE, "all steps are committed")
+    ]
 
 
 def test_a_smaller_target_makes_a_smaller_gang() -> None:
     rendezvous = job(3, minimum=3)
     tell(rendezvous, AgentJoined("A"), *ready(1, 2))
-    assert tell(rendezvous, Resize(2))[0].startswith("round 1: w1 w2")
+    assert tell(rendezvous, ResizeRequested(2))[0].startswith("round 1: w1 w2")
     assert tell(rendezvous, *ready(3)) == ["dismiss w3"]
 
 
@@ -232,7 +234,7 @@ def test_a_loss_with_a_spare() -> None:
 
 def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
     rendezvous = running(1)
-    tell(rendezvous, Resize(2), *ready(2), Held(1, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2))
     assert tell(rendezvous, WorkerInstalled("w2", 1, 2), *gone(1))[0] == (
         "round 3: w2, restore (w1 lost (signal 9))"
     )
@@ -240,7 +242,7 @@ def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
 
 def test_a_newcomer_that_has_the_state_gives_it_on() -> None:
     rendezvous = running(1)
-    tell(rendezvous, Resize(2), *ready(2), Held(1, 2), WorkerInstalled("w2", 2, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2), WorkerInstalled("w2", 2, 2))
     assert tell(rendezvous, *gone(1))[0] == "round 3: w2 (w1 lost (signal 9))"
 
 
@@ -248,7 +250,7 @@ def test_everyone_lost_gathers_and_restores() -> None:
     rendezvous = running(2)
     tell(rendezvous, *gone(1))
     assert tell(rendezvous, *gone(2)) == ["start w4 on A"]
-    assert rendezvous.phase is Phase.GATHERING
+    assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, *gone(3)) == ["start w5 on A in 1 s"]
     assert tell(rendezvous, *ready(4))[0].startswith("round 3: w4, restore")
 
@@ -315,7 +317,7 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
     installed(rendezvous, 1)
     assert steps(rendezvous, 2, 2) == []
     assert rendezvous.target == 1
-    assert tell(rendezvous, Resize(2)) == ["start w4 on A"]
+    assert tell(rendezvous, ResizeRequested(2)) == ["start w4 on A"]
 
 
 def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
@@ -448,13 +450,13 @@ def test_the_last_worker_leaves_a_checkpoint() -> None:
     rendezvous = running(1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["write w1"]
-    assert tell(rendezvous, CheckpointWritten("w1")) == ["dismiss w1"]
+    assert tell(rendezvous, CheckpointPublished("w1")) == ["dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
 
 def test_only_leavers_have_the_state() -> None:
     rendezvous = running(1)
-    tell(rendezvous, Resize(2))
+    tell(rendezvous, ResizeRequested(2))
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, w1 leaves)", "hold 2"]
     assert tell(rendezvous, *ready(2)) == []
@@ -475,22 +477,24 @@ def test_a_spare_that_leaves_is_named_in_no_round() -> None:
 
 def test_resize_down() -> None:
     rendezvous = running(3)
-    assert tell(rendezvous, Resize(1)) == ["hold 1"]
+    assert tell(rendezvous, ResizeRequested(1)) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 1)", "dismiss w2", "dismiss w3"]
     assert tell(rendezvous, *gone(2, 3), Committed(2, 3)) == []
 
 
 def test_resize_down_lets_go_who_is_not_needed() -> None:
     rendezvous = running(1, spares=1)
-    tell(rendezvous, Resize(3), *ready(3))
-    assert tell(rendezvous, Resize(1)) == ["dismiss w3"]
+    tell(rendezvous, ResizeRequested(3), *ready(3))
+    assert tell(rendezvous, ResizeRequested(1)) == ["dismiss w3"]
 
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"))
-    assert tell(rendezvous, Resize(count), Held(1, 2), Resize(count)) == ["write w1"]
+    assert tell(rendezvous, ResizeRequested(count), Held(1, 2), ResizeRequested(count)) == [
+        "write w1"
+    ]
 
 
 # Places -------------------------------------------------------------------------------------------
@@ -530,15 +534,15 @@ def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
 
 def test_a_resize_by_agent_takes_from_one_and_gives_to_another() -> None:
     rendezvous = placed(2, 1)
-    assert tell(rendezvous, Resize(2, {"A": 1, "B": 1})) == ["hold 1"]
+    assert tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1})) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
-    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == ["start w4 on B"]
+    assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == ["start w4 on B"]
 
 
 def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
-    assert tell(rendezvous, Resize(1, {"C": 1})) == ["start w3 on C"]
+    assert tell(rendezvous, ResizeRequested(1, {"C": 1})) == ["start w3 on C"]
     assert tell(rendezvous, *ready(3)) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == [
         "round 2: w1 w2 w3, w1 gives w3 (resize to 1, w3 joins)",
@@ -555,38 +559,38 @@ def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -
 def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_its_place() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
-    assert tell(rendezvous, Resize(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
-    assert tell(rendezvous, Resize(3, {"A": 1, "C": 2})) == ["hold 1"]  # for w2 alone
+    assert tell(rendezvous, ResizeRequested(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
+    assert tell(rendezvous, ResizeRequested(3, {"A": 1, "C": 2})) == ["hold 1"]  # for w2 alone
     assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, resize to 3)", "dismiss w2"]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
 
 
 def test_a_leaver_has_its_device_until_it_is_gone() -> None:
     rendezvous = placed(1, 2)
-    tell(rendezvous, Resize(2, {"A": 1, "B": 1}))
+    tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
     assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
-    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == []
+    assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
 
 def test_who_asked_to_leave_is_not_called_back() -> None:
     rendezvous = placed(1, 2)
     assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["hold 1"]
-    assert tell(rendezvous, Resize(3, {"A": 1, "B": 2})) == []
+    assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
     assert tell(rendezvous, Held(1, 2))[-1] == "dismiss w3"
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
 
 def test_a_leaver_takes_the_place_of_one_who_died() -> None:
     rendezvous = placed(1, 2)
-    tell(rendezvous, Resize(2, {"A": 1, "B": 1}))
+    tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 w3 (resize to 2, w2 lost (signal 9))"]
 
 
 def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     rendezvous = placed(1, 1, most=1)
     rendezvous.attempts.forgive()
-    tell(rendezvous, Resize(3, {"A": 1, "B": 2}))
+    tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2}))
     assert tell(rendezvous, WorkerGone("w3", "signal 9")) == [
         "give up on B after 1 (signal 9), go on with 2"
     ]
@@ -636,7 +640,7 @@ def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> No
     ]
     assert tell(rendezvous, *gone(2)) == []
     assert tell(rendezvous, *gone(1)) == ["write w3"]
-    assert tell(rendezvous, CheckpointWritten("w3")) == ["dismiss w3"]
+    assert tell(rendezvous, CheckpointPublished("w3")) == ["dismiss w3"]
     assert tell(rendezvous, *gone(3)) == ["suspended: asked"]
 
 
@@ -672,7 +676,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Stop("again")) == ["hold 1"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "hold 2"]
-    assert tell(rendezvous, Held(2, 2), CheckpointWritten("w2"), *gone(2)) == [
+    assert tell(rendezvous, Held(2, 2), CheckpointPublished("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
         "suspended: asked",
@@ -690,7 +694,7 @@ def test_a_loss_while_writing_asks_another() -> None:
 
 def test_completion_dismisses_everyone() -> None:
     rendezvous = running(2, spares=1)
-    assert tell(rendezvous, Completed("w1")) == ["dismiss w1", "dismiss w2", "dismiss w3"]
+    assert tell(rendezvous, JobCompleted("w1")) == ["dismiss w1", "dismiss w2", "dismiss w3"]
     assert tell(rendezvous, Stop("late"), *gone(2, 3)) == []
     assert tell(rendezvous, *gone(1)) == ["done: all steps are committed"]
 
@@ -699,7 +703,7 @@ def test_who_never_started_is_let_go_before_the_end() -> None:
     """It would hear of it only once it is ready, and it has nothing to finish."""
     rendezvous = running(1)
     ending = ["dismiss w1", "dismiss w2", "kill w2"]
-    assert tell(rendezvous, Resize(2), Completed("w1")) == ["start w2 on A", *ending]
+    assert tell(rendezvous, ResizeRequested(2), JobCompleted("w1")) == ["start w2 on A", *ending]
     assert tell(rendezvous, *gone(1), *ready(2)) == ["dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["done: all steps are committed"]
 
@@ -707,16 +711,16 @@ def test_who_never_started_is_let_go_before_the_end() -> None:
 def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, UserFailed("w2")) == ["kill w1", "kill w2"]
-    assert tell(rendezvous, Completed("w1"), UserFailed("w1")) == []
+    assert tell(rendezvous, JobCompleted("w1"), UserFailed("w1")) == []
     assert tell(rendezvous, *gone(1, 2)) == ["failed: w2 failed"]
-    assert rendezvous.phase is Phase.ENDED
+    assert rendezvous.phase is RendezvousPhase.ENDED
 
 
 def test_the_last_agent_may_go_while_the_job_ends() -> None:
     rendezvous = running(2)
-    tell(rendezvous, Completed("w1"))
+    tell(rendezvous, JobCompleted("w1"))
     assert rendezvous.handle(AgentLost("A", "cut off")) == [
-        End(Outcome.DONE, "all steps are committed")
+        End(RunOutcome.DONE, "all steps are committed")
     ]
 
 
@@ -730,7 +734,7 @@ LATE: list[Event] = [
     WorkerGone("w1", "signal 9"),
     Held(1, 1),
     AgentLost("Z", "never seen"),
-    CheckpointWritten("w1"),
+    CheckpointPublished("w1"),
 ]
 
 
@@ -744,11 +748,13 @@ def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [*LATE, AgentJoined("B"), Stop("late"), Resize(3), Completed("w1")], ids=str
+    "event",
+    [*LATE, AgentJoined("B"), Stop("late"), ResizeRequested(3), JobCompleted("w1")],
+    ids=str,
 )
 def test_nothing_happens_after_the_end(event: Event) -> None:
     rendezvous = running(1)
-    tell(rendezvous, Completed("w1"), *gone(1))
+    tell(rendezvous, JobCompleted("w1"), *gone(1))
     before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
     assert rendezvous == before
@@ -761,13 +767,16 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
 def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_round: bool) -> None:
     """It would be official behind the back of those who went back to an older one."""
     rendezvous = running(2)
-    assert tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2)) == ["hold 1", "start w3 on A"]
+    assert tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2)) == [
+        "hold 1",
+        "start w3 on A",
+    ]
     assert tell(rendezvous, Held(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
     installed(rendezvous, 5)
     if in_round:  # named, but without the state yet
         tell(rendezvous, *ready(3), Held(2, 6))
     assert tell(rendezvous, *gone(2))[0].startswith("start")
-    assert rendezvous.phase is Phase.GATHERING
+    assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, *([] if in_round else ready(3))) == []
     commands = tell(rendezvous, WorkerGone("w1", "exit status 0"))
     assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
@@ -778,10 +787,10 @@ def test_who_had_the_state_before_it_was_known_gives_it() -> None:
     checkpoint.
     """
     rendezvous = running(2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), Resize(2), Held(1, 5))
+    tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2), Held(1, 5))
     installed(rendezvous, 5)
     tell(rendezvous, *ready(3), Held(2, 6), *gone(2))
-    assert rendezvous.phase is Phase.GATHERING
+    assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == [
         "round 4: w3 (w2 lost (signal 9), w3 joins)"
     ]
@@ -792,7 +801,7 @@ def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
     installed(rendezvous, 5)
     tell(rendezvous, *gone(2))
-    assert rendezvous.phase is Phase.GATHERING
+    assert rendezvous.phase is RendezvousPhase.GATHERING
     commands = tell(rendezvous, Stop("asked"), *gone(1))
     assert "dismiss w1" in commands
 
@@ -835,7 +844,7 @@ def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on A", "start w2 on A", "start w3 on B"]
     tell(rendezvous, *ready(1, 2, 3))
     installed(rendezvous)
-    assert tell(rendezvous, Resize(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
+    assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
     assert tell(rendezvous, Held(1, 1)) == [
         "round 2: w4 +w3, w3 gives w4 (resize to 1, w4 joins)",
@@ -883,7 +892,7 @@ def test_servers_alone_wait_with_the_state() -> None:
     tell(rendezvous, *gone(1))
     installed(rendezvous, 1)
     assert tell(rendezvous, *gone(2)) == ["start w6 on A"]
-    assert rendezvous.phase is Phase.GATHERING
+    assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, *ready(5)) == [
         "round 3: w5 +w3 +w4, w3 gives w5 (w2 lost (signal 9), w5 joins)"
     ]
@@ -909,19 +918,19 @@ def test_a_server_that_is_asked_to_leave_is_replaced() -> None:
 
 def test_servers_are_resized_at_a_boundary() -> None:
     rendezvous = running(2, servers=1)
-    assert tell(rendezvous, Resize(2, {}, 2)) == ["start w4 on A"]
+    assert tell(rendezvous, ResizeRequested(2, {}, 2)) == ["start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == [
         "round 2: w1 w2 +w3 +w4, w1 gives w4 (resize to 2 and 2 servers, w4 joins)"
     ]
     installed(rendezvous, 2)
-    assert tell(rendezvous, Resize(1, {}, 1)) == ["hold 2"]
+    assert tell(rendezvous, ResizeRequested(1, {}, 1)) == ["hold 2"]
     assert tell(rendezvous, Held(2, 3)) == [
         "round 3: w1 +w3 (resize to 1 and 1 server)",
         "dismiss w2",
         "dismiss w4",
     ]
-    assert tell(rendezvous, Resize(1, {})) == []
+    assert tell(rendezvous, ResizeRequested(1, {})) == []
     assert rendezvous.servers == 1
 
 
@@ -931,7 +940,7 @@ def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one()
     reason = "the job ends with the state of another server, and no worker is left"
     assert tell(rendezvous, *gone(1)) == [f"kill w3 ({reason})"]  # it may be writing to the tables
     assert tell(rendezvous, *gone(3)) == ["write w2"]
-    assert tell(rendezvous, CheckpointWritten("w2")) == ["dismiss w2"]
+    assert tell(rendezvous, CheckpointPublished("w2")) == ["dismiss w2"]
 
 
 def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> None:
@@ -953,7 +962,7 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
     rendezvous = job(2, minimum=2, agents=2, parts=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
-    tell(rendezvous, AgentJoined("C"), Resize(2, {"C": 2}), *ready(3, 4))
+    tell(rendezvous, AgentJoined("C"), ResizeRequested(2, {"C": 2}), *ready(3, 4))
     (command, *_) = rendezvous.handle(Held(1, 1))
     assert isinstance(command, Install)
     assert command.world.shares == (1, 1, 0, 0)
@@ -997,7 +1006,7 @@ def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
         assert tell(rendezvous, WorkerIdle("w2", 1)) == [still]
     assert tell(rendezvous, WorkerInstalled("w2", 2, 1)) == []
     assert tell(rendezvous, WorkerInstalled("w1", 2, 1)) == ["write w1"]
-    assert tell(rendezvous, CheckpointWritten("w1")) == ["dismiss w1", "dismiss w2"]
+    assert tell(rendezvous, CheckpointPublished("w1")) == ["dismiss w1", "dismiss w2"]
 
 
 def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
@@ -1007,7 +1016,13 @@ def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
     installed(rendezvous)
     assert rendezvous.round == 3
     assert [member.id for member in rendezvous.roster.members] == ["w2"]
-    tell(rendezvous, WorkerInstalled("w2", 3, 1), Committed(3, 2), Resize(2), WorkerIdle("w2", 3))
+    tell(
+        rendezvous,
+        WorkerInstalled("w2", 3, 1),
+        Committed(3, 2),
+        ResizeRequested(2),
+        WorkerIdle("w2", 3),
+    )
     assert tell(rendezvous, *ready(3)) == ["still round 4: w2 (resize to 2)"]
     assert tell(rendezvous, WorkerInstalled("w2", 4, 2)) == [
         "round 5: w2 w3, w2 gives w3 (resize to 2, w3 joins)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.coordination.waits import Doing, Hangs, Hung, Late, Waits
+from brim.coordination.waits import Doing, Hangs, Hung, Overdue, Waits
 
 STEP = Doing(kind="step", words="in step 3", step=3, round=1)
 START = Doing(kind="start", words="starting", at_least=300.0)
@@ -24,10 +24,10 @@ def test_a_wait_is_spoken_of_once_and_then_at_growing_distances() -> None:
     waits.expect("w1", STEP, now=0.0)
     every_second = (float(now) for now in range(100))
     assert looks(waits, *every_second) == [
-        "8 Late w1 8",
-        "16 Late w1 16",
-        "32 Late w1 32",
-        "64 Late w1 64",
+        "8 Overdue w1 8",
+        "16 Overdue w1 16",
+        "32 Overdue w1 32",
+        "64 Overdue w1 64",
     ]
 
 
@@ -37,14 +37,14 @@ def test_what_has_always_taken_long_is_not_spoken_of() -> None:
     assert waits.done("w1", now=60.0) is False
     waits.expect("w2", STEP, now=60.0)
     waits.expect("w3", Doing(kind="sum", words="adding up"), now=60.0)
-    assert looks(waits, 119.0) == ["119 Late w3 59"]
-    assert looks(waits, 180.0) == ["180 Late w2 120", "180 Late w3 120"]
+    assert looks(waits, 119.0) == ["119 Overdue w3 59"]
+    assert looks(waits, 180.0) == ["180 Overdue w2 120", "180 Late w3 120"]
 
 
 def test_who_comes_on_is_late_no_more() -> None:
     waits = Waits(limit=20.0)
     waits.expect("w1", STEP, now=0.0)
-    assert looks(waits, 8.0) == ["8 Late w1 8"]
+    assert looks(waits, 8.0) == ["8 Overdue w1 8"]
     assert waits.is_late("w1")
     assert waits.moved("w1", now=10.0) is True
     assert not waits.is_late("w1")
@@ -64,7 +64,7 @@ def test_who_hangs_is_told_once_and_not_waited_for_any_more() -> None:
 def test_a_start_has_the_time_that_reading_data_may_take() -> None:
     waits = Waits(limit=1.0)
     waits.expect("w1", START, now=0.0)
-    assert waits.look(now=299.0) == [Late("w1", START, 299.0, 300.0)]
+    assert waits.look(now=299.0) == [Overdue("w1", START, 299.0, 300.0)]
     assert looks(waits, 300.0) == ["300 Hung w1 300"]
 
 

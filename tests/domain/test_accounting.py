@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.accounting import (
+    CommittedPart,
     Ledger,
-    Part,
     Restore,
     Session,
     StepRecord,
@@ -42,7 +42,7 @@ def commit(step: int, *, at: float, size: int = SIZE, batch: int = BATCH) -> Ste
     first, last = inside * batch, min(inside * batch + batch, size)
     edges = [first + (last - first) * micro // MICRO for micro in range(MICRO + 1)]
     parts = tuple(
-        Part(micro, micro, start, stop, sample_checksum(order(epoch, start, stop)))
+        CommittedPart(micro, micro, start, stop, sample_checksum(order(epoch, start, stop)))
         for micro, (start, stop) in enumerate(itertools.pairwise(edges))
     )
     return StepRecord(
@@ -122,7 +122,7 @@ def test_a_worker_that_fed_other_samples_is_found() -> None:
 @pytest.mark.parametrize(("start", "stop"), [(-1, 4), (12, 24), (9, 8)])
 def test_positions_outside_the_epoch_are_found(start: int, stop: int) -> None:
     steps = run(1, 2, 3, 4, 5, 6)
-    steps[0] = replace(steps[0], parts=(Part(0, 0, start, stop, 0),))
+    steps[0] = replace(steps[0], parts=(CommittedPart(0, 0, start, stop, 0),))
     ledger = account(steps)
     assert not ledger.exact
     assert f"positions {start} to {stop} of {SIZE}" in ledger.problems[0]

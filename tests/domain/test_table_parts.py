@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.domain.table_parts import Part, PartFile, disused, is_chain, outweighs
+from brim.domain.table_parts import PartFile, TablePart, disused, is_chain, outweighs
 
 
 def file(name: str, size: int = 1) -> PartFile:
     return PartFile(name=name, sha256="", size_bytes=size, rows=size)
 
 
-def part(since: int | None, step: int, *sizes: int) -> Part:
+def part(since: int | None, step: int, *sizes: int) -> TablePart:
     files = tuple(file(f"tables/w1-{step}-{number}", size) for number, size in enumerate(sizes))
-    return Part(since=since, step=step, rows=sum(sizes), files=files)
+    return TablePart(since=since, step=step, rows=sum(sizes), files=files)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def part(since: int | None, step: int, *sizes: int) -> Part:
     ],
 )
 def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
-    parts: list[Part], too_heavy: bool
+    parts: list[TablePart], too_heavy: bool
 ) -> None:
     assert is_chain(parts)
     assert outweighs(parts) is too_heavy

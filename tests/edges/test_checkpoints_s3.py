@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.domain.table_parts import Part, StoredTable
+from brim.domain.table_parts import StoredTable, TablePart
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.starting import check_place
 from brim.storage.checkpoints import Checkpoint, Draft, Store
@@ -90,13 +90,13 @@ def test_a_flipped_byte_is_found_and_the_one_before_is_used(s3: ObjectStore) -> 
 
 def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: ObjectStore) -> None:
     store = Store(open_place(s3.url))
-    base = Part(
+    base = TablePart(
         since=None, step=1, rows=2, files=(store.write_part(bytearray(BYTES), rows=2, writer="w1"),)
     )
     for step in (1, 2, 3):
         parts = [base] if step < 3 else []
         own = store.write_part(BYTES * step, rows=1, writer="w1")
-        parts.append(Part(since=1 if parts else None, step=step, rows=1, files=(own,)))
+        parts.append(TablePart(since=1 if parts else None, step=step, rows=1, files=(own,)))
         table = StoredTable(name="t", rows=2, parts=tuple(parts))
         made = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
         store.publish(store.draft(made, writer="w1"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim import control_groups
-from brim.control_groups import Group, files_about_us, groups_of, make_group
+from brim.control_groups import ControlGroup, files_about_us, groups_of, make_group
 from e2e.running import has_ended, until
 from groups import needs_groups
 
@@ -27,14 +27,14 @@ print(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True).st
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
+def group(tmp_path: Path) -> Iterator[ControlGroup]:
     group = make_group(tmp_path)
     assert group is not None
     yield group
     assert group.end(patience=5.0)
 
 
-def left_in(group: Group) -> int:
+def left_in(group: ControlGroup) -> int:
     """A process that another left in a group."""
     done = subprocess.run(
         [sys.executable, "-c", LEAVES, str(group.path)], check=True, capture_output=True, text=True
@@ -43,7 +43,7 @@ def left_in(group: Group) -> int:
 
 
 @needs_groups
-def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: Group) -> None:
+def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: ControlGroup) -> None:
     inner, other = group.within("job-1"), group.within("job-2")
     assert inner is not None
     assert other is not None
@@ -60,13 +60,15 @@ def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: Group)
 
 
 @needs_groups
-def test_it_is_found_by_its_folder_wherever_it_was_made(tmp_path: Path, group: Group) -> None:
+def test_it_is_found_by_its_folder_wherever_it_was_made(
+    tmp_path: Path, group: ControlGroup
+) -> None:
     """By a process that is in another group, as one of another service or session is."""
     elsewhere = make_group(tmp_path / "elsewhere")
     assert elsewhere is not None
     look = "import sys; from pathlib import Path; from brim.control_groups import *\n"
     look += (
-        "assert Group(Path(sys.argv[1])).enter(); print(*(each.path for each in "
+        "assert ControlGroup(Path(sys.argv[1])).enter(); print(*(each.path for each in "
         "groups_of(Path(sys.argv[2]))))"
     )
     command = [sys.executable, "-c", look, str(elsewhere.path), str(tmp_path)]
@@ -78,7 +80,7 @@ def test_it_is_found_by_its_folder_wherever_it_was_made(tmp_path: Path, group: G
 
 @needs_groups
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a group away")
-def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: Group) -> None:
+def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: ControlGroup) -> None:
     os.chown(group.path, 65534, 65534)
     assert groups_of(tmp_path) == []
     os.chown(group.path, os.geteuid(), os.getegid())
@@ -86,9 +88,11 @@ def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: Gr
 
 
 @needs_groups
-def test_who_leaves_removes_it_unless_somebody_is_left(group: Group) -> None:
-    come_and_go = "import sys; from pathlib import Path; from brim.control_groups import Group\n"
-    come_and_go += "group = Group(Path(sys.argv[1])); assert group.enter(); group.leave()"
+def test_who_leaves_removes_it_unless_somebody_is_left(group: ControlGroup) -> None:
+    come_and_go = (
+        "import sys; from pathlib import Path; from brim.control_groups import ControlGroup\n"
+    )
+    come_and_go += "group = ControlGroup(Path(sys.argv[1])); assert group.enter(); group.leave()"
     command = [sys.executable, "-c", come_and_go, str(group.path)]
     left = left_in(group)
     subprocess.run(command, check=True)
@@ -120,7 +124,7 @@ def test_a_place_where_none_can_be_made(
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
     assert make_group(tmp_path) is None
     assert groups_of(tmp_path) == []
-    assert not Group(tmp_path / at).enter()
+    assert not ControlGroup(tmp_path / at).enter()
     assert list((tmp_path / "unable").iterdir()) == []
 
 
@@ -166,11 +170,9 @@ def test_where_the_group_of_this_process_is(
 
 
 @needs_groups
-def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: Group) -> None:
-    forks = (
-        "import os, sys, time; from pathlib import Path; from brim.control_groups import Group\n"
-    )
-    forks += "assert Group(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
+def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
+    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import ControlGroup\n"
+    forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)
     assert group.end(patience=10.0)
@@ -205,7 +207,7 @@ def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
 ) -> None:
     mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
     monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
-    group = Group(tmp_path / control_groups._name_for(tmp_path))
+    group = ControlGroup(tmp_path / control_groups._name_for(tmp_path))
     group.path.mkdir()
     for members, found in (("7\n", [group]), ("7\n0\n", [])):
         (group.path / "cgroup.procs").write_text(members)

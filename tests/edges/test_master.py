@@ -17,7 +17,7 @@ import pytest
 import recorded_run
 from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import RunOutcome
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import InternalError
@@ -282,7 +282,7 @@ def test_a_run_that_cannot_be_recorded_ends(
 
     play(desk, story)
     assert desk.master.ended.is_set()
-    assert desk.master.outcome is Outcome.FAILED
+    assert desk.master.outcome is RunOutcome.FAILED
     told = [event["message"] for event in desk.records(EVENTS) if event["kind"] == "failed"]
     assert which == EVENTS or (len(told) == 1 and "No space left" in told[0])
 
@@ -528,7 +528,7 @@ def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_lif
         await desk.join("A")
         await desk.say("A", wire.AskToStop(reason="enough"))
         await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
-        assert desk.master.outcome is Outcome.SUSPENDED
+        assert desk.master.outcome is RunOutcome.SUSPENDED
         desk.kill()
         desk.heard.clear()
         desk.start()
@@ -634,6 +634,6 @@ def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path)
         desk.start()
         gap = tuple(wire.Unheard(session="s", number=n, message=commit(1, n, 1.0)) for n in (8, 9))
         await desk.join("A", session="of another process", unheard=gap)
-        assert desk.master.outcome is Outcome.FAILED
+        assert desk.master.outcome is RunOutcome.FAILED
 
     play(desk, story)

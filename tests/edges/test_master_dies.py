@@ -15,7 +15,7 @@ import recorded_run
 from brim.agent.conversation import Conversation
 from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import RunOutcome
 from brim.domain.job import WorkerRange
 from brim.master.decisions import Decisions
 from brim.master.entries import Asked, Before, Began, Joined
@@ -253,7 +253,7 @@ WRITES = 33  # of the story; checked below, so that every one of them is tried
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     writes = Writes()
     house = run_to_the_end(tmp_path_factory.mktemp("calm"), writes)
-    assert house.master.outcome is Outcome.SUSPENDED
+    assert house.master.outcome is RunOutcome.SUSPENDED
     assert [event["step"] for event in house.remains()[0] if event["kind"] == "checkpoint"] == [2]
     assert house.remains()[1].count(b"\n") == 2
     assert writes.count == WRITES
@@ -274,7 +274,7 @@ def test_it_may_die_before_in_and_after_every_write(
     monkeypatch.setattr("brim.master.records._LONGEST", longest)
     house = run_to_the_end(tmp_path, Writes(last=last, bytes_of_last=bytes_of_last))
     assert house.deaths == 1
-    assert house.master.outcome is Outcome.SUSPENDED
+    assert house.master.outcome is RunOutcome.SUSPENDED
     assert house.remains() == calm
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import RunOutcome
 from brim.wire import messages as wire
 from edges.test_master import Desk
 
@@ -98,7 +98,7 @@ def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow
             assert to_worker(desk, "A", wire.WriteNow) == ["w1"]
             await desk.hear("A", "w1", wire.NowWritten())
             await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 0"))
-            assert desk.master.outcome is Outcome.SUSPENDED
+            assert desk.master.outcome is RunOutcome.SUSPENDED
 
     play(tmp_path, story)
 

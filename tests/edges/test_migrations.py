@@ -252,7 +252,9 @@ def test_what_is_not_what_its_format_says_is_said_and_left_as_it_is(tmp_path: Pa
 
 def test_memory_of_policies_without_plans_is_left_alone() -> None:
     """In format 3 the memory of policy brim was first the plans alone, later more."""
-    later = Memory(policies={("ads", 0): Remembered(plans={}, planned=5.0, devices=2)}, blocks={})
+    later = CycleMemory(
+        policies={("ads", 0): Remembered(plans={}, planned=5.0, devices=2)}, blocks={}
+    )
     rows = [["ads", 0, later.policies[("ads", 0)]]]
     content = msgspec.msgpack.encode({"policies": rows, "blocks": {}})
     assert decode_memory(migrations._memory_with_plans(content), policy="brim") == later

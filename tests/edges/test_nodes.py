@@ -21,7 +21,7 @@ from brim.backends.nodes import Nodes
 from brim.clock import SystemClock
 from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
-from brim.wire.nodes import Begin, Kill
+from brim.wire.nodes import Begin, KillJob
 from e2e.running import has_ended, until
 from groups import needs_groups
 
@@ -116,7 +116,7 @@ def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Ho
     assert (seen.up, seen.lost, seen.problem) == (False, False, "its agent died")
     assert 0.0 < seen.again <= 0.3
     with pytest.raises(EnvironmentFault, match="node n1 has no agent now"):
-        host.nodes.ask("n1", Kill(job="job-1"))
+        host.nodes.ask("n1", KillJob(job="job-1"))
     second = host.up()
     assert second != first
     assert not host.look().gone
@@ -182,7 +182,7 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(
     pid = host.up()
     monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
     os.kill(pid, signal.SIGSTOP)
-    host.nodes.ask("n1", Kill(job="job-1"))
+    host.nodes.ask("n1", KillJob(job="job-1"))
     until(lambda: host.look().gone, "its end")
     assert host.look().problem == "it did not answer for 0 s"
     monkeypatch.undo()

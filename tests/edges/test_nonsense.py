@@ -228,7 +228,7 @@ def test_an_answer_that_proves_nothing(said: bytes) -> None:
 # Requests to a node -------------------------------------------------------------------------------
 
 REQUESTS = [
-    msgspec.msgpack.encode(Kill(job="a-1")),
+    msgspec.msgpack.encode(KillJob(job="a-1")),
     msgspec.msgpack.encode(
         Begin(job="a-1", arguments=["x"], python=("p", "1"), environment={"A": "b"}, directory="/")
     ),

@@ -17,7 +17,7 @@ import pytest
 import brim
 import recorded_run
 from brim.coordination.barrier import COMMIT, Barrier
-from brim.coordination.membership import Event, Outcome, World
+from brim.coordination.membership import Event, RunOutcome, World
 from brim.coordination.rendezvous import Rendezvous
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
@@ -243,5 +243,5 @@ def test_decisions_come_back_as_they_were() -> None:
             assert woken.take(entry) == effects, f"life {seed}: {entry}"
             told += len(effects)
         outcomes.add(life.decisions.outcome)
-    assert outcomes == {None, *Outcome}
+    assert outcomes == {None, *RunOutcome}
     assert told > 100 * LIVES

@@ -8,7 +8,7 @@ from brim.domain.resizing import BELIEVED
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.domain.workload import Job
-from brim.policies.placement import Block, Placement, on_nodes, place
+from brim.policies.placement import DeviceBlock, Placement, on_nodes, place
 
 steps = st.lists(
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 16), max_size=8), max_size=8
@@ -47,7 +47,7 @@ def test_what_fits_by_count_always_fits(changes: list[dict[str, int]], devices: 
 
 @given(steps)
 def test_a_power_of_two_is_one_block(changes: list[dict[str, int]]) -> None:
-    blocks: dict[str, tuple[Block, ...]] = {}
+    blocks: dict[str, tuple[DeviceBlock, ...]] = {}
     for change in changes:
         wanted, left = {}, 32
         for job, count in sorted(change.items()):
@@ -60,7 +60,7 @@ def test_a_power_of_two_is_one_block(changes: list[dict[str, int]]) -> None:
 
 
 def test_unchanged_jobs_stay_and_a_migration_moves_the_fewest_devices() -> None:
-    before = {"a": (Block(0, 1),), "b": (Block(4, 2),), "c": (Block(8, 4),)}
+    before = {"a": (DeviceBlock(0, 1),), "b": (DeviceBlock(4, 2),), "c": (DeviceBlock(8, 4),)}
     placement = place(before, {"a": 1, "b": 2, "c": 4, "d": 8}, devices=16)
     assert placement.moved == {"c"} or placement.moved == {"a", "b"}
     moved = sum(sum(block.size for block in before[job]) for job in placement.moved)
@@ -68,22 +68,22 @@ def test_unchanged_jobs_stay_and_a_migration_moves_the_fewest_devices() -> None:
 
 
 def test_nobody_moves_where_a_block_is_free() -> None:
-    before = {"a": (Block(0, 1),)}
+    before = {"a": (DeviceBlock(0, 1),)}
     placement = place(before, {"a": 1, "d": 8}, devices=16)
     assert placement.moved == frozenset()
-    assert placement.blocks["d"] == (Block(8, 8),)
+    assert placement.blocks["d"] == (DeviceBlock(8, 8),)
 
 
 def test_a_pinned_job_is_not_moved_and_the_other_sits_apart() -> None:
-    before = {"a": (Block(0, 1),), "b": (Block(8, 1),)}
+    before = {"a": (DeviceBlock(0, 1),), "b": (DeviceBlock(8, 1),)}
     placement = place(before, {"a": 1, "b": 1, "d": 8}, devices=16, pinned=frozenset("ab"))
     assert placement.moved == frozenset()
     assert placement.scattered == {"d"}
 
 
 def test_growing_takes_the_block_around() -> None:
-    placement = place({"a": (Block(4, 4),)}, {"a": 8}, devices=16)
-    assert placement.blocks["a"] == (Block(0, 8),)
+    placement = place({"a": (DeviceBlock(4, 4),)}, {"a": 8}, devices=16)
+    assert placement.blocks["a"] == (DeviceBlock(0, 8),)
 
 
 def test_nodes_are_named() -> None:

@@ -6,77 +6,80 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.policies.reclaim import Holding, give_back
+from brim.policies.reclaim import ReclaimCandidate, give_back
 
 
 @pytest.mark.parametrize(
     ("holdings", "most", "expected"),
     [
-        pytest.param([Holding("a", 6, 1)], 6, {"a": 6}, id="nothing to give"),
+        pytest.param([ReclaimCandidate("a", 6, 1)], 6, {"a": 6}, id="nothing to give"),
         pytest.param(
-            [Holding("a", 6, 1), Holding("b", 6, 1)], 9, {"a": 3, "b": 6}, id="one gives, not two"
+            [ReclaimCandidate("a", 6, 1), ReclaimCandidate("b", 6, 1)],
+            9,
+            {"a": 3, "b": 6},
+            id="one gives, not two",
         ),
         pytest.param(
-            [Holding("a", 9, 1), Holding("b", 4, 1)],
+            [ReclaimCandidate("a", 9, 1), ReclaimCandidate("b", 4, 1)],
             10,
             {"a": 9, "b": 1},
             id="the smallest that is enough",
         ),
         pytest.param(
-            [Holding("a", 5, 1, priority=1), Holding("b", 9, 1)],
+            [ReclaimCandidate("a", 5, 1, priority=1), ReclaimCandidate("b", 9, 1)],
             11,
             {"a": 5, "b": 6},
             id="the lower priority's surplus",
         ),
         pytest.param(
-            [Holding("a", 8, 1, priority=1), Holding("b", 2, 2)],
+            [ReclaimCandidate("a", 8, 1, priority=1), ReclaimCandidate("b", 2, 2)],
             4,
             {"a": 2, "b": 2},
             id="shrink a high one before a low one stops",
         ),
         pytest.param(
-            [Holding("a", 4, 4, priority=1), Holding("b", 4, 4)],
+            [ReclaimCandidate("a", 4, 4, priority=1), ReclaimCandidate("b", 4, 4)],
             4,
             {"a": 4, "b": 0},
             id="lowest priority",
         ),
         pytest.param(
-            [Holding("a", 4, 4), Holding("b", 4, 4, promised=True)],
+            [ReclaimCandidate("a", 4, 4), ReclaimCandidate("b", 4, 4, promised=True)],
             4,
             {"a": 0, "b": 4},
             id="unpromised",
         ),
         pytest.param(
-            [Holding("a", 4, 4, lost=90.0), Holding("b", 4, 4, lost=30.0)],
+            [ReclaimCandidate("a", 4, 4, lost=90.0), ReclaimCandidate("b", 4, 4, lost=30.0)],
             4,
             {"a": 4, "b": 0},
             id="the least lost",
         ),
         pytest.param(
-            [Holding("a", 2, 2), Holding("b", 2, 2), Holding("c", 5, 5)],
+            [ReclaimCandidate("a", 2, 2), ReclaimCandidate("b", 2, 2), ReclaimCandidate("c", 5, 5)],
             4,
             {"a": 2, "b": 2, "c": 0},
             id="one gang for two",
         ),
         pytest.param(
-            [Holding("a", 6, 5), Holding("b", 6, 2, lost=9.0)],
+            [ReclaimCandidate("a", 6, 5), ReclaimCandidate("b", 6, 2, lost=9.0)],
             6,
             {"a": 0, "b": 6},
             id="a stop spares others' surplus",
         ),
     ],
 )
-def test_who_gives(holdings: list[Holding], most: int, expected: dict[str, int]) -> None:
+def test_who_gives(holdings: list[ReclaimCandidate], most: int, expected: dict[str, int]) -> None:
     assert give_back(holdings, most) == expected
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[list[Holding], int]:
+def cases(draw: st.DrawFn) -> tuple[list[ReclaimCandidate], int]:
     holdings = []
     for name in "abcdef"[: draw(st.integers(1, 6))]:
         kept = draw(st.integers(1, 6))
         holdings.append(
-            Holding(
+            ReclaimCandidate(
                 name,
                 kept + draw(st.integers(0, 6)),
                 kept,
@@ -89,7 +92,7 @@ def cases(draw: st.DrawFn) -> tuple[list[Holding], int]:
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_laws(case: tuple[list[Holding], int], random: object) -> None:
+def test_laws(case: tuple[list[ReclaimCandidate], int], random: object) -> None:
     holdings, most = case
     found = give_back(holdings, most)
     by_name = {one.job: one for one in holdings}
@@ -114,7 +117,7 @@ def test_laws(case: tuple[list[Holding], int], random: object) -> None:
 
 
 @given(cases())
-def test_no_smaller_set_gives_enough(case: tuple[list[Holding], int]) -> None:
+def test_no_smaller_set_gives_enough(case: tuple[list[ReclaimCandidate], int]) -> None:
     holdings, most = case
     over = sum(one.workers for one in holdings) - most
     victims = [one for one in holdings if give_back(holdings, most)[one.job] < one.workers]

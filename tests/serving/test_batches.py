@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.serving.batches import Answer, Batches, Busy
+from brim.serving.batches import Batches, Busy, Prediction
 from brim.serving.bundle import Model
 
 _PATIENCE = 20.0  # seconds
@@ -73,7 +73,7 @@ def run(
     asyncio.run(all_of_it())
 
 
-def ask(batches: Batches, *rows: float) -> asyncio.Task[Answer]:
+def ask(batches: Batches, *rows: float) -> asyncio.Task[Prediction]:
     def read(model: Model) -> tuple[Any, int]:
         if -1.0 in rows:
             raise SpecError("rows", got="-1", need="more")
@@ -82,7 +82,7 @@ def ask(batches: Batches, *rows: float) -> asyncio.Task[Answer]:
     return asyncio.ensure_future(batches.predict(read, len(rows)))
 
 
-async def asked(*requests: asyncio.Task[Answer]) -> None:
+async def asked(*requests: asyncio.Task[Prediction]) -> None:
     """Each has been put where the thread finds it."""
     while any(each.get_coro().cr_await is None for each in requests):  # type: ignore[union-attr]
         await asyncio.sleep(0)
@@ -151,9 +151,9 @@ def test_one_bad_request_spoils_no_other() -> None:
         model.gate.set()
         await first
         good, failed, refused, also_good = await asyncio.gather(*others, return_exceptions=True)
-        assert isinstance(good, Answer)
+        assert isinstance(good, Prediction)
         assert good.columns["row"] == [1]
-        assert isinstance(also_good, Answer)
+        assert isinstance(also_good, Prediction)
         assert also_good.columns["row"] == [2]
         assert isinstance(failed, EnvironmentFault)
         assert "the model failed: RuntimeError: thirteen" in str(failed)
@@ -239,7 +239,7 @@ def test_a_prediction_that_is_no_number_is_an_error_of_its_request_alone(value: 
             ask(batches, 1, 2), ask(batches, 3, value), return_exceptions=True
         )
         assert len(model.batches) == 1
-        assert isinstance(good, Answer)
+        assert isinstance(good, Prediction)
         assert isinstance(bad, EnvironmentFault)
         assert f"the model gives {value} for row 1, column 'row'" in str(bad)
 
@@ -256,6 +256,6 @@ def test_who_goes_before_the_answer_is_nobodys_trouble() -> None:
         gone.cancel()
         model.gate.set()
         assert (await stays).columns["row"] == [2]
-        assert isinstance(await ask(batches, 3, 4), Answer)
+        assert isinstance(await ask(batches, 3, 4), Prediction)
 
     run(scenario)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from brim.errors import EnvironmentFault
 from brim.serving.rows import (
+    EmbeddingRows,
     RowChange,
-    Rows,
     Sides,
     change_between,
     check_change,
@@ -35,18 +35,18 @@ VALUES = st.sampled_from([0.0, -0.0, 1.5, float("nan"), float("inf")])
 TABLES = st.dictionaries(KEYS, st.tuples(VALUES, VALUES), max_size=30)
 
 
-def rows_of(table: dict[int, tuple[float, float]]) -> Rows:
+def rows_of(table: dict[int, tuple[float, float]]) -> EmbeddingRows:
     keys = sorted(table)
     values = torch.tensor([table[key] for key in keys], dtype=torch.float32).reshape(len(keys), 2)
-    return Rows(torch.tensor(keys, dtype=torch.int64), values)
+    return EmbeddingRows(torch.tensor(keys, dtype=torch.int64), values)
 
 
-def bits(rows: Rows) -> tuple[list[int], bytes]:
+def bits(rows: EmbeddingRows) -> tuple[list[int], bytes]:
     return rows.keys.tolist(), rows.values.contiguous().numpy().tobytes()
 
 
-def copy_of(rows: Rows) -> Rows:
-    return Rows(rows.keys.clone(), rows.values.clone())
+def copy_of(rows: EmbeddingRows) -> EmbeddingRows:
+    return EmbeddingRows(rows.keys.clone(), rows.values.clone())
 
 
 @given(old=TABLES, new=TABLES)
@@ -87,11 +87,11 @@ def test_sides_go_through_versions_of_which_the_last_two_can_be_read(
 
 def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> None:
     """In place: the memory of a large embedding is not copied for a few rows."""
-    rows = Rows(torch.arange(1000), torch.randn(1000, 4))
+    rows = EmbeddingRows(torch.arange(1000), torch.randn(1000, 4))
     write_rows(tmp_path / "rows", rows)
     opened = open_rows(tmp_path / "rows")
     change = RowChange(
-        Rows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64)
+        EmbeddingRows(torch.tensor([3, 999]), torch.ones(2, 4)), torch.empty(0, dtype=torch.int64)
     )
     write_change(tmp_path / "change", change)
     after = put(opened, open_change(tmp_path / "change"))
@@ -102,8 +102,8 @@ def test_rows_by_their_numbers_are_changed_where_they_are(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_rows_of_other_types(dtype: torch.dtype, tmp_path: Path) -> None:
-    before = Rows(torch.tensor([1, 5]), torch.randn(2, 3).to(dtype))
-    after = Rows(torch.tensor([1, 5, 2**62]), torch.randn(3, 3).to(dtype))
+    before = EmbeddingRows(torch.tensor([1, 5]), torch.randn(2, 3).to(dtype))
+    after = EmbeddingRows(torch.tensor([1, 5, 2**62]), torch.randn(3, 3).to(dtype))
     write_rows(tmp_path / "rows", before)
     write_change(tmp_path / "change", change_between(before, after))
     got = put(open_rows(tmp_path / "rows"), open_change(tmp_path / "change"))
@@ -135,7 +135,7 @@ def header(content: bytes, **changes: object) -> bytes:
 )
 def test_what_is_no_file_of_rows_is_said_to_be_damaged(damage: object, tmp_path: Path) -> None:
     path = tmp_path / "rows"
-    write_rows(path, Rows(torch.arange(4), torch.zeros(4, 4)))
+    write_rows(path, EmbeddingRows(torch.arange(4), torch.zeros(4, 4)))
     assert callable(damage)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(EnvironmentFault, match=str(path)):
@@ -144,7 +144,7 @@ def test_what_is_no_file_of_rows_is_said_to_be_damaged(damage: object, tmp_path:
 
 @pytest.mark.parametrize("keys", [[1, 0], [1, 1], [-1, 0]])
 def test_keys_that_do_not_ascend_are_damage(keys: list[int], tmp_path: Path) -> None:
-    write_rows(tmp_path / "rows", Rows(torch.tensor(keys), torch.zeros(2, 4)))
+    write_rows(tmp_path / "rows", EmbeddingRows(torch.tensor(keys), torch.zeros(2, 4)))
     with pytest.raises(EnvironmentFault, match="ascending keys"):
         open_rows(tmp_path / "rows")
 
@@ -160,9 +160,9 @@ def test_keys_that_do_not_ascend_are_damage(keys: list[int], tmp_path: Path) -> 
 def test_a_change_of_other_rows_does_not_fit(
     changed: list[int], removed: list[int], width: int, why: str
 ) -> None:
-    rows = Rows(torch.arange(4), torch.zeros(4, 2))
+    rows = EmbeddingRows(torch.arange(4), torch.zeros(4, 2))
     keys: Tensor = torch.tensor(changed)
     change = RowChange(
-        Rows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64)
+        EmbeddingRows(keys, torch.zeros(len(keys), width)), torch.tensor(removed, dtype=torch.int64)
     )
     assert why in check_change(rows, change)

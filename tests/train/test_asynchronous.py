@@ -18,7 +18,7 @@ from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.embeddings import Embeddings
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.optimization import Optimization
 
 
@@ -102,7 +102,7 @@ def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
     assert applied.left(stopped=False) == [1, 2, 4]
 
 
-def worker(memory: int) -> tuple[JobState, Asynchrony, torch.optim.Optimizer]:
+def worker(memory: int) -> tuple[TrainingState, Asynchrony, torch.optim.Optimizer]:
     spec = JobSpec(
         file="file.py", parameters={}, workers=WorkerRange(minimum=1, maximum=2), asynchronous=1
     )
@@ -110,13 +110,13 @@ def worker(memory: int) -> tuple[JobState, Asynchrony, torch.optim.Optimizer]:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters())
     optimization = Optimization(model, [optimizer])
-    state = JobState(model, optimization, Embeddings(model, [optimizer], spec), spec=spec)
+    state = TrainingState(model, optimization, Embeddings(model, [optimizer], spec), spec=spec)
     asynchrony = Asynchrony(state, Embeddings(model, [optimizer], spec), memory)
     asynchrony.begin_epoch(4)
     return state, asynchrony, optimizer
 
 
-def step(state: JobState, asynchrony: Asynchrony, *, before: int, batch: int) -> None:
+def step(state: TrainingState, asynchrony: Asynchrony, *, before: int, batch: int) -> None:
     with asynchrony.turn(1):
         asynchrony.refresh(before)
         with torch.no_grad():

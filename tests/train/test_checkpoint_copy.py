@@ -19,7 +19,7 @@ from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.places import Directory
 from brim.train import file_layout
-from brim.train.checkpoint import Copy, Image, state_of
+from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.job import Job
 from brim.train.join import spec_of_a_loner
 from brim.wire.messages import CheckpointDrafted, Publish
@@ -92,14 +92,14 @@ def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
     monkeypatch.setattr(job.members, "tell", tell)
     job._checkpoints.keep_in(str(tmp_path), writer="w1")
     gate, waited = Gate(monkeypatch), []
-    wait = Copy.wait
+    wait = StateCopy.wait
 
-    def open_and_wait(copy: Copy) -> None:
+    def open_and_wait(copy: StateCopy) -> None:
         waited.append((job.committed, len(batches)))
         gate.open()
         wait(copy)
 
-    monkeypatch.setattr(Copy, "wait", open_and_wait)
+    monkeypatch.setattr(StateCopy, "wait", open_and_wait)
     data = TensorDataset(torch.randn(24, 3), torch.randn(24, 1))
     after: list[dict[str, Tensor]] = []
     batches: list[int] = []

@@ -19,7 +19,7 @@ import brim
 from brim.domain.checkpointing import Interval
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
-from brim.domain.table_parts import Part
+from brim.domain.table_parts import TablePart
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.places import Directory
@@ -243,7 +243,7 @@ def test_training_does_not_wait_for_a_look_at_all_rows(
     monkeypatch.setattr(checkpoints, "_SMALL", 0)
     take, followed = checkpoints.take, []
 
-    def watched(table: RowTable, chain: tuple[Part, ...], **how: Any) -> Any:
+    def watched(table: RowTable, chain: tuple[TablePart, ...], **how: Any) -> Any:
         followed.append(table.follows(chain[-1].step))
         return take(table, chain, **how)
 

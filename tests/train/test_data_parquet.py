@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim import data
-from brim.data.typed import Group
+from brim.data.typed import RowGroup
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 
@@ -101,8 +101,8 @@ def test_a_block_shuffle_reads_each_group_once(
     lazy = data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memory=False)
     assert (len(lazy), lazy.block_size) == (ROWS, 20)
     reads: list[int] = []
-    read = Group.read
-    monkeypatch.setattr(Group, "read", lambda group: reads.append(group.start) or read(group))
+    read = RowGroup.read
+    monkeypatch.setattr(RowGroup, "read", lambda group: reads.append(group.start) or read(group))
     order = EpochOrder(seed=3, epoch=0, size=ROWS, block_size=lazy.block_size)
     for start in range(0, ROWS, 8):
         data.fetch(lazy, order.samples(start, min(start + 8, ROWS)))

@@ -27,7 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from brim.data import Tensors
-from brim.data.feed import Feed, Read, Request
+from brim.data.feed import Feed, MicroBatchRequest, Read
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, cut
 from brim.domain.order import EpochOrder
@@ -38,7 +38,7 @@ SIZE, BATCH, PARTS = 20, 8, 2
 
 def requests(
     feed: Feed, *, micros: Iterable[int] = range(PARTS), epochs: int = 2, after: int = 0
-) -> Iterator[Request]:
+) -> Iterator[MicroBatchRequest]:
     """What a rank with these micro-batches of each step asks for, from a step on."""
     schedule = Schedule(
         samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs
@@ -47,7 +47,7 @@ def requests(
         spans = cut(schedule.span(step), PARTS)
         for micro in micros:
             if spans[micro]:
-                yield Request(step, micro, schedule.epoch_of(step), spans[micro])
+                yield MicroBatchRequest(step, micro, schedule.epoch_of(step), spans[micro])
 
 
 def read(feed: Feed, **which: Any) -> list[Read]:

@@ -18,7 +18,7 @@ from brim.storage.checkpoints import Store
 from brim.storage.heir import SUCCESSION
 from brim.storage.places import open_place
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.table_file import RowTable
 from brim.wire.messages import CheckpointDrafted, WorkerMessage
 
@@ -72,7 +72,7 @@ def checkpoints_of(
     worker: str, state: Counted, place: Path, said: list[WorkerMessage]
 ) -> Checkpoints:
     made = Checkpoints(
-        cast(JobState, state), SPEC, context=None, tell=said.append, listen=time.sleep
+        cast(TrainingState, state), SPEC, context=None, tell=said.append, listen=time.sleep
     )
     made.keep_in(str(place), writer=worker)
     return made

@@ -20,7 +20,7 @@ from brim import data
 from brim.domain.inference import CHUNK, chunks_of_step, steps_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.parts import Parts
-from brim.train.predictions import Rows, output_columns, pack, rows_of, write_predictions
+from brim.train.predictions import PredictedRows, output_columns, pack, rows_of, write_predictions
 
 
 @given(samples=st.integers(0, 20 * CHUNK), parts=st.integers(1, 9))
@@ -117,7 +117,7 @@ def test_no_row_is_shifted(
         pack({"output": torch.tensor(places[at : at + width], dtype=torch.float32)})
         for at in range(0, len(places), width)
     ]
-    rows = [Rows(len(part), np.flatnonzero(np.array(part, bool))) for part in good]
+    rows = [PredictedRows(len(part), np.flatnonzero(np.array(part, bool))) for part in good]
     write_predictions(path, rows, iter(chunks), job="job")
     table = pq.read_table(path)
     assert table.column("row").to_pylist() == list(range(len(flat)))
@@ -132,7 +132,10 @@ def test_an_output_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> 
     (tmp_path / ".p.csv.job.partial").mkdir()
     with pytest.raises(EnvironmentFault, match="cannot write"):
         write_predictions(
-            path, [Rows(1, np.array([0]))], iter([pack({"output": torch.zeros(1)})]), job="job"
+            path,
+            [PredictedRows(1, np.array([0]))],
+            iter([pack({"output": torch.zeros(1)})]),
+            job="job",
         )
     assert path.read_text() == "old"
 

@@ -19,10 +19,10 @@ from brim.storage.places import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.exchange import Alone, Exchange
 from brim.train.job import Job
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.join import join
 from brim.train.membership import Kept, Loner
-from brim.train.rows import OwnedRows, Rows
+from brim.train.rows import GradientRows, OwnedRows
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,
@@ -162,7 +162,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
     ):
         if job.committed == 1:
             before = table.fields["weight"].clone()
-            torn = OwnedRows(Rows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
+            torn = OwnedRows(GradientRows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
             job._embeddings.update([torn], step=job.committed + 1)
             assert not torch.equal(table.fields["weight"], before)
             job._checkpoints.now()
@@ -237,9 +237,11 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
 ) -> None:
     job, _ = new_job()
     job.members = Newcomer(job)
-    put = JobState.put
+    put = TrainingState.put
     puts: list[int] = []
-    monkeypatch.setattr(JobState, "put", lambda state, tree: (puts.append(1), put(state, tree)))
+    monkeypatch.setattr(
+        TrainingState, "put", lambda state, tree: (puts.append(1), put(state, tree))
+    )
     if between:
         for _ in job.epochs(1):
             for batch in job.batches(DATA, global_batch_size=10):

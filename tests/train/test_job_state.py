@@ -9,14 +9,14 @@ from brim.domain.batch import Schedule
 from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
 from brim.train.embeddings import Embeddings
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.optimization import Optimization
 
 
-def state() -> tuple[JobState, torch.optim.Optimizer]:
+def state() -> tuple[TrainingState, torch.optim.Optimizer]:
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    made = JobState(
+    made = TrainingState(
         model,
         Optimization(model, [optimizer]),
         Embeddings(model, [optimizer], spec_of_a_loner()),
@@ -26,7 +26,7 @@ def state() -> tuple[JobState, torch.optim.Optimizer]:
     return made, optimizer
 
 
-def newcomer(*, committed: int) -> tuple[JobState, torch.optim.Optimizer]:
+def newcomer(*, committed: int) -> tuple[TrainingState, torch.optim.Optimizer]:
     """One that took a state with a checkpoint due, saw to that, and then ran what stands in front
     of the batches.
     """

@@ -8,7 +8,7 @@ import torch
 
 from brim.models import DeepFM, SmallCNN, TwoTower, WideDeep, XDeepFM, in_batch_softmax
 from brim.models.deepfm import _pairs
-from brim.models.layers import Table
+from brim.models.layers import EmbeddingTable
 from brim.models.xdeepfm import CompressedInteractions
 
 CLICK_MODELS = [WideDeep, DeepFM, XDeepFM]
@@ -46,7 +46,7 @@ def test_no_hidden_layer_is_a_linear_perceptron() -> None:
 
 
 def test_the_table_is_an_embedding() -> None:
-    table, ids = Table(20, 3), torch.randint(0, 20, (7, 4))
+    table, ids = EmbeddingTable(20, 3), torch.randint(0, 20, (7, 4))
     plain = torch.nn.Embedding.from_pretrained(table.weight.detach().clone(), freeze=False)
     assert torch.equal(table(ids), plain(ids))
     scale = torch.randn(7, 4, 3)

@@ -14,33 +14,35 @@ from brim.errors import SpecError
 from brim.train.accumulate import combine
 from brim.train.exchange import SharedRows, Shelf
 from brim.train.layout import Layout
-from brim.train.rows import Rows, RowSums, fold_rows
+from brim.train.rows import GradientRows, RowSums, fold_rows
 from brim.train.tables.keyed_table import partitions_of
 
 WEIGHT = torch.zeros(40, 3)
 
 
-def drawn(chance: random.Random) -> Rows:
+def drawn(chance: random.Random) -> GradientRows:
     """Rows of some ids, often none, with values of which sums round."""
     ids = sorted(chance.sample(range(len(WEIGHT)), chance.choice([0, 1, 5, 40])))
     values = [
         [chance.choice([1e8, 1.0, -1e8, 1e-3, 7.0]) * chance.random() for _ in range(3)]
         for _ in ids
     ]
-    return Rows(torch.tensor(ids, dtype=torch.int64), torch.tensor(values).reshape(len(ids), 3))
+    return GradientRows(
+        torch.tensor(ids, dtype=torch.int64), torch.tensor(values).reshape(len(ids), 3)
+    )
 
 
-def drawn_of_two(chance: random.Random) -> list[Rows]:
+def drawn_of_two(chance: random.Random) -> list[GradientRows]:
     """Rows of two embeddings, which are often asked for the same ids."""
     first, second = drawn(chance), drawn(chance)
-    return [first, chance.choice([second, Rows(first.ids.clone(), first.values * 3.3)])]
+    return [first, chance.choice([second, GradientRows(first.ids.clone(), first.values * 3.3)])]
 
 
-def dense(rows: Rows) -> torch.Tensor:
+def dense(rows: GradientRows) -> torch.Tensor:
     return torch.zeros_like(WEIGHT).index_copy_(0, rows.ids, rows.values)
 
 
-def densely(leaves: list[Rows]) -> torch.Tensor:
+def densely(leaves: list[GradientRows]) -> torch.Tensor:
     parts = len(leaves)
     sums = {Block(micro, 1): [dense(rows)] for micro, rows in enumerate(leaves)}
     at = {block.start: each for block, each in sums.items()}
@@ -105,7 +107,7 @@ def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None
         ids = torch.tensor(
             sorted(chance.sample(keys, chance.choice([0, 3, 20]))), dtype=torch.int64
         )
-        leaves.append(Rows(ids, torch.rand(len(ids), 3)))
+        leaves.append(GradientRows(ids, torch.rand(len(ids), 3)))
     wanted = fold_rows(
         {Block(n, 1): [rows] for n, rows in enumerate(leaves)},
         ReductionPlan(parts, (1,)).root,
@@ -137,7 +139,7 @@ def test_rows_with_keys_are_cut_by_partition_and_none_is_lost(seed: int) -> None
 
 def test_a_step_with_more_ids_than_there_is_room_for_is_refused() -> None:
     layout = Layout([torch.zeros(3)], [torch.zeros(2, 3)], [64])
-    rows = Rows(torch.tensor([1, 2, 3]), torch.zeros(3, 3))
+    rows = GradientRows(torch.tensor([1, 2, 3]), torch.zeros(3, 3))
     with pytest.raises(SpecError, match="got 3 distinct ones, need no more than 2"):
         layout.put_rows(torch.zeros(layout.row_bytes, dtype=torch.uint8), [rows])
 

@@ -21,7 +21,7 @@ from brim.train.keyed_rows import KeyedRows
 from brim.train.rows_by_key import RowsByKey
 from brim.train.table_file import Chunk
 from brim.train.table_parts import put_table, store_taken, take, write_part
-from brim.train.tables.by_rows import Place
+from brim.train.tables.by_rows import ParameterPlace
 from brim.train.tables.keyed_table import KEYS, KeyedTable, partitions_of
 from brim.train.tables.keys import mix
 
@@ -34,7 +34,7 @@ class Job:
     def __init__(self, *, seed: int = 0, **rules: int) -> None:
         self.module = Embedding(DIM, **{"limit": 200, **rules})
         self.step = 0
-        place = Place(torch.optim.Adagrad(self.module.parameters(), lr=0.1), 0)
+        place = ParameterPlace(torch.optim.Adagrad(self.module.parameters(), lr=0.1), 0)
         self.rows = KeyedRows(
             "e.weight",
             self.module,

@@ -27,7 +27,7 @@ from brim.storage.heir import SUCCESSION
 from brim.storage.places import Directory
 from brim.train import checkpoints, table_parts
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.table_file import Chunk, NumberedRows
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -153,7 +153,7 @@ class Worker:
         self.state = state or State()
         self.told: list[WorkerMessage] = []
         self.checkpoints = Checkpoints(
-            cast(JobState, self.state),
+            cast(TrainingState, self.state),
             spec,
             context=None,
             tell=self.tell,

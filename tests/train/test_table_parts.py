@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from brim.domain.table_parts import Lineage, Part, outweighs
+from brim.domain.table_parts import Lineage, TablePart, outweighs
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
 from brim.storage.places import Data
@@ -163,12 +163,12 @@ class World:
         self.step += 1
         self.table.train(self.step, keys, history=self.histories)
 
-    def chain(self) -> tuple[Part, ...]:
+    def chain(self) -> tuple[TablePart, ...]:
         """What the first worker finds to build upon."""
         known = self.first.store.tables_of(self.lineage, at_most=self.step)
         return known[0].parts if known else ()
 
-    def write(self, *, base: bool = False, chain: tuple[Part, ...] | None = None) -> None:
+    def write(self, *, base: bool = False, chain: tuple[TablePart, ...] | None = None) -> None:
         """The first worker stores a draft."""
         worker, store = self.first, self.first.store
         if worker.draft is not None:

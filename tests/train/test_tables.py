@@ -20,7 +20,7 @@ from torch.nn import functional
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.embeddings import Embeddings
 from brim.train.job import Job
-from brim.train.rows import OwnedRows, Rows
+from brim.train.rows import GradientRows, OwnedRows
 from brim.train.tables import kernels
 from brim.train.tables.memory import TableMemory
 from brim.train.tables.table import Table
@@ -279,10 +279,12 @@ def test_who_owns_no_rows_does_not_hide_the_log_of_an_owner(descriptor: int) -> 
     worker.open(descriptor)
     worker.show()
     before = [table.fields["weight"].clone() for table in server.tables]
-    rows = [Rows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables]
+    rows = [
+        GradientRows(torch.tensor([2, 5]), torch.ones(2, table.shape[1])) for table in server.tables
+    ]
     server.update([OwnedRows(each.copy(), owner=0, start=2) for each in rows], step=1)
     nothing = [
-        OwnedRows(Rows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0)
+        OwnedRows(GradientRows(each.ids[:0], each.values[:0]), owner=0, start=ROWS, owners=0)
         for each in rows
     ]
     worker.update(nothing, step=1)

@@ -128,7 +128,7 @@ def main(start: Start = start_anew) -> None:
     run_dir, local, token = arguments.run_dir, arguments.local, os.environ["BRIM_TOKEN"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     be_called(AGENT)
-    group = Group(arguments.group) if arguments.group else None
+    group = ControlGroup(arguments.group) if arguments.group else None
     if group is not None:
         group.enter()
     adopt_orphans()  # workers, which their template forks and leaves to this process

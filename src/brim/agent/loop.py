@@ -343,10 +343,10 @@ class Agent:
                 self._forget(worker)
                 workers.kill(worker, f"stopped, and silent for {silence:.1f} s")
 
-    async def _on_overdue(self, workers: Workers, overdue: Late | Hung) -> None:
+    async def _on_overdue(self, workers: Workers, overdue: Overdue | Hung) -> None:
         who, doing = overdue.who, overdue.doing
         stack = await workers.stack(who)
-        if isinstance(overdue, Late):
+        if isinstance(overdue, Overdue):
             if self._waits.is_late(who):
                 late = LateWorker(
                     worker=who,

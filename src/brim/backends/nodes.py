@@ -111,7 +111,7 @@ class Nodes:
         """End the agents of a job on these nodes; None: on all."""
         for name in self._nodes if names is None else names:
             with contextlib.suppress(EnvironmentFault):  # then it has none
-                self.ask(name, Kill(job=job))
+                self.ask(name, KillJob(job=job))
 
     def kill(self) -> None:
         """End all of them at once, and with them whatever they started; those of an earlier life
@@ -216,7 +216,7 @@ class Nodes:
     def _part(self, node: _Node) -> None:
         if node.line is not None:
             with contextlib.suppress(EnvironmentFault):  # then it is gone already
-                send(node.line, Part())
+                send(node.line, LeaveNode())
                 node.asked.append(self._clock.now())
                 node.parted = True
 

@@ -17,7 +17,7 @@ class WorkerState(enum.StrEnum):
     LEAVING = "leaving"
 
 
-class Phase(enum.StrEnum):
+class RendezvousPhase(enum.StrEnum):
     GATHERING = "gathering"  # no round yet: fewer than the minimum are ready
     RUNNING = "running"
     WRITING = "writing"  # at a boundary, a member writes the checkpoint that the job ends with
@@ -25,7 +25,7 @@ class Phase(enum.StrEnum):
     ENDED = "ended"
 
 
-class Outcome(enum.StrEnum):
+class RunOutcome(enum.StrEnum):
     DONE = "done"
     SUSPENDED = "suspended"
     FAILED = "failed"
@@ -221,12 +221,12 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointWritten:
+class CheckpointPublished:
     worker: str
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class JobCompleted:
     """All steps are committed and the last checkpoint is written."""
 
     worker: str
@@ -253,7 +253,7 @@ class Straggling:
 
 
 @dataclass(frozen=True, slots=True)
-class Resize:
+class ResizeRequested:
     """Go to so many workers.
 
     Args:
@@ -293,11 +293,11 @@ Event = (
     | WorkerGone
     | Committed
     | Held
-    | CheckpointWritten
-    | Completed
+    | CheckpointPublished
+    | JobCompleted
     | UserFailed
     | Straggling
-    | Resize
+    | ResizeRequested
     | Stop
     | Hurry
 )
@@ -375,7 +375,7 @@ class GiveUpOn:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    outcome: Outcome
+    outcome: RunOutcome
     reason: str
 
 

@@ -29,10 +29,9 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointWritten,
+    CheckpointPublished,
     Command,
     Committed,
-    Completed,
     Dismiss,
     End,
     Event,
@@ -41,10 +40,11 @@ from brim.coordination.membership import (
     Hold,
     Hurry,
     Install,
+    JobCompleted,
     Kill,
-    Outcome,
-    Phase,
-    Resize,
+    RendezvousPhase,
+    ResizeRequested,
+    RunOutcome,
     StartWorker,
     Stop,
     Straggling,
@@ -87,14 +87,14 @@ class Rendezvous:
     attempts: Attempts = field(default_factory=Attempts)
     roster: Roster = field(default_factory=Roster)
 
-    phase: Phase = Phase.GATHERING
+    phase: RendezvousPhase = RendezvousPhase.GATHERING
     round: int = 0
     _held_round: int = 0
     _still_round: int = 0  # the last in which nobody makes a step
     _standing: set[str] = field(default_factory=set)  # its members that have left their step
     _progress: bool = False
     _stopping: str = ""
-    _outcome: Outcome = Outcome.SUSPENDED
+    _outcome: RunOutcome = RunOutcome.SUSPENDED
     _reason: str = ""
     _last_straw: str = ""
     _causes: list[str] = field(default_factory=list)
@@ -110,7 +110,11 @@ class Rendezvous:
     @property
     def is_stopping(self) -> bool:
         """The job is on its way to its end: nothing is started or resized any more."""
-        return bool(self._stopping) or self.phase in (Phase.WRITING, Phase.ENDING, Phase.ENDED)
+        return bool(self._stopping) or self.phase in (
+            RendezvousPhase.WRITING,
+            RendezvousPhase.ENDING,
+            RendezvousPhase.ENDED,
+        )
 
     @property
     def _newcomers(self) -> Newcomers:
@@ -120,7 +124,7 @@ class Rendezvous:
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event; the commands are to be performed in order."""
-        if self.phase is Phase.ENDED:
+        if self.phase is RendezvousPhase.ENDED:
             return []
         match event:
             case AgentJoined(agent):
@@ -140,13 +144,13 @@ class Rendezvous:
                         return self._stands(worker)
                 # It may have said so before it could know that the round is over: then it has the
                 # state to give.
-                return self._use_ready() if self.phase is Phase.GATHERING else []
+                return self._use_ready() if self.phase is RendezvousPhase.GATHERING else []
             case WorkerAsksToLeave(worker):
                 return self._asks_to_leave(worker)
             case WorkerIdle(worker, round):
                 return (
                     self._idle(worker)
-                    if round == self.round and self.phase is Phase.RUNNING
+                    if round == self.round and self.phase is RendezvousPhase.RUNNING
                     else []
                 )
             case WorkerGone(worker, reason):
@@ -156,21 +160,21 @@ class Rendezvous:
             case Held(round, _):
                 return (
                     self._at_boundary()
-                    if round == self.round and self.phase is Phase.RUNNING
+                    if round == self.round and self.phase is RendezvousPhase.RUNNING
                     else []
                 )
-            case CheckpointWritten(_):
-                ending = self.phase is Phase.WRITING
-                return self._dismiss_all(Outcome.SUSPENDED, self._stopping) if ending else []
-            case Completed(_):
-                if self.phase is Phase.ENDING:  # what has failed does not become done
+            case CheckpointPublished(_):
+                ending = self.phase is RendezvousPhase.WRITING
+                return self._dismiss_all(RunOutcome.SUSPENDED, self._stopping) if ending else []
+            case JobCompleted(_):
+                if self.phase is RendezvousPhase.ENDING:  # what has failed does not become done
                     return []
-                return self._dismiss_all(Outcome.DONE, "all steps are committed")
+                return self._dismiss_all(RunOutcome.DONE, "all steps are committed")
             case UserFailed(worker):
                 return self._fail(f"{worker} failed")
             case Straggling(paces, cause):
                 return self._straggling(paces, cause)
-            case Resize(count, places, servers):
+            case ResizeRequested(count, places, servers):
                 return self._resize(count, places, servers)
             case Stop(reason):
                 return self._stop(reason)
@@ -181,8 +185,8 @@ class Rendezvous:
         if agent not in self.roster.agents:
             return []
         was_member = self.roster.lose(agent)
-        if not self.roster.agents and self.phase is not Phase.ENDING:
-            return self._end(Outcome.FAILED, f"the last agent of this run is gone: {reason}")
+        if not self.roster.agents and self.phase is not RendezvousPhase.ENDING:
+            return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:
             left = [each for each in self.roster.agents if not self.attempts.given_up(each)]
@@ -194,14 +198,18 @@ class Rendezvous:
         if newcomer is None:
             return []
         newcomer.address = address
-        if self.phase is Phase.ENDING or newcomer.state is WorkerState.LEAVING:
+        if self.phase is RendezvousPhase.ENDING or newcomer.state is WorkerState.LEAVING:
             return [Dismiss(worker)]
         newcomer.state = WorkerState.READY
         return self._use_ready()
 
     def _asks_to_leave(self, worker: str) -> list[Command]:
         leaver = self.workers.get(worker)
-        if leaver is None or leaver.state is WorkerState.LEAVING or self.phase is Phase.ENDING:
+        if (
+            leaver is None
+            or leaver.state is WorkerState.LEAVING
+            or self.phase is RendezvousPhase.ENDING
+        ):
             return []
         if not leaver.in_round:
             leaver.state = WorkerState.LEAVING  # so that no round names it any more
@@ -233,13 +241,13 @@ class Rendezvous:
         """A member has left its step; where all have, they stand at a boundary."""
         self._standing.add(worker)
         there = all(member.id in self._standing for member in self.roster.members)
-        return self._at_boundary() if there and self.phase is Phase.RUNNING else []
+        return self._at_boundary() if there and self.phase is RendezvousPhase.RUNNING else []
 
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
         gone = self.roster.workers.pop(worker, None)
         if gone is None:
             return []
-        if self.phase is Phase.ENDING:
+        if self.phase is RendezvousPhase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if gone.in_round:
             self._causes.append(f"{worker} lost ({reason})")
@@ -264,25 +272,30 @@ class Rendezvous:
         return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
 
     def _after_loss(self, was_member: bool) -> list[Command]:
-        if self.phase is Phase.ENDING:
+        if self.phase is RendezvousPhase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if self._stopping and not any(worker.in_round for worker in self.workers.values()):
             return self._dismiss_all(
-                Outcome.SUSPENDED, f"{self._stopping}; its last members died before the checkpoint"
+                RunOutcome.SUSPENDED,
+                f"{self._stopping}; its last members died before the checkpoint",
             )
         self.roster.call_back(self.target, self.servers)
         commands: list[Command] = []
-        if was_member and (self.phase is Phase.WRITING or self._condemned):
+        if was_member and (self.phase is RendezvousPhase.WRITING or self._condemned):
             commands += self._at_boundary()
         elif was_member and self._stopping and not at_work(self.roster.members):
             commands += self._end_with_servers()
         elif was_member:
             commands += self._install()
         commands += self._fill()
-        return [*commands, *self._use_ready()] if self.phase is Phase.GATHERING else commands
+        return (
+            [*commands, *self._use_ready()] if self.phase is RendezvousPhase.GATHERING else commands
+        )
 
     def _committed(self, round: int) -> list[Command]:
-        if round != self.round or self.phase is Phase.ENDING:  # nobody's death is judged any more
+        if (
+            round != self.round or self.phase is RendezvousPhase.ENDING
+        ):  # nobody's death is judged any more
             return []
         for member in self.roster.members:
             member.steps += 1
@@ -302,8 +315,8 @@ class Rendezvous:
             return []
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
-            return self._dismiss_all(Outcome.SUSPENDED, self._stopping)
-        self.phase = Phase.WRITING
+            return self._dismiss_all(RunOutcome.SUSPENDED, self._stopping)
+        self.phase = RendezvousPhase.WRITING
         return [WriteCheckpoint(holder.id)]
 
     def _end_with_servers(self) -> list[Command]:
@@ -349,10 +362,10 @@ class Rendezvous:
         return self._hold()
 
     def _stop(self, reason: str) -> list[Command]:
-        if self._stopping or self.phase is Phase.ENDING:
+        if self._stopping or self.phase is RendezvousPhase.ENDING:
             return []
         self._stopping = reason
-        return self._end_with_servers() if self.phase is Phase.GATHERING else self._hold()
+        return self._end_with_servers() if self.phase is RendezvousPhase.GATHERING else self._hold()
 
     def _hurry(self, late: Mapping[str, str]) -> list[Command]:
         """End those who are late. Where all of them are gone, one of the others writes what it has.
@@ -360,7 +373,10 @@ class Rendezvous:
         Its step is given up as in a change of members: it goes back to the last boundary, which all
         have passed.
         """
-        if not self._stopping or self.phase not in (Phase.RUNNING, Phase.WRITING):
+        if not self._stopping or self.phase not in (
+            RendezvousPhase.RUNNING,
+            RendezvousPhase.WRITING,
+        ):
             return []
         condemned = [worker for worker in self.roster.members if worker.id in late]
         self._condemned |= {worker.id for worker in condemned}
@@ -377,7 +393,11 @@ class Rendezvous:
         """
         if len(self.roster.agents) < self.expected_agents and not self.roster.hired:
             return []  # only before the first: an agent that was here and is gone is not waited for
-        if not self.roster.agents or self._stopping or self.phase in (Phase.WRITING, Phase.ENDING):
+        if (
+            not self.roster.agents
+            or self._stopping
+            or self.phase in (RendezvousPhase.WRITING, RendezvousPhase.ENDING)
+        ):
             return []
         settled = self._progress and self._held_round != self.round
         wanted = self.target + (self.spares if settled else 0)
@@ -414,7 +434,7 @@ class Rendezvous:
 
     def _use_ready(self) -> list[Command]:
         """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
-        if self.phase is Phase.GATHERING:
+        if self.phase is RendezvousPhase.GATHERING:
             # Later rounds go on with whoever is there.
             gang = (
                 min(self.minimum, self.roster.places.waited_for or self.target)
@@ -431,7 +451,7 @@ class Rendezvous:
 
     def _dismiss_surplus(self) -> list[Command]:
         """Let those go that a smaller target has left over; the oldest are kept, as spares."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not RendezvousPhase.RUNNING:
             return []
         newcomers = self._newcomers.all
         surplus = [worker for worker in self.roster.ready if worker not in newcomers][self.spares :]
@@ -441,7 +461,7 @@ class Rendezvous:
 
     def _hold_if_due(self) -> list[Command]:
         """Ask for a boundary where a member wants to leave or a ready worker may come in."""
-        if self.phase is not Phase.RUNNING:
+        if self.phase is not RendezvousPhase.RUNNING:
             return []
         staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
@@ -451,7 +471,7 @@ class Rendezvous:
         return self._hold() if leaving or self._newcomers.all else []
 
     def _hold(self) -> list[Command]:
-        if self.phase is not Phase.RUNNING or self._held_round == self.round:
+        if self.phase is not RendezvousPhase.RUNNING or self._held_round == self.round:
             return []
         if any(member.is_idle for member in self.roster.members):
             return self._stand_still()
@@ -502,7 +522,7 @@ class Rendezvous:
         for worker in chosen:
             worker.is_idle = False
         self.round += 1
-        self.phase, self._progress = Phase.RUNNING, False
+        self.phase, self._progress = RendezvousPhase.RUNNING, False
         world = world_of(chosen, round=self.round, parts=self.parts)
         cause = "start" if self.round == 1 else ", ".join(self._causes) or "change of members"
         self._causes.clear()
@@ -518,7 +538,7 @@ class Rendezvous:
         Workers of the last round have nothing to give, and wait as newcomers do; its servers wait
         in it.
         """
-        self.phase, self._progress = Phase.GATHERING, False
+        self.phase, self._progress = RendezvousPhase.GATHERING, False
         commands: list[Command] = []
         for worker in self.roster.members:
             if worker.state is WorkerState.LEAVING and not (worker.serves and worker.has_state):
@@ -528,8 +548,8 @@ class Rendezvous:
                 worker.in_round, worker.state = False, WorkerState.READY
         return commands
 
-    def _dismiss_all(self, outcome: Outcome, reason: str) -> list[Command]:
-        self.phase, self._outcome, self._reason = Phase.ENDING, outcome, reason
+    def _dismiss_all(self, outcome: RunOutcome, reason: str) -> list[Command]:
+        self.phase, self._outcome, self._reason = RendezvousPhase.ENDING, outcome, reason
         if not self.workers:
             return self._end(outcome, reason)
         # Who is still starting would hear it seconds later, and has nothing to finish.
@@ -539,13 +559,13 @@ class Rendezvous:
         return [*map(Dismiss, self.workers), *map(Kill, starting)]
 
     def _fail(self, reason: str) -> list[Command]:
-        if self.phase is Phase.ENDING and self._outcome is not Outcome.DONE:
+        if self.phase is RendezvousPhase.ENDING and self._outcome is not RunOutcome.DONE:
             return []
-        self.phase, self._outcome, self._reason = Phase.ENDING, Outcome.FAILED, reason
+        self.phase, self._outcome, self._reason = RendezvousPhase.ENDING, RunOutcome.FAILED, reason
         if not self.workers:
-            return self._end(Outcome.FAILED, reason)
+            return self._end(RunOutcome.FAILED, reason)
         return [Kill(worker.id) for worker in self.workers.values()]
 
-    def _end(self, outcome: Outcome, reason: str) -> list[Command]:
-        self.phase = Phase.ENDED
+    def _end(self, outcome: RunOutcome, reason: str) -> list[Command]:
+        self.phase = RendezvousPhase.ENDED
         return [End(outcome, reason)]

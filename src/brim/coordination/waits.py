@@ -39,7 +39,7 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class Overdue:
     """The answer that a wait takes longer than usual and should be reported.
 
     `limit` is the seconds after which it is given up (None: never).
@@ -120,9 +120,9 @@ class Waits:
         """Return whether it was reported and has made no progress since."""
         return who in self._waits and self._waits[who].said_at is not None
 
-    def look(self, *, now: float) -> list[Late | Hung]:
+    def look(self, *, now: float) -> list[Overdue | Hung]:
         """Return what to report or end now. Workers that hang are no longer waited for."""
-        found: list[Late | Hung] = []
+        found: list[Overdue | Hung] = []
         for who, wait in sorted(self._waits.items()):
             seconds = now - wait.since
             limit = None if self._limit is None else max(self._limit, wait.doing.at_least)
@@ -131,7 +131,7 @@ class Waits:
                 found.append(Hung(who, wait.doing, seconds))
             elif seconds >= self._worth_saying(wait):
                 wait.said_at = seconds
-                found.append(Late(who, wait.doing, seconds, limit))
+                found.append(Overdue(who, wait.doing, seconds, limit))
         return found
 
     def _worth_saying(self, wait: _Wait) -> float:

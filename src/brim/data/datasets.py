@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from brim.data.batches import Indices
-from brim.data.encoding import Block, Encoder
+from brim.data.encoding import EncodedRows, Encoder
 from brim.data.files import Paths
 from brim.data.sources import Source
 from brim.data.survey import Survey
-from brim.data.typed import Group
+from brim.data.typed import RowGroup
 
 _CACHED_BLOCKS = 3
 Sample = tuple[dict[str, Tensor], Tensor]
@@ -133,7 +133,7 @@ class Columnar(Dataset[Sample]):
         """
         raise NotImplementedError
 
-    def _batch(self, block: Block, rows: Tensor) -> Sample:
+    def _batch(self, block: EncodedRows, rows: Tensor) -> Sample:
         inputs = {}
         if self.fields:
             inputs["ids"] = block.ids.index_select(0, rows).long()
@@ -152,7 +152,7 @@ class InMemory(Columnar):
     """All rows encoded, in three tensors; a forked worker shares them."""
 
     def __init__(
-        self, opener: Opener, survey: Survey, blocks: Sequence[Block], *, keeps: object = None
+        self, opener: Opener, survey: Survey, blocks: Sequence[EncodedRows], *, keeps: object = None
     ) -> None:
         super().__init__(opener, survey, keeps)
         self._block = blocks[0] if len(blocks) == 1 else _joined(blocks)
@@ -168,11 +168,11 @@ class InMemory(Columnar):
 class PackedGroup:
     """A row group and which of its rows are samples, one bit per row."""
 
-    group: Group
+    group: RowGroup
     kept: npt.NDArray[np.uint8]
     count: int
 
-    def encode(self, encoder: Encoder) -> Block:
+    def encode(self, encoder: Encoder) -> EncodedRows:
         kept = np.unpackbits(self.kept, count=self.group.size).astype(bool)
         return encoder.encode(self.group.read(), kept)
 
@@ -190,7 +190,7 @@ class ByGroup(Columnar):
         self._groups = [group for group in groups if group.count]
         self._ends = np.cumsum([group.count for group in self._groups])
         self.block_size = max(group.count for group in self._groups)
-        self._cache: OrderedDict[int, Block] = OrderedDict()
+        self._cache: OrderedDict[int, EncodedRows] = OrderedDict()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -210,7 +210,7 @@ class ByGroup(Columnar):
         inputs = {name: torch.cat([part[0][name] for part in parts])[back] for name in parts[0][0]}
         return inputs, torch.cat([part[1] for part in parts])[back]
 
-    def _load(self, number: int) -> Block:
+    def _load(self, number: int) -> EncodedRows:
         if number not in self._cache:
             self._cache[number] = self._groups[number].encode(self.encoder)
             held = sum(self._groups[other].count for other in self._cache)
@@ -250,8 +250,8 @@ class Unread(Columnar):
         return self._rows.take(indices)
 
 
-def _joined(blocks: Sequence[Block]) -> Block:
-    return Block(
+def _joined(blocks: Sequence[EncodedRows]) -> EncodedRows:
+    return EncodedRows(
         ids=torch.cat([block.ids for block in blocks]),
         numbers=torch.cat([block.numbers for block in blocks]),
         target=torch.cat([block.target for block in blocks]),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from brim.data.columns import Categorical, Column, Numeric, Target
-from brim.data.tables import Codes, Floats, Rows, stable_hash
+from brim.data.tables import Codes, FileRows, Floats, stable_hash
 from brim.errors import SpecError
 
 _CROSS = "\x1f"
@@ -20,7 +20,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class EncodedRows:
     """Encoded rows.
 
     Ids are [rows, F] (int32, one shared space), numbers [rows, N] (float32), target [rows].
@@ -70,7 +70,7 @@ class Encoder:
             if isinstance(column, Categorical)
         ]
 
-    def encode(self, rows: Rows, kept: Mask) -> Block:
+    def encode(self, rows: FileRows, kept: Mask) -> EncodedRows:
         """The kept rows, in order."""
         count = int(kept.sum())
         ids = np.empty((self.fields, count), np.int32)
@@ -86,7 +86,7 @@ class Encoder:
                 ids[at_field] = self.ids_of(place, column, rows, kept) + np.int32(offset)
                 offset += self.sizes[at_field]
                 at_field += 1
-        return Block(
+        return EncodedRows(
             ids=torch.from_numpy(np.ascontiguousarray(ids.T)),
             numbers=torch.from_numpy(np.ascontiguousarray(numbers.T)),
             target=torch.from_numpy(_target(self.target, rows, kept))
@@ -107,7 +107,7 @@ class Encoder:
         return values if column.transform is None else (_logged(column, values) - mean) / deviation
 
     def ids_of(
-        self, place: int, column: Categorical, rows: Rows, kept: Mask
+        self, place: int, column: Categorical, rows: FileRows, kept: Mask
     ) -> npt.NDArray[np.int32]:
         """The ids of the kept rows, from 0 within the field."""
         codes, tokens = _tokens(column, rows)
@@ -128,7 +128,7 @@ class Fitter:
     _counts: dict[int, dict[str, int]] = field(default_factory=dict)
     _sums: dict[int, Floats] = field(default_factory=dict)
 
-    def observe(self, rows: Rows, train: Mask) -> None:
+    def observe(self, rows: FileRows, train: Mask) -> None:
         for place, column in enumerate(self.columns):
             if isinstance(column, Numeric):
                 self._observe_numbers(place, column, rows.column(column.name).numbers[train])
@@ -190,7 +190,7 @@ def apply(function: Callable[..., Any], arrays: Sequence[Floats], what: str) -> 
     return result
 
 
-def _tokens(column: Categorical, rows: Rows) -> tuple[Codes, list[str]]:
+def _tokens(column: Categorical, rows: FileRows) -> tuple[Codes, list[str]]:
     """A code for each row and the values they stand for (an empty cell is the value "")."""
     cells = [rows.column(name) for name in column.names]
     if len(cells) == 1:
@@ -252,7 +252,7 @@ def _as_token(value: object) -> str:
     return str(value)
 
 
-def _target(target: Target, rows: Rows, kept: Mask) -> npt.NDArray[Any]:
+def _target(target: Target, rows: FileRows, kept: Mask) -> npt.NDArray[Any]:
     first = rows.column(target.names[0])
     if isinstance(target.equals, str):
         match = np.array([token == target.equals for token in first.tokens] + [False])

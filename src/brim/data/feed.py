@@ -26,7 +26,7 @@ from brim.errors import SpecError
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
 
-class Request(
+class MicroBatchRequest(
     NamedTuple
 ):  # a tuple, as all of one micro-batch here: it is made in a third of the time
     """A micro-batch that a rank is going to need.
@@ -42,7 +42,7 @@ class Request(
 
 def requests(
     schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
-) -> Iterator[Request]:
+) -> Iterator[MicroBatchRequest]:
     """Yield the micro-batches that a rank needs in all steps to come, in order.
 
     Micro-batches without a sample are left out.
@@ -58,7 +58,7 @@ def requests(
         spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
         for micro in mine:
             if len(spans[micro]):
-                yield Request(step, micro, epoch, spans[micro])
+                yield MicroBatchRequest(step, micro, epoch, spans[micro])
 
 
 class Read(NamedTuple):
@@ -67,13 +67,13 @@ class Read(NamedTuple):
     Its collated sample on the host, and `sample_checksum` of its samples.
     """
 
-    request: Request
+    request: MicroBatchRequest
     sample: Any
     crc32: int
 
 
 class _Work(NamedTuple):
-    request: Request
+    request: MicroBatchRequest
     indices: Indices
 
 
@@ -176,7 +176,7 @@ class Feed:
 
     def read(
         self,
-        requests: Iterator[Request],
+        requests: Iterator[MicroBatchRequest],
         *,
         loaders: int | None = None,
         meanwhile: Callable[[], None] = lambda: None,
@@ -244,7 +244,7 @@ class Feed:
         if self._given.streams or not self.samples:
             return
         span = Span(0, min(2, self.samples))
-        work = _Work(Request(0, 0, 0, span), self.indices(0, span))
+        work = _Work(MicroBatchRequest(0, 0, 0, span), self.indices(0, span))
         sample = self._load(work)
         self.mark = digest_of(sample)
         if not self._quick and not is_same(sample, self._load(work)):

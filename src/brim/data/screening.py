@@ -12,7 +12,7 @@ import numpy.typing as npt
 from brim.data.columns import Categorical, Column, Numeric, Target, Where
 from brim.data.encoding import apply
 from brim.data.splits import Sample, Split
-from brim.data.tables import BadRow, Rows
+from brim.data.tables import BadRow, FileRows
 from brim.errors import SpecError
 
 Mask = npt.NDArray[np.bool_]
@@ -66,7 +66,7 @@ class Plan:
         return list(dict.fromkeys((*needed, *(self.target.names if self.target else ()))))
 
 
-def screen(rows: Rows, plan: Plan) -> tuple[Mask, list[BadRow]]:
+def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
     """Return the rows to keep, and the bad rows among the others.
 
     Each bad row comes with the first thing that is wrong.

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from brim.data.files import File, Paths, resolve
-from brim.data.tables import Rows
+from brim.data.tables import FileRows
 from brim.data.text import check_text, read_text
-from brim.data.typed import Group, arrow_groups, parquet_groups
+from brim.data.typed import RowGroup, arrow_groups, parquet_groups
 
 NULL = ("", "NA", "NaN", "nan", "null", "NULL")
 _ARROW, _PARQUET = (".arrow", ".feather", ".ipc"), (".parquet", ".pq")
-Groups = Callable[..., list[Group]]
+Groups = Callable[..., list[RowGroup]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,12 @@ class Source:
             self.null,
         )
 
-    def groups(self, wanted: Sequence[str], numbers: Collection[str]) -> list[Group]:
+    def groups(self, wanted: Sequence[str], numbers: Collection[str]) -> list[RowGroup]:
         """The row groups of typed files; `numbers` are the columns that must hold some."""
         assert self.typed is not None, "text has no groups"
         return self.typed(self._files(), wanted=wanted, numbers=set(numbers))
 
-    def read(self, wanted: Sequence[str], numbers: Collection[str] = ()) -> Iterator[Rows]:
+    def read(self, wanted: Sequence[str], numbers: Collection[str] = ()) -> Iterator[FileRows]:
         """All rows, part by part in order.
 
         Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from brim.data.tables import Rows, stable_hash
+from brim.data.tables import FileRows, stable_hash
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 
@@ -23,7 +23,7 @@ class Last:
 
     amount: float
 
-    def test_rows(self, part: Rows, total: int) -> Mask:
+    def test_rows(self, part: FileRows, total: int) -> Mask:
         # Rounding first: 0.1 of 80,000 rows is 8,000 of them, whatever 0.1 is in binary.
         count = int(self.amount) if self.amount >= 1 else round(self.amount * total)
         return np.arange(part.start, part.start + part.size) >= total - count
@@ -36,7 +36,7 @@ class RowRange:
     start: int
     stop: int
 
-    def test_rows(self, part: Rows, total: int) -> Mask:
+    def test_rows(self, part: FileRows, total: int) -> Mask:
         place = np.arange(part.start, part.start + part.size)
         return (place >= self.start) & (place < self.stop)
 
@@ -49,7 +49,7 @@ class Sample:
     seed: int
     by: str | None
 
-    def test_rows(self, part: Rows, total: int) -> Mask:
+    def test_rows(self, part: FileRows, total: int) -> Mask:
         if self.by is None:
             numbers = np.arange(part.start, part.start + part.size, dtype=np.uint64)
         else:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from brim.data.encoding import Encoder, Fitter
 from brim.data.quarantine import write
 from brim.data.screening import Plan, check_share, screen
-from brim.data.tables import BadRow, Rows
+from brim.data.tables import BadRow, FileRows
 
 RUN_DIRECTORY = "BRIM_RUN_DIR"
 Mask = npt.NDArray[np.bool_]
@@ -31,7 +31,7 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SurveyedPart:
     """The rows of a part that are samples, and those of the test split.
 
     One bit per row.
@@ -70,12 +70,14 @@ class Part:
 class Survey:
     """The result of one pass over all rows."""
 
-    parts: list[Part]
+    parts: list[SurveyedPart]
     encoder: Encoder
     quarantine: Quarantine
 
 
-def survey(rows: Iterable[Rows], total: int, plan: Plan, encoder: Encoder | None = None) -> Survey:
+def survey(
+    rows: Iterable[FileRows], total: int, plan: Plan, encoder: Encoder | None = None
+) -> Survey:
     """Look at all rows once.
 
     Args:
@@ -89,12 +91,12 @@ def survey(rows: Iterable[Rows], total: int, plan: Plan, encoder: Encoder | None
     """
     refused = 0
     bad: list[tuple[str, BadRow]] = []
-    parts: list[Part] = []
+    parts: list[SurveyedPart] = []
     fitter = None if encoder else Fitter(plan.columns, plan.target)
     for part in rows:
         kept, bad_rows = screen(part, plan)
         test = plan.test.test_rows(part, total) if plan.test else np.zeros(part.size, bool)
-        parts.append(Part(part.size, part.skipped, np.packbits(kept), np.packbits(test)))
+        parts.append(SurveyedPart(part.size, part.skipped, np.packbits(kept), np.packbits(test)))
         if fitter is not None:
             fitter.observe(part, kept & ~test)
         bad += [(part.file, row) for row in (*part.refused, *bad_rows)]

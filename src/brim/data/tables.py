@@ -162,7 +162,7 @@ class BadRow:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FileRows:
     """Consecutive rows of one file.
 
     Args:

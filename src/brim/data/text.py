@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from brim.data.files import File
-from brim.data.tables import BadRow, Rows, TextCells
+from brim.data.tables import BadRow, FileRows, TextCells
 from brim.errors import SpecError, did_you_mean
 
 _LARGEST_BLOCK = 1 << 30
@@ -23,7 +23,7 @@ def read_text(
     delimiter: str,
     null: Sequence[str],
     start: int,
-) -> Rows:
+) -> FileRows:
     """Read the wanted columns of a whole file.
 
     Args:
@@ -87,7 +87,7 @@ def read_text(
     broken = _broken(refused, _record_lines(content, delimiter), len(found)) if refused else []
     _check_rows(file, table.num_rows, refused, len(found), delimiter)
     cells = {name: TextCells(table.column(name)) for name in wanted}
-    return Rows(
+    return FileRows(
         file=file.shown,
         start=start,
         size=table.num_rows,

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from brim.data.files import File
-from brim.data.tables import Rows, TypedCells
+from brim.data.tables import FileRows, TypedCells
 from brim.errors import SpecError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows that are read at once.
 
     `read` may be called again and again, also in a forked process.
@@ -27,19 +27,19 @@ class Group:
     size: int
     table: Callable[[], pa.Table]
 
-    def read(self) -> Rows:
+    def read(self) -> FileRows:
         table = self.table()
         cells = {name: TypedCells(table.column(name)) for name in table.column_names}
         first = self.start_in_file + 1
         lines = range(first, first + self.size)
-        return Rows(
+        return FileRows(
             file=self.file, start=self.start, size=self.size, cells=cells, lines=lambda: lines
         )
 
 
 def parquet_groups(
     files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
-) -> list[Group]:
+) -> list[RowGroup]:
     """The row groups of Parquet files, in order.
 
     Args:
@@ -50,7 +50,7 @@ def parquet_groups(
     Raises:
         SpecError: not a Parquet file, no rows, no such column, a column of the wrong type.
     """
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for file in files:
         opened = _parquet(file)
         _check_schema(file, opened.schema_arrow, wanted, numbers)
@@ -63,9 +63,9 @@ def parquet_groups(
 
 def arrow_groups(
     files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
-) -> list[Group]:
+) -> list[RowGroup]:
     """The record batches of Arrow IPC (Feather) files, in order; see `parquet_groups`."""
-    groups: list[Group] = []
+    groups: list[RowGroup] = []
     for file in files:
         opened = _ipc(file)
         _check_schema(file, opened.schema, wanted, numbers)
@@ -101,22 +101,22 @@ class _ArrowGroup:
 
 def _groups(
     file: File,
-    before: Sequence[Group],
+    before: Sequence[RowGroup],
     sizes: Sequence[int],
     kind: Callable[..., Any],
     wanted: Sequence[str],
-) -> list[Group]:
+) -> list[RowGroup]:
     start = before[-1].start + before[-1].size if before else 0
     groups, inside = [], 0
     for index, size in enumerate(sizes):
         if size:
             table = kind(file, index, tuple(wanted))
-            groups.append(Group(file.shown, start + inside, inside, size, table))
+            groups.append(RowGroup(file.shown, start + inside, inside, size, table))
         inside += size
     return groups
 
 
-def _some(files: Sequence[File], groups: list[Group]) -> list[Group]:
+def _some(files: Sequence[File], groups: list[RowGroup]) -> list[RowGroup]:
     if not groups:
         raise SpecError(files[0].shown, got="no rows", need="at least one")
     return groups

@@ -21,7 +21,7 @@ _ON_RECORD = np.dtype("<i8")
 STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
 
 
-class Part(NamedTuple):
+class CommittedPart(NamedTuple):
     """One micro-batch of a committed step.
 
     Args:
@@ -90,7 +90,7 @@ class StepRecord:
     epoch: int
     loss: float | None
     samples: int
-    parts: tuple[Part, ...]
+    parts: tuple[CommittedPart, ...]
     seconds: dict[str, float]
     lr: float | tuple[float | None, ...] | None = None
     tables: dict[str, TableTraffic] = field(default_factory=dict)

@@ -27,7 +27,7 @@ class PartFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TablePart:
     """A base or a delta.
 
     Args:
@@ -64,7 +64,7 @@ class StoredTable:
 
     name: str
     rows: int
-    parts: tuple[Part, ...]
+    parts: tuple[TablePart, ...]
     oldest: tuple[int, ...] = ()
 
     @property
@@ -99,7 +99,7 @@ class Lineage:
         return bool(id) and (id == self.id or (id, step) == (self.parent, self.parent_step))
 
 
-def is_chain(parts: Sequence[Part]) -> bool:
+def is_chain(parts: Sequence[TablePart]) -> bool:
     """Return whether parts are a base, and deltas of which each builds upon the one before.
 
     >>> base, delta = Part(since=None, step=10, rows=5), Part(since=10, step=20, rows=1)
@@ -113,7 +113,7 @@ def is_chain(parts: Sequence[Part]) -> bool:
     )
 
 
-def outweighs(parts: Sequence[Part], coming: int = 0) -> bool:
+def outweighs(parts: Sequence[TablePart], coming: int = 0) -> bool:
     """Return whether the deltas weigh more than half of the base.
 
     If so, the next checkpoint begins a new base.

@@ -20,10 +20,9 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointWritten,
+    CheckpointPublished,
     Command,
     Committed,
-    Completed,
     Dismiss,
     End,
     Event,
@@ -32,10 +31,11 @@ from brim.coordination.membership import (
     Hold,
     Hurry,
     Install,
+    JobCompleted,
     Kill,
-    Outcome,
-    Phase,
-    Resize,
+    RendezvousPhase,
+    ResizeRequested,
+    RunOutcome,
     StartWorker,
     Stop,
     Straggling,
@@ -140,7 +140,7 @@ class Decisions:
     def goes_on_without(self, agent: str) -> bool:
         """A round is under way that has workers of other agents: these have all that is committed."""
         workers = at_work(self._rendezvous.roster.members)
-        return self._rendezvous.phase is Phase.RUNNING and any(
+        return self._rendezvous.phase is RendezvousPhase.RUNNING and any(
             each.agent != agent for each in workers
         )
 
@@ -315,7 +315,7 @@ class Decisions:
                     "checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause
                 )
             case wire.NowWritten():
-                self._handle(CheckpointWritten(worker))
+                self._handle(CheckpointPublished(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 if self.progress.ended(epoch, metrics):
                     self._event("epoch", epoch=epoch, step=step, metrics=metrics)
@@ -325,7 +325,7 @@ class Decisions:
                     self._event("logged", epoch=epoch, step=step, values=fresh)
             case wire.Completed(weights_sha256=digest, metrics=metrics):
                 self.progress.weights_sha256, self.progress.metrics = digest, metrics
-                self._handle(Completed(worker))
+                self._handle(JobCompleted(worker))
             case wire.Failed():
                 self._on_failed(worker, message)
             case wire.Warn(message=text):
@@ -380,16 +380,17 @@ class Decisions:
         known = self._rendezvous.workers.get(worker)
         if known is None:
             return
-        ending = self._rendezvous.phase in (Phase.ENDING, Phase.ENDED)
+        ending = self._rendezvous.phase in (RendezvousPhase.ENDING, RendezvousPhase.ENDED)
         left = ending or (known.state is WorkerState.LEAVING and not known.in_round)
         self._note_state(worker, "left" if left else "lost", reason=reason)
         self.state.rounds.notice(now=self.state.now)
         self._handle(WorkerGone(worker, reason))
 
     def _on_failed(self, source: str, failure: wire.Failed) -> None:
-        if self._rendezvous.phase in (Phase.ENDING, Phase.ENDED) and not self._spoils_the_end(
-            failure
-        ):
+        if self._rendezvous.phase in (
+            RendezvousPhase.ENDING,
+            RendezvousPhase.ENDED,
+        ) and not self._spoils_the_end(failure):
             return
         self.state.failure_told = True
         self._event("failed", who=failure.who, message=failure.message, trace=failure.trace)
@@ -656,7 +657,7 @@ class Decisions:
     def _waits_for_boundary(self) -> bool:
         """Whether the run is to end, and some member has to do something first."""
         stops, phase = self._rendezvous.is_stopping, self._rendezvous.phase
-        return stops and phase in (Phase.RUNNING, Phase.WRITING)
+        return stops and phase in (RendezvousPhase.RUNNING, RendezvousPhase.WRITING)
 
     def _on_grace_over(self) -> None:
         """A run that is to end has waited: it goes on without those who are late."""
@@ -677,7 +678,7 @@ class Decisions:
         self.state.rounds.notice(now=self.state.now)
         if not workers:
             workers, places = self._rendezvous.target, self._rendezvous.roster.places.wanted
-        self._handle(Resize(workers, places or {}, servers))
+        self._handle(ResizeRequested(workers, places or {}, servers))
 
     @property
     def _goes_on_behind_loop(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from brim.coordination.liveness import Liveness
-from brim.coordination.membership import Outcome
+from brim.coordination.membership import RunOutcome
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
@@ -72,9 +72,11 @@ class Master:
             self.ended.set()
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """How the job ended; a job that has not, or that cannot be recorded, has failed."""
-        return Outcome.FAILED if self._unrecorded else self._decisions.outcome or Outcome.FAILED
+        return (
+            RunOutcome.FAILED if self._unrecorded else self._decisions.outcome or RunOutcome.FAILED
+        )
 
     # Entries --------------------------------------------------------------------------------------
 

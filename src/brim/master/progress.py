@@ -154,7 +154,7 @@ class Progress:
         seconds = self.last_commit - self.first_installed
         return self.samples / seconds if self.samples and seconds > 0 else None
 
-    def summary(self, outcome: Outcome, now: float) -> dict[str, Any]:
+    def summary(self, outcome: RunOutcome, now: float) -> dict[str, Any]:
         """The object that `--json` prints; its names are a public contract."""
         return {
             "run": self.run,

@@ -156,7 +156,7 @@ class State:
     too_large: str = ""
     patience_told: bool = False
     failure_told: bool = False
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
     grace_ends: float | None = None
 
     @classmethod

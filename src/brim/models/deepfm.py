@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
+from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
 
 
 class DeepFM(nn.Module):
@@ -34,7 +34,7 @@ class DeepFM(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embedding = Table(vocabulary_size, dim)
+        self.embedding = EmbeddingTable(vocabulary_size, dim)
         self.linear = Linear(vocabulary_size, numbers)
         self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
 

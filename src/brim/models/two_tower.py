@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from brim.models.layers import Inputs, Table, dense_layers
+from brim.models.layers import EmbeddingTable, Inputs, dense_layers
 
 
 class TwoTower(nn.Module):
@@ -52,7 +52,7 @@ class TwoTower(nn.Module):
     ) -> None:
         super().__init__()
         self.user_fields, self.temperature = user_fields, temperature
-        self.embedding = Table(vocabulary_size, dim)
+        self.embedding = EmbeddingTable(vocabulary_size, dim)
         self.user_tower = nn.Sequential(*dense_layers((user_fields * dim, *units), dropout))
         self.item_tower = nn.Sequential(*dense_layers((item_fields * dim, *units), dropout))
         log_counts = None if counts is None else counts.clamp(min=1).log()

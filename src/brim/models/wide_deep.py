@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
+from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
 
 
 class WideDeep(nn.Module):
@@ -36,7 +36,7 @@ class WideDeep(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.embedding = Table(vocabulary_size, dim)
+        self.embedding = EmbeddingTable(vocabulary_size, dim)
         self.wide = Linear(vocabulary_size, numbers)
         self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from brim.models.layers import Inputs, Linear, Perceptron, Table, flat_inputs
+from brim.models.layers import EmbeddingTable, Inputs, Linear, Perceptron, flat_inputs
 
 
 class XDeepFM(nn.Module):
@@ -37,7 +37,7 @@ class XDeepFM(nn.Module):
         cin: Sequence[int] = (64, 64),
     ) -> None:
         super().__init__()
-        self.embedding = Table(vocabulary_size, dim)
+        self.embedding = EmbeddingTable(vocabulary_size, dim)
         self.linear = Linear(vocabulary_size, numbers)
         self.deep = Perceptron(fields * dim + numbers, hidden, dropout)
         self.interactions = CompressedInteractions(fields, cin)

@@ -31,7 +31,7 @@ from brim.process import (
     name_of,
     with_equal_hashes,
 )
-from brim.wire.nodes import Begin, Kill, NodeRequest, Part, receive
+from brim.wire.nodes import Begin, KillJob, LeaveNode, NodeRequest, receive
 
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
@@ -49,7 +49,7 @@ class NodeAgent:
         group: in which each job has a group of its own; None where there are none.
     """
 
-    def __init__(self, listener: socket.socket, group: Group | None = None) -> None:
+    def __init__(self, listener: socket.socket, group: ControlGroup | None = None) -> None:
         self._listener, self._group = listener, group
         self._agents: dict[str, Forked] = {}
         self._environment = _of_consequence(dict(os.environ))
@@ -106,7 +106,7 @@ class NodeAgent:
 
     def _end_group(self, job: str, *, patience: float = 0.0) -> bool:
         """End a job's control group; return whether nothing is left of it here."""
-        return self._group is None or Group(self._group.path / job).end(patience=patience)
+        return self._group is None or ControlGroup(self._group.path / job).end(patience=patience)
 
     def _serve(self, line: socket.socket) -> bool:
         """One request; False where whoever asked is gone, or makes no sense."""
@@ -135,9 +135,9 @@ class NodeAgent:
         match request:
             case Begin():
                 self._begin(request, descriptors)
-            case Kill(job=job) if job in self._agents:
+            case KillJob(job=job) if job in self._agents:
                 self._agents[job].kill()
-            case Part():
+            case LeaveNode():
                 self._parting = True
 
     def _begin(self, request: Begin, descriptors: list[int]) -> None:

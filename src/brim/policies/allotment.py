@@ -11,7 +11,7 @@ from typing import NamedTuple
 from brim.domain.quantities import counted
 from brim.domain.schedule import JobState, Reason, Snapshot
 from brim.policies.promises import Promise, workers_now
-from brim.policies.surplus import Claim, share_out
+from brim.policies.surplus import SurplusClaim, share_out
 from brim.policies.timeline import Need
 
 # Changes of workers that a plan keeps time for: two by which a surplus may disturb it, and a
@@ -136,7 +136,7 @@ class _Allotment:
         ]
         return self.base | share_out(claims, self.free, stay=_STAY)
 
-    def _claim(self, state: JobState) -> Claim | None:
+    def _claim(self, state: JobState) -> SurplusClaim | None:
         job, base = state.job, self.base.get(state.job.id, 0)
         promise = self.plans.promised.get(job.id)
         ceiling = job.ceiling
@@ -146,7 +146,7 @@ class _Allotment:
                 return None
             if promise.spare < change - 1e-6:
                 return None
-        return Claim(
+        return SurplusClaim(
             job.id,
             job.curve,
             base,

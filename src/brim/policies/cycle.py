@@ -24,22 +24,22 @@ from dataclasses import dataclass, field, replace
 from brim.domain.schedule import Decision, JobState, Policy, Reason, Snapshot, Verdict
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
-from brim.policies.placement import Block, Placement, place
+from brim.policies.placement import DeviceBlock, Placement, place
 from brim.policies.quota import allowances
-from brim.policies.reclaim import Holding, give_back
+from brim.policies.reclaim import ReclaimCandidate, give_back
 
 _EVERYONE = Tenant(id="default")
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class CycleMemory:
     """The memory that one cycle leaves to the next.
 
     Each policy's own memory, and the placement of jobs.
     """
 
     policies: Mapping[tuple[str, int], object] = field(default_factory=dict)
-    blocks: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
+    blocks: Mapping[str, tuple[DeviceBlock, ...]] = field(default_factory=dict)
 
 
 def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decision:
@@ -51,9 +51,9 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
         placed: whether to place the workers on devices and plan migrations.
 
     Returns:
-        The decision, with a reason for every job; its memory is a `Memory`, to be handed back.
+        The decision, with a reason for every job; its memory is a `CycleMemory`, to be handed back.
     """
-    last: Memory = snapshot.memory or Memory()
+    last: CycleMemory = snapshot.memory or CycleMemory()
     tenants = _tenants(snapshot)
     groups = _groups(snapshot)
     wanted = {
@@ -139,7 +139,7 @@ def _joined(
     snapshot: Snapshot,
     parts: Sequence[tuple[tuple[str, int], Decision]],
     allowed: Mapping[str, int],
-    last: Memory,
+    last: CycleMemory,
     placed: bool,
 ) -> Decision:
     wished = {job: count for _, part in parts for job, count in part.workers.items() if count}
@@ -169,7 +169,7 @@ def _joined(
         reasons=reasons,
         pinned=pinned,
         moved=moved,
-        memory=Memory(policies={key: part.memory for key, part in parts}, blocks=blocks),
+        memory=CycleMemory(policies={key: part.memory for key, part in parts}, blocks=blocks),
     )
 
 
@@ -222,7 +222,7 @@ def _settled(
 
 def _reclaimed(
     states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
-) -> list[Holding]:
+) -> list[ReclaimCandidate]:
     """Return what jobs of a tenant that must give back would keep.
 
     Running jobs keep what they hold, newcomers only what they need.
@@ -248,11 +248,11 @@ def _kept(state: JobState, needed: Mapping[str, int]) -> int:
     return needed.get(state.job.id, state.job.minimum)
 
 
-def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> Holding:
+def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimCandidate:
     job = state.job
     kept = min(_kept(state, needed), count)
     lost = state.unsaved * state.workers
-    return Holding(job.id, count, kept, int(job.priority), job.id in needed, lost)
+    return ReclaimCandidate(job.id, count, kept, int(job.priority), job.id in needed, lost)
 
 
 class _Books:

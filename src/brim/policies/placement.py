@@ -31,7 +31,7 @@ from brim.domain.schedule import Decision, Snapshot
 _NOBODY = ""  # holds the places of devices that nodes do not have
 
 
-class Block(NamedTuple):
+class DeviceBlock(NamedTuple):
     """Devices `start` to `start + size`, with `start` a multiple of `size`, a power of two."""
 
     start: int
@@ -47,7 +47,7 @@ class Placement:
         scattered: jobs whose block had to be halved because pinned jobs were in the way.
     """
 
-    blocks: Mapping[str, tuple[Block, ...]]
+    blocks: Mapping[str, tuple[DeviceBlock, ...]]
     moved: frozenset[str] = frozenset()
     scattered: frozenset[str] = frozenset()
 
@@ -83,7 +83,7 @@ class _Trees:
         self.held: dict[int, tuple[int, str]] = {}  # start -> (size, job)
         self.starts: list[int] = []
 
-    def take(self, block: Block, job: str) -> bool:
+    def take(self, block: DeviceBlock, job: str) -> bool:
         """Hold exactly `block` if all of it is free."""
         size, start = block.size, block.start
         while not self._has(size, start):
@@ -101,7 +101,7 @@ class _Trees:
         insort(self.starts, block.start)
         return True
 
-    def release(self, block: Block) -> None:
+    def release(self, block: DeviceBlock) -> None:
         """Give `block` back and join buddies."""
         del self.held[block.start]
         del self.starts[bisect_left(self.starts, block.start)]
@@ -112,10 +112,10 @@ class _Trees:
             size *= 2
         insort(self.free.setdefault(size, []), start)
 
-    def best(self, size: int) -> Block | None:
+    def best(self, size: int) -> DeviceBlock | None:
         """The start of the smallest free block that holds `size`; the first of several."""
         fitting = [s for s, starts in self.free.items() if s >= size and starts]
-        return Block(self.free[min(fitting)][0], size) if fitting else None
+        return DeviceBlock(self.free[min(fitting)][0], size) if fitting else None
 
     def regions(self, size: int) -> list[tuple[int, int]]:
         """Return (start, devices in use) of aligned regions of `size`.
@@ -135,10 +135,10 @@ class _Trees:
             key=lambda one: (one[1], one[0]),
         )
 
-    def inside(self, start: int, size: int) -> list[tuple[Block, str]]:
+    def inside(self, start: int, size: int) -> list[tuple[DeviceBlock, str]]:
         """Blocks held within the region."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, start + size)
-        return [(Block(s, self.held[s][0]), self.held[s][1]) for s in self.starts[first:last]]
+        return [(DeviceBlock(s, self.held[s][0]), self.held[s][1]) for s in self.starts[first:last]]
 
     def _has(self, size: int, start: int) -> bool:
         starts = self.free.get(size, [])
@@ -157,7 +157,7 @@ class _Trees:
 
 
 def place(
-    before: Mapping[str, tuple[Block, ...]],
+    before: Mapping[str, tuple[DeviceBlock, ...]],
     wanted: Mapping[str, int],
     *,
     devices: int,
@@ -199,12 +199,12 @@ class _Placing:
     def __init__(self, devices: int, pinned: frozenset[str]) -> None:
         self.trees = _Trees(devices)
         self.pinned = pinned
-        self.blocks: dict[str, list[Block]] = {}
+        self.blocks: dict[str, list[DeviceBlock]] = {}
         self.due: list[tuple[int, str, int, int]] = []
         self.scattered: set[str] = set()
         self.count = 0
 
-    def keep(self, job: str, blocks: tuple[Block, ...], workers: int) -> None:
+    def keep(self, job: str, blocks: tuple[DeviceBlock, ...], workers: int) -> None:
         """Stay on `blocks`, or on the parts of them that `workers` need."""
         own = sorted(blocks, key=lambda block: (-block.size, block.start))
         unchanged = sum(block.size for block in own) == workers
@@ -218,14 +218,14 @@ class _Placing:
             chosen = own.pop(fitting[-1])
             while chosen.size > size:
                 half = chosen.size // 2
-                own.append(Block(chosen.start + half, half))
-                chosen = Block(chosen.start, half)
+                own.append(DeviceBlock(chosen.start + half, half))
+                chosen = DeviceBlock(chosen.start, half)
             taken = self.trees.take(chosen, job)
             assert taken, "what a job holds is its own"
             self.blocks.setdefault(job, []).append(chosen)
             own.sort(key=lambda block: (-block.size, block.start))
 
-    def ask(self, job: str, workers: int, near: tuple[Block, ...]) -> None:
+    def ask(self, job: str, workers: int, near: tuple[DeviceBlock, ...]) -> None:
         """Queue the blocks of `job`; the first one would like to be around `near`."""
         self.blocks[job] = []
         hint = near[0].start if near else -1
@@ -243,7 +243,7 @@ class _Placing:
         while self.due:
             size, job, _, hint = heapq.heappop(self.due)
             size = -size
-            if hint >= 0 and self._take(Block(hint - hint % size, size), job):
+            if hint >= 0 and self._take(DeviceBlock(hint - hint % size, size), job):
                 continue
             block = self.trees.best(size) or self._clear(size)
             if block is None:
@@ -253,13 +253,13 @@ class _Placing:
                 continue
             self._take(block, job)
 
-    def _take(self, block: Block, job: str) -> bool:
+    def _take(self, block: DeviceBlock, job: str) -> bool:
         if not self.trees.take(block, job):
             return False
         self.blocks[job].append(block)
         return True
 
-    def _clear(self, size: int) -> Block | None:
+    def _clear(self, size: int) -> DeviceBlock | None:
         """Move all jobs out of the region of `size` with the fewest devices in use.
 
         None if that is not allowed.
@@ -272,7 +272,7 @@ class _Placing:
                 self.trees.release(block)
                 self.blocks[job].remove(block)
                 self._push(block.size, job, -1)
-            return Block(start, size)
+            return DeviceBlock(start, size)
         return None
 
 
@@ -325,9 +325,9 @@ def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:
 
 def _packed(
     cluster: Cluster, width: int, held: Mapping[str, Mapping[str, int]]
-) -> dict[str, tuple[Block, ...]]:
+) -> dict[str, tuple[DeviceBlock, ...]]:
     """The blocks of jobs by the nodes that they are on, and of those places that are no devices."""
-    blocks: dict[str, list[Block]] = {}
+    blocks: dict[str, list[DeviceBlock]] = {}
     for index, node in enumerate(cluster.nodes):
         start, end = index * width, index * width + node.devices
         pieces = [
@@ -336,16 +336,16 @@ def _packed(
         # Behind larger powers of two, each is where a multiple of its size begins.
         for size, job in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
             if start + size <= end:  # else the node has fewer devices than it had
-                blocks.setdefault(job, []).append(Block(start, size))
+                blocks.setdefault(job, []).append(DeviceBlock(start, size))
                 start += size
         above = (index + 1) * width
         for size in _halves(width - node.devices):
             above -= size
-            blocks.setdefault(_NOBODY, []).append(Block(above, size))
+            blocks.setdefault(_NOBODY, []).append(DeviceBlock(above, size))
     return {job: tuple(mine) for job, mine in blocks.items()}
 
 
-def _by_node(cluster: Cluster, width: int, blocks: tuple[Block, ...]) -> dict[str, int]:
+def _by_node(cluster: Cluster, width: int, blocks: tuple[DeviceBlock, ...]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for block in sorted(blocks):
         size = min(width, block.size)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Holding(NamedTuple):
+class ReclaimCandidate(NamedTuple):
     """The devices that one job would keep if none were taken from it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Holding(NamedTuple):
         return self.workers - self.kept
 
 
-def give_back(holdings: Sequence[Holding], most: int) -> dict[str, int]:
+def give_back(holdings: Sequence[ReclaimCandidate], most: int) -> dict[str, int]:
     """Workers by job so that together they have at most `most`; every holding is in it.
 
     Surplus goes first, from as few jobs as can give it. Only where all surplus is not enough whole
@@ -65,7 +65,7 @@ def give_back(holdings: Sequence[Holding], most: int) -> dict[str, int]:
     return workers
 
 
-def _last_or_largest(rest: Sequence[Holding], over: int) -> Holding:
+def _last_or_largest(rest: Sequence[ReclaimCandidate], over: int) -> ReclaimCandidate:
     """Choose the lowest priority's smallest surplus that is enough alone, else the largest.
 
     So the fewest jobs give.
@@ -76,9 +76,9 @@ def _last_or_largest(rest: Sequence[Holding], over: int) -> Holding:
     return min(rest, key=lambda one: (-one.surplus, one.priority, one.promised, one.job))
 
 
-def _stopped(holdings: Iterable[Holding], short: int) -> list[Holding]:
+def _stopped(holdings: Iterable[ReclaimCandidate], short: int) -> list[ReclaimCandidate]:
     """The jobs to suspend, whose `kept` makes up for `short` devices."""
-    found: list[Holding] = []
+    found: list[ReclaimCandidate] = []
     rest = [one for one in holdings if one.kept]
     while short > 0 and rest:
         lowest = min((one.priority, one.promised) for one in rest)

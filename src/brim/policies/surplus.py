@@ -17,7 +17,7 @@ from brim.domain.scaling import ScalingCurve
 _POWER = 4.0  # how much more an efficient worker counts than an inefficient one
 
 
-class Claim(NamedTuple):
+class SurplusClaim(NamedTuple):
     """One job that could use more.
 
     Attributes:
@@ -36,7 +36,7 @@ class Claim(NamedTuple):
     left: float
 
 
-def share_out(claims: Sequence[Claim], free: int, *, stay: float = 1.0) -> dict[str, int]:
+def share_out(claims: Sequence[SurplusClaim], free: int, *, stay: float = 1.0) -> dict[str, int]:
     """Give out `free` devices along the corners of each job's concave envelope.
 
     A worker's return is its efficiency, to the fourth power, over the time that the job would still
@@ -71,7 +71,9 @@ def share_out(claims: Sequence[Claim], free: int, *, stay: float = 1.0) -> dict[
     return grants
 
 
-def _next(claim: Claim, have: int, stay: float, k: int) -> tuple[float, str, int, int] | None:
+def _next(
+    claim: SurplusClaim, have: int, stay: float, k: int
+) -> tuple[float, str, int, int] | None:
     """The heap's entry for the next step of `claim`: (minus return, id, index, workers)."""
     curve, envelope = claim.curve, claim.curve.envelope
     if have >= claim.ceiling:

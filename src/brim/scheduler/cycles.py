@@ -23,8 +23,8 @@ from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job, Priority
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.brim import Remembered
-from brim.policies.cycle import Memory
-from brim.policies.placement import Block
+from brim.policies.cycle import CycleMemory
+from brim.policies.placement import DeviceBlock
 
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
@@ -125,7 +125,7 @@ def _decision(decided: dict[str, Any]) -> Decision:
     )
 
 
-def encode_memory(memory: Memory, *, policy: str) -> bytes:
+def encode_memory(memory: CycleMemory, *, policy: str) -> bytes:
     """Encode what one cycle leaves to the next, as far as that decides anything.
 
     Args:
@@ -137,7 +137,7 @@ def encode_memory(memory: Memory, *, policy: str) -> bytes:
 
 
 @_checked("what a cycle left to the next one")
-def decode_memory(data: bytes, *, policy: str) -> Memory:
+def decode_memory(data: bytes, *, policy: str) -> CycleMemory:
     """Return what `encode_memory` was given.
 
     Raises:
@@ -145,10 +145,10 @@ def decode_memory(data: bytes, *, policy: str) -> Memory:
     """
     found = msgspec.msgpack.decode(data)
     kind = _REMEMBERS.get(policy)
-    return Memory(
+    return CycleMemory(
         policies={
             (tenant, priority): msgspec.convert(each, kind)
             for tenant, priority, each in found["policies"]
         },
-        blocks=msgspec.convert(found["blocks"], dict[str, tuple[Block, ...]]),
+        blocks=msgspec.convert(found["blocks"], dict[str, tuple[DeviceBlock, ...]]),
     )

@@ -35,7 +35,7 @@ from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.log import LogLine
 from brim.loop import run_cluster
-from brim.policies.cycle import Memory, cycle
+from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
@@ -92,8 +92,8 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
             remembers.
         ahead: it is only looked ahead: nobody asks where workers would be.
     """
-    if policy != left_by and isinstance(snapshot.memory, Memory):
-        snapshot = replace(snapshot, memory=Memory(blocks=snapshot.memory.blocks))
+    if policy != left_by and isinstance(snapshot.memory, CycleMemory):
+        snapshot = replace(snapshot, memory=CycleMemory(blocks=snapshot.memory.blocks))
     # Which devices of a node they use is its agents' business.
     decision = cycle(snapshot, POLICIES[policy], placed=False)
     return decision if ahead else on_nodes(snapshot, decision)

@@ -244,7 +244,7 @@ class _Journal:
             )
 
 
-def _left_by(row: CycleRow) -> Memory | None:
+def _left_by(row: CycleRow) -> CycleMemory | None:
     """The memory that a cycle left to the next; None where that is damaged."""
     try:
         return decode_memory(row.memory, policy=row.policy)

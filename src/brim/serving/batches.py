@@ -26,7 +26,7 @@ from brim.serving.inputs import Inputs, join
 _AT_ONCE = 256  # rows that the event loop computes by itself: some milliseconds
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
     """The answer to a request.
 
     Args:
@@ -47,10 +47,10 @@ class _Request:
     read: Callable[[Model], tuple[Inputs, int]]
     size: int
     beside: bool
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Prediction]
 
 
-_Done = list[tuple[asyncio.Future[Answer], Any]]
+_Done = list[tuple[asyncio.Future[Prediction], Any]]
 
 
 class Batches:
@@ -92,7 +92,7 @@ class Batches:
 
     async def predict(
         self, read: Callable[[Model], tuple[Inputs, int]], size: int, *, beside: bool = False
-    ) -> Answer:
+    ) -> Prediction:
         """Answer a request.
 
         Args:
@@ -201,12 +201,12 @@ class Batches:
 
 def _predict(
     model: Model, requests: Sequence[tuple[Inputs, int]]
-) -> list[Answer | EnvironmentFault]:
+) -> list[Prediction | EnvironmentFault]:
     columns = model.predict(
         join([inputs for inputs, _ in requests]), sum(rows for _, rows in requests)
     )
     are_numbers = all(bool(tensor.isfinite().all()) for tensor in columns.values())
-    answers: list[Answer | EnvironmentFault] = []
+    answers: list[Prediction | EnvironmentFault] = []
     start = 0
     for _, rows in requests:
         part = {name: tensor[start : start + rows] for name, tensor in columns.items()}
@@ -214,7 +214,7 @@ def _predict(
         answers.append(
             EnvironmentFault(why)
             if why
-            else Answer(model.version, {name: each.tolist() for name, each in part.items()})
+            else Prediction(model.version, {name: each.tolist() for name, each in part.items()})
         )
         start += rows
     return answers
@@ -244,7 +244,7 @@ def _told(error: Exception) -> BrimError:
     )
 
 
-def _settle(future: asyncio.Future[Answer], result: Any) -> None:
+def _settle(future: asyncio.Future[Prediction], result: Any) -> None:
     if future.done():  # who asked has gone
         return
     if isinstance(result, Exception):

@@ -19,7 +19,7 @@ from pathlib import Path
 from brim.anonymous import anonymous_file
 from brim.errors import EnvironmentFault
 from brim.serving.manifest import DENSE, MANIFEST, BundleManifest
-from brim.serving.rows import Copy
+from brim.serving.rows import FileCopy
 from brim.storage.ownership import check_ours
 from brim.untrusted import open_regular
 
@@ -53,7 +53,7 @@ class Contents:
                 f"{directory / MANIFEST} is damaged: it has no checksum of {name}"
             )
         self.folder = Path(tempfile.mkdtemp(prefix="brim-version-"))
-        self.tensors: dict[str, Copy] = {}
+        self.tensors: dict[str, FileCopy] = {}
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         for name, known in manifest.files.items():
             path = directory / name
@@ -70,7 +70,7 @@ class Contents:
                 )
 
     def _for_tensors(self, name: str, path: Path) -> int:
-        self.tensors[name] = Copy(path, anonymous_file(f"brim {name}"))
+        self.tensors[name] = FileCopy(path, anonymous_file(f"brim {name}"))
         return os.dup(self.tensors[name].descriptor)
 
     def _for_file(self, name: str) -> int:

@@ -33,7 +33,7 @@ from brim.serving.manifest import (
 )
 from brim.serving.program import Served, save_program, served_of, tables_of
 from brim.serving.rows import (
-    Rows,
+    EmbeddingRows,
     change_between,
     open_rows,
     open_tensors,
@@ -63,7 +63,7 @@ class _Weights:
     sha256: str
     step: int
     tables: list[BundledTable]
-    rows: dict[str, Rows]  # by the names of tables
+    rows: dict[str, EmbeddingRows]  # by the names of tables
     dense: dict[str, Tensor]
     columns_sha256: str
 
@@ -187,10 +187,10 @@ class Exporter:
         tables, rows = tables_of(served), {}
         for table in tables:
             values = dense.pop(table.name)
-            rows[table.name] = Rows(torch.arange(len(values)), values)
+            rows[table.name] = EmbeddingRows(torch.arange(len(values)), values)
             if table.keyed:
                 found = {name: dense.pop(table.beside(name)) for name in (KEYS, STARTS)}
-                rows[table.name] = Rows(found[KEYS], values)
+                rows[table.name] = EmbeddingRows(found[KEYS], values)
         columns = "" if self._data is None else fitted.sha256_of(self._data.encoder)
         return served, _Weights(
             version_of(step, sha256), sha256, step, tables, rows, dense, columns

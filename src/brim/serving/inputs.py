@@ -17,7 +17,7 @@ from torch import Tensor
 from brim.data.columns import Categorical, Numeric
 from brim.data.encoding import Encoder
 from brim.data.screening import Plan
-from brim.data.tables import Codes, Floats, Rows, float_token, number_in, stable_hash
+from brim.data.tables import Codes, FileRows, Floats, float_token, number_in, stable_hash
 from brim.domain.quantities import counted
 from brim.errors import SpecError, did_you_mean
 
@@ -116,7 +116,7 @@ class ColumnReader:
             for name in self._by_function:
                 numbers = cells[name].numbers
                 _refuse(np.isnan(numbers) & ~cells[name].empty, name, columns, "not a number")
-            rows = Rows(file="", start=0, size=count, cells=cells, lines=lambda: ())
+            rows = FileRows(file="", start=0, size=count, cells=cells, lines=lambda: ())
             ids = (
                 np.array([field.ids(rows, columns) for field in self._fields], np.int64).T
                 + self._offsets
@@ -162,7 +162,7 @@ class _Field:
             self._table.update(encoder.tables[place])
             self._table.update(dict.fromkeys((None, *nulls), empty))
 
-    def ids(self, rows: Rows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
+    def ids(self, rows: FileRows, columns: Mapping[str, Sequence[Cell]]) -> Sequence[int]:
         """The id of each row, from 0 within the field."""
         if not self._is_plain:
             every = np.ones(rows.size, bool)

@@ -42,7 +42,7 @@ _AT_ONCE = 1 << 20  # rows that are compared at once
 _SAME_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
-class Rows(NamedTuple):
+class EmbeddingRows(NamedTuple):
     """The rows of an embedding.
 
     Args:
@@ -62,11 +62,11 @@ class RowChange(NamedTuple):
         removed: keys of rows that are no more; ascending.
     """
 
-    rows: Rows
+    rows: EmbeddingRows
     removed: Tensor
 
 
-class Copy:
+class FileCopy:
     """The content of a file, in memory that nobody else writes to.
 
     Args:
@@ -82,7 +82,7 @@ class Copy:
 # Files --------------------------------------------------------------------------------------------
 
 
-def write_rows(path: Path, rows: Rows) -> None:
+def write_rows(path: Path, rows: EmbeddingRows) -> None:
     save_file({"keys": rows.keys.contiguous(), "values": rows.values.detach().contiguous()}, path)
 
 
@@ -97,20 +97,20 @@ def write_change(path: Path, change: RowChange) -> None:
     )
 
 
-def open_rows(file: Path | Copy) -> Rows:
+def open_rows(file: Path | FileCopy) -> EmbeddingRows:
     """Map a file of rows, or the copy of one; what is written to them is of this view alone.
 
     Raises:
         EnvironmentFault: it is none.
     """
     tensors = open_tensors(file)
-    rows = Rows(tensors.get("keys", torch.empty(0)), tensors.get("values", torch.empty(0)))
+    rows = EmbeddingRows(tensors.get("keys", torch.empty(0)), tensors.get("values", torch.empty(0)))
     if not _are_rows(rows):
         raise EnvironmentFault(f"{_path_of(file)} is damaged: it has no rows by ascending keys")
     return rows
 
 
-def open_change(file: Path | Copy) -> RowChange:
+def open_change(file: Path | FileCopy) -> RowChange:
     """Map a file of changed rows, or the copy of one; raises as `open_rows`."""
     removed = open_tensors(file).get("removed", torch.empty(0))
     if removed.dtype is not torch.int64 or removed.dim() != 1 or not _ascends(removed):
@@ -120,7 +120,7 @@ def open_change(file: Path | Copy) -> RowChange:
     return RowChange(open_rows(file), removed)
 
 
-def _are_rows(rows: Rows) -> bool:
+def _are_rows(rows: EmbeddingRows) -> bool:
     keys, values = rows
     fits = keys.dtype is torch.int64 and keys.dim() == 1 and values.dim() == 2
     return fits and len(keys) == len(values) and _ascends(keys)
@@ -130,11 +130,11 @@ def _ascends(keys: Tensor) -> bool:
     return bool((keys[1:] > keys[:-1]).all()) and (not len(keys) or int(keys[0]) >= 0)
 
 
-def _path_of(file: Path | Copy) -> Path:
-    return file.path if isinstance(file, Copy) else file
+def _path_of(file: Path | FileCopy) -> Path:
+    return file.path if isinstance(file, FileCopy) else file
 
 
-def open_tensors(file: Path | Copy) -> dict[str, Tensor]:
+def open_tensors(file: Path | FileCopy) -> dict[str, Tensor]:
     """Map a safetensors file, or the copy of one: pages are copied when they are written to.
 
     Raises:
@@ -142,7 +142,7 @@ def open_tensors(file: Path | Copy) -> dict[str, Tensor]:
     """
     path = _path_of(file)
     try:
-        descriptor = os.dup(file.descriptor) if isinstance(file, Copy) else open_regular(file)
+        descriptor = os.dup(file.descriptor) if isinstance(file, FileCopy) else open_regular(file)
         try:
             size = os.fstat(descriptor).st_size
             memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
@@ -182,7 +182,7 @@ def _tensor(memory: mmap.mmap, first: int, known: dict[str, Any]) -> Tensor:
 # Changes ------------------------------------------------------------------------------------------
 
 
-def change_between(old: Rows, new: Rows) -> RowChange:
+def change_between(old: EmbeddingRows, new: EmbeddingRows) -> RowChange:
     """Find the rows whose bits are others now, and the keys that are gone."""
     places = _places_of(new.keys, old.keys)
     changed = places < 0
@@ -191,7 +191,7 @@ def change_between(old: Rows, new: Rows) -> RowChange:
         one, other = _bits(new.values[some]), _bits(old.values[places[some]])
         changed[some] = (one != other).any(1)
     gone = _places_of(old.keys, new.keys) < 0
-    return RowChange(Rows(new.keys[changed], new.values[changed]), old.keys[gone])
+    return RowChange(EmbeddingRows(new.keys[changed], new.values[changed]), old.keys[gone])
 
 
 def _bits(values: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def _places_of(keys: Tensor, among: Tensor) -> Tensor:
     return torch.where(among[places] == keys, places, -1)
 
 
-def check_change(rows: Rows, change: RowChange) -> str:
+def check_change(rows: EmbeddingRows, change: RowChange) -> str:
     """Say why a change does not fit these rows; empty where it does."""
     values = change.rows.values
     if values.shape[1:] != rows.values.shape[1:] or values.dtype != rows.values.dtype:
@@ -222,7 +222,7 @@ def check_change(rows: Rows, change: RowChange) -> str:
     return ""
 
 
-def put(rows: Rows, change: RowChange) -> Rows:
+def put(rows: EmbeddingRows, change: RowChange) -> EmbeddingRows:
     """Change rows: in place where all of them are there, else in a copy."""
     places = _places_of(change.rows.keys, rows.keys)
     if not len(change.removed) and bool((places >= 0).all()):
@@ -241,7 +241,7 @@ def put(rows: Rows, change: RowChange) -> Rows:
     )
     keys[is_new], keys[~is_new] = new, kept
     values[is_new], values[~is_new] = change.rows.values, rows.values[stays]
-    return Rows(keys, values)
+    return EmbeddingRows(keys, values)
 
 
 class Sides:
@@ -257,14 +257,14 @@ class Sides:
         EnvironmentFault: a file is damaged.
     """
 
-    def __init__(self, files: Mapping[str, Path | Copy]) -> None:
+    def __init__(self, files: Mapping[str, Path | FileCopy]) -> None:
         self.now, self._spare = (
             {name: open_rows(file) for name, file in files.items()} for _ in range(2)
         )
         self._missed: list[dict[str, RowChange]] = []  # by the spare side
         self._is_whole = True
 
-    def change(self, changes: dict[str, RowChange]) -> dict[str, Rows]:
+    def change(self, changes: dict[str, RowChange]) -> dict[str, EmbeddingRows]:
         """Change the rows on the side that is not read, and make it the side that is.
 
         No request may still read it.

@@ -72,7 +72,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = 1
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredBackup(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a restore.
 
     Args:
@@ -258,7 +258,7 @@ def _content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> io.BufferedIOBase:
 # Restoring ----------------------------------------------------------------------------------------
 
 
-def prepare_restore(path: Path, state: Path, *, now: float, aside: str) -> Restored:
+def prepare_restore(path: Path, state: Path, *, now: float, aside: str) -> RestoredBackup:
     """Make everything ready to be restored into a state directory; `finish_restore` does the rest.
 
     Jobs that the backup calls running are suspended: they are started once, by the next scheduler.
@@ -338,7 +338,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restored:
+def _suspended(path: Path, state: Path, *, written: float, now: float) -> RestoredBackup:
     """Let the records say what is so: no job has a process."""
     jobs = state / "jobs"
     folders = {each.name for each in jobs.iterdir()} if jobs.is_dir() else set()
@@ -355,7 +355,7 @@ def _suspended(path: Path, state: Path, *, written: float, now: float) -> Restor
         known = {*book.jobs, *book.damaged, *book.leavings()}
     finally:
         database.close()
-    return Restored(
+    return RestoredBackup(
         go_on=tuple(id for id in unfinished if id in folders),
         begin_anew=tuple(id for id in unfinished if id not in folders),
         unknown=tuple(sorted(folders - known)),

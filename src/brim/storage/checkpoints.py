@@ -26,7 +26,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
 from brim.domain.table_parts import FOLDER, Lineage, PartFile, StoredTable, disused, is_chain
 from brim.errors import EnvironmentFault
-from brim.storage.places import Data, Place
+from brim.storage.places import Data, FileStore
 
 _MANIFEST = "manifest.json"
 _FORMAT = 3
@@ -108,7 +108,7 @@ class Store:
         place: where they are.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: FileStore) -> None:
         self._place = place
         self._damaged: set[int] = (
             set()

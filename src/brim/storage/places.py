@@ -27,7 +27,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Place(Protocol):
+class FileStore(Protocol):
     """Files by relative names such as `step-00000820/manifest.json`.
 
     Every method raises EnvironmentFault.
@@ -208,7 +208,7 @@ def open_place(
     field: str = "--checkpoints",
     patience: float = _PATIENCE,
     warn: Callable[[str], None] = lambda _: None,
-) -> Place:
+) -> FileStore:
     """The place that a path or a URL names.
 
     Args:

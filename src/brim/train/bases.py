@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TypeVar
 
-from brim.domain.table_parts import Lineage, Part, PartFile, StoredTable, outweighs
+from brim.domain.table_parts import Lineage, PartFile, StoredTable, TablePart, outweighs
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
 from brim.train.table_file import RowTable
@@ -60,7 +60,7 @@ class Bases:
         self.fault: EnvironmentFault | None = None
         self.files = 0
 
-    def chain(self, table: RowTable) -> tuple[Part, ...]:
+    def chain(self, table: RowTable) -> tuple[TablePart, ...]:
         """The parts of a table that a delta can be put upon; none where there are no such."""
         known = (self._chains or {}).get(table.name)
         return () if known is None else known.parts
@@ -251,7 +251,7 @@ class Bases:
             self._background.begin(lambda: None).result(timeout)
 
 
-def _is_of(chain: Sequence[Part], files: Sequence[PartFile]) -> bool:
+def _is_of(chain: Sequence[TablePart], files: Sequence[PartFile]) -> bool:
     """Return whether the base of a chain is among these files."""
     return any(file in files for file in chain[0].files[:1])
 

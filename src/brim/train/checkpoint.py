@@ -82,7 +82,7 @@ def _is_lazy(tensor: Tensor) -> bool:
     return tensor.is_conj() or tensor.is_neg()
 
 
-class Copy:
+class StateCopy:
     """The copy of a state that is being taken.
 
     Args:

@@ -25,9 +25,9 @@ from brim.storage.heir import succession
 from brim.storage.places import location_of, open_place
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
-from brim.train.checkpoint import Copy, Image, state_of
+from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import WorkerContext
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.state import flatten
 from brim.train.table_file import NumberedRows, RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
@@ -65,7 +65,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        state: JobState,
+        state: TrainingState,
         spec: JobSpec,
         *,
         context: WorkerContext | None,
@@ -167,7 +167,7 @@ class Checkpoints:
             unsound_since=self.state.unsound_since,
         )
 
-    def _take(self) -> tuple[Checkpoint, Copy, TakenTables]:
+    def _take(self) -> tuple[Checkpoint, StateCopy, TakenTables]:
         """Begin to copy the state.
 
         Return a checkpoint without its tensors, these once they are copied, and its tables.

@@ -17,7 +17,7 @@ _WORDS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """The result of a step, the same on every worker.
 
     Args:
@@ -275,7 +275,7 @@ class Contributions:
             weight: its part of the step's samples.
             losses: of each optimizer, a tensor of shape [1], or None where it had none.
             by_rows: of each parameter by rows, whether it has a gradient.
-            stop, due: words to all workers, see `Outcome`.
+            stop, due: words to all workers, see `StepOutcome`.
 
         Raises:
             SpecError: a gradient or a buffer that cannot be added up with those of other workers.
@@ -344,11 +344,11 @@ class Contributions:
 
     # The sum --------------------------------------------------------------------------------------
 
-    def outcome(self, total: Sequence[Tensor]) -> Outcome:
+    def outcome(self, total: Sequence[Tensor]) -> StepOutcome:
         """Read what a step came to from the sum over all its micro-batches."""
         losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
         used, words = marks[:-_WORDS], marks[-_WORDS:]
-        return Outcome(
+        return StepOutcome(
             losses=tuple(losses),
             used=tuple(map(bool, used)),
             stop=bool(words[_STOP]),
@@ -359,7 +359,7 @@ class Contributions:
     def _losses_at(self) -> int:
         return len(self._parameters) + len(self._averaged)
 
-    def put_back(self, total: Sequence[Tensor], outcome: Outcome, *, shared: bool) -> None:
+    def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 
         Args:

@@ -113,7 +113,7 @@ class Distributed:
             )
         return _stores.PrefixStore(f"round {round}", store)
 
-    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+    def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         raise InternalError("embeddings are not trained by rows here")
 
     def took(self, seconds: float) -> None:
@@ -122,10 +122,10 @@ class Distributed:
     def rows_owned(self) -> Sequence[OwnedRows]:
         return ()
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
+    def owned_of(self, total: Sequence[GradientRows]) -> Sequence[OwnedRows]:
         return ()
 
-    def rows_total(self) -> Sequence[Rows]:
+    def rows_total(self) -> Sequence[GradientRows]:
         return ()
 
     def add(self, stage: str) -> None:

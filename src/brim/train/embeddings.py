@@ -26,9 +26,9 @@ from brim.errors import SpecError
 from brim.train.compiled import is_compiled
 from brim.train.keyed import Embedding
 from brim.train.keyed_rows import KeyedRows
-from brim.train.rows import OwnedRows, Rows, no_rows, total_of
+from brim.train.rows import GradientRows, OwnedRows, no_rows, total_of
 from brim.train.table_file import NumberedRows, RowTable
-from brim.train.tables.by_rows import KNOWN, Place, moves_others, places_of
+from brim.train.tables.by_rows import KNOWN, ParameterPlace, moves_others, places_of
 from brim.train.tables.capacity import available_bytes, check_room, check_whole
 from brim.train.tables.kernels import distinct_of, gather
 from brim.train.tables.keyed_table import KeyedTable
@@ -72,7 +72,7 @@ class _Lookup(torch.autograd.Function):
         padding = _place_of(ctx.module.padding_idx, ids)
         if padding is not None:
             values[padding] = 0
-        table.receive(Rows(ids, values))
+        table.receive(GradientRows(ids, values))
         return None, None, None
 
 
@@ -87,7 +87,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.table.receive(Rows(ctx.ids, gradient))
+        ctx.table.receive(GradientRows(ctx.ids, gradient))
         return None, None, None
 
 
@@ -109,7 +109,7 @@ class _Embedding(TrainedByRows):
         self,
         name: str,
         weight: nn.Parameter,
-        place: Place,
+        place: ParameterPlace,
         modules: Sequence[nn.Module],
         *,
         number: int,
@@ -124,12 +124,12 @@ class _Embedding(TrainedByRows):
         """A tensor with the shape of the most rows that a micro-batch can have gradients for."""
         return self.weight
 
-    def take(self) -> Rows | None:
+    def take(self) -> GradientRows | None:
         """Return the gradient that a micro-batch's backward passes left, or None."""
         received = self.take_received()
         whole, self.weight.grad = self.weight.grad, None
         if whole is not None:  # it is used in another way, too: then all rows have a gradient
-            received.append(Rows(torch.arange(len(whole)), whole.to_dense()))
+            received.append(GradientRows(torch.arange(len(whole)), whole.to_dense()))
         return total_of(received) if received else None
 
     def check(self) -> None:
@@ -286,8 +286,8 @@ class Embeddings:
         self.committed: Callable[[], int] = lambda: 0
         self._memory: TableMemory | None = None
         self.delay = spec.delay
-        self._late: list[list[Rows]] = []  # of the last steps, whose turn has not come
-        self._coming: list[Rows] | None = None  # of the step at hand
+        self._late: list[list[GradientRows]] = []  # of the last steps, whose turn has not come
+        self._coming: list[GradientRows] | None = None  # of the step at hand
         self.is_shown = False
         obstacle = obstacle or (
             "--transport distributed" if spec.transport == "distributed" else ""
@@ -444,7 +444,7 @@ class Embeddings:
             for each in self._all:
                 each.is_backward = False
 
-    def take(self) -> tuple[list[Rows], list[bool]]:
+    def take(self) -> tuple[list[GradientRows], list[bool]]:
         """Take what the backward passes of a micro-batch left.
 
         Returns:
@@ -462,7 +462,7 @@ class Embeddings:
         for each in self._all:
             each.check()
 
-    def nothing(self) -> list[Rows]:
+    def nothing(self) -> list[GradientRows]:
         """Return the rows of a micro-batch without samples."""
         return [no_rows(weight) for weight in self.weights]
 
@@ -597,7 +597,7 @@ class Embeddings:
 
     def put_late(self, steps: Sequence[Sequence[Sequence[Tensor]]]) -> None:
         """Take what `late` gave elsewhere."""
-        self._late = [[Rows(ids, values) for ids, values in step] for step in steps]
+        self._late = [[GradientRows(ids, values) for ids, values in step] for step in steps]
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take what `get` gave on another host."""
@@ -674,7 +674,7 @@ class Embeddings:
 
     # The sum --------------------------------------------------------------------------------------
 
-    def put_off(self, rows: list[Rows]) -> list[Rows]:
+    def put_off(self, rows: list[GradientRows]) -> list[GradientRows]:
         """Queue the rows of a step until `delay` more steps have come.
 
         Returns:
@@ -732,7 +732,11 @@ def _is_weight_of(module: nn.Module, parameter: nn.Parameter) -> bool:
 
 
 def _is_worth_it(
-    weight: nn.Parameter, place: Place, model: nn.Module, spec: JobSpec, large: Collection[int]
+    weight: nn.Parameter,
+    place: ParameterPlace,
+    model: nn.Module,
+    spec: JobSpec,
+    large: Collection[int],
 ) -> bool:
     """Return whether to train by rows an embedding that does not ask for it.
 
@@ -783,7 +787,7 @@ def _forward_of(kind: type[nn.Module]) -> type[nn.Module]:
     return next(each for each in kind.__mro__ if "forward" in vars(each))
 
 
-def _where_not(places: Sequence[Place]) -> str:
+def _where_not(places: Sequence[ParameterPlace]) -> str:
     if len(places) != 1:
         return (
             "a weight that no optimizer has"
@@ -793,11 +797,11 @@ def _where_not(places: Sequence[Place]) -> str:
     return ""
 
 
-def _why_not_there(places: Sequence[Place]) -> str:
+def _why_not_there(places: Sequence[ParameterPlace]) -> str:
     return _where_not(places) or moves_others(places[0])
 
 
-def _number_of(optimizers: Sequence[torch.optim.Optimizer], place: Place) -> int:
+def _number_of(optimizers: Sequence[torch.optim.Optimizer], place: ParameterPlace) -> int:
     return next(number for number, each in enumerate(optimizers) if each is place.optimizer)
 
 

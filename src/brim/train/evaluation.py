@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from brim.chance import Sources
 from brim.coordination.reduction import share
 from brim.data.batches import Collate
-from brim.data.feed import Feed, Request
+from brim.data.feed import Feed, MicroBatchRequest
 from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
@@ -97,7 +97,7 @@ def outputs(
     """
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     sources = Sources(model)
-    requests = (Request(_EVALUATION, chunk, 0, span) for chunk, span in chunks)
+    requests = (MicroBatchRequest(_EVALUATION, chunk, 0, span) for chunk, span in chunks)
     for read in feed.read(requests):
         inputs, target = pair_of(read.sample)
         sources.seed(mix(seed, _EVALUATION, read.request.micro))

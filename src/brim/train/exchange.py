@@ -27,7 +27,7 @@ from brim.train.accumulate import combine
 from brim.train.layout import Layout
 from brim.train.memory import have_ready
 from brim.train.paces import Paces
-from brim.train.rows import OwnedRows, Rows, between, fold_rows
+from brim.train.rows import GradientRows, OwnedRows, between, fold_rows
 from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
 from brim.wire.peer import Cancelled, Listener, swap
@@ -51,11 +51,11 @@ class Exchange(Protocol):
         """True if others read the result too, so that it must not be written to."""
         ...
 
-    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+    def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         """Take the embeddings' rows that this rank's blocks have, before the step is reduced."""
         ...
 
-    def rows_total(self) -> Sequence[Rows]:
+    def rows_total(self) -> Sequence[GradientRows]:
         """Return the rows of each embedding, summed over all micro-batches.
 
         Call it once all members stand behind `reduce`.
@@ -72,7 +72,7 @@ class Exchange(Protocol):
         """
         ...
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
+    def owned_of(self, total: Sequence[GradientRows]) -> Sequence[OwnedRows]:
         """Return the part that this worker applies of other rows, which all members have alike."""
         ...
 
@@ -116,18 +116,18 @@ class Alone:
     stages: Sequence[str] = ()
 
     def __init__(self) -> None:
-        self._rows_total: Sequence[Rows] = ()
+        self._rows_total: Sequence[GradientRows] = ()
 
-    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+    def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         (self._rows_total,) = blocks.values()
 
-    def rows_total(self) -> Sequence[Rows]:
+    def rows_total(self) -> Sequence[GradientRows]:
         return self._rows_total
 
     def rows_owned(self) -> Sequence[OwnedRows]:
         return self.owned_of(self._rows_total)
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
+    def owned_of(self, total: Sequence[GradientRows]) -> Sequence[OwnedRows]:
         return [OwnedRows(rows, owner=0, start=0) for rows in total]
 
     def add(self, stage: str) -> None:
@@ -217,12 +217,12 @@ class SharedRows:
         self._slices = 1 if self._is_total_there else self._owners
         self._owned: list[OwnedRows] = []
 
-    def put(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+    def put(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         """Leave this rank's blocks for the others."""
         for block, tables in blocks.items():
             self._shelf.layout.put_rows(self._shelf.row(self._index[block]), tables)
 
-    def of_host(self) -> dict[Block, list[Rows]]:
+    def of_host(self) -> dict[Block, list[GradientRows]]:
         """Return the blocks of all workers of this host."""
         return {
             block: self._shelf.layout.rows(self._shelf.row(row))
@@ -236,8 +236,8 @@ class SharedRows:
             sums, starts = [part.rows for part in self._owned], [part.start for part in self._owned]
             self._shelf.layout.put_rows(self._shelf.row(0), sums, slice=self._owner, at=starts)
 
-    def _fold(self, blocks: Mapping[Block, Sequence[Rows]], want: Block) -> list[OwnedRows]:
-        mine: dict[Block, list[Rows]] = {block: [] for block in blocks}
+    def _fold(self, blocks: Mapping[Block, Sequence[GradientRows]], want: Block) -> list[OwnedRows]:
+        mine: dict[Block, list[GradientRows]] = {block: [] for block in blocks}
         starts = []
         layout = self._shelf.layout
         for table, (count, partitions) in enumerate(
@@ -257,7 +257,9 @@ class SharedRows:
             for rows, start in zip(sums, starts, strict=True)
         ]
 
-    def _range(self, blocks: Sequence[Rows], count: int, partitions: int) -> tuple[int, int]:
+    def _range(
+        self, blocks: Sequence[GradientRows], count: int, partitions: int
+    ) -> tuple[int, int]:
         """The ids that this worker owns in this step: from the first to before the second."""
         if self._owner is None:
             return count, count
@@ -272,21 +274,21 @@ class SharedRows:
         """Return the sums of the ids that this worker owns."""
         return self.owned_of(self.total()) if self._is_total_there else self._owned
 
-    def owned_of(self, total: Sequence[Rows]) -> list[OwnedRows]:
+    def owned_of(self, total: Sequence[GradientRows]) -> list[OwnedRows]:
         """Return what this worker owns of other rows, which all workers of the host have alike."""
         root = self._plan.root
         return self._fold({root: total}, root)
 
-    def put_total(self, tables: Sequence[Rows]) -> None:
+    def put_total(self, tables: Sequence[GradientRows]) -> None:
         """Leave the total, which another way was found to, for the workers of this host."""
         self._shelf.layout.put_rows(self._shelf.row(0), tables)
 
-    def total(self) -> list[Rows]:
+    def total(self) -> list[GradientRows]:
         """Return all sums, once they were left for all."""
         return self._shelf.layout.rows(self._shelf.row(0), slices=self._slices)
 
 
-def _bounds(blocks: Sequence[Rows], parts: Sequence[float], count: int) -> list[int]:
+def _bounds(blocks: Sequence[GradientRows], parts: Sequence[float], count: int) -> list[int]:
     """Ids that cut the work of a fold into about such parts, the same for all who ask.
 
     >>> rows = Rows(torch.tensor([1, 2, 3, 70]), torch.zeros(4, 1))
@@ -389,17 +391,17 @@ class SharedMemory:
     def total(self, own: Contribution) -> Contribution:
         return self._result
 
-    def put_rows(self, blocks: Mapping[Block, Sequence[Rows]]) -> None:
+    def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         if self._shared_rows is not None:
             self._shared_rows.put(blocks)
 
-    def rows_total(self) -> Sequence[Rows]:
+    def rows_total(self) -> Sequence[GradientRows]:
         return () if self._shared_rows is None else self._shared_rows.total()
 
     def rows_owned(self) -> Sequence[OwnedRows]:
         return () if self._shared_rows is None else self._shared_rows.owned()
 
-    def owned_of(self, total: Sequence[Rows]) -> Sequence[OwnedRows]:
+    def owned_of(self, total: Sequence[GradientRows]) -> Sequence[OwnedRows]:
         return () if self._shared_rows is None else self._shared_rows.owned_of(total)
 
     def took(self, seconds: float) -> None:
@@ -500,14 +502,14 @@ class Trade:
         torch._foreach_copy_(self._result, self._root)
         swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
 
-    def run_rows(self, local: Mapping[Block, Sequence[Rows]]) -> list[Rows]:
+    def run_rows(self, local: Mapping[Block, Sequence[GradientRows]]) -> list[GradientRows]:
         """Give all hosts the embeddings' rows of this host's blocks, and return the sum of all.
 
         Raises:
             PeerLost: as `run`, and where another host sends more rows than there are.
         """
         plan, tables = self._plan, len(self._counts)
-        blocks: dict[Block, Sequence[Rows]] = {
+        blocks: dict[Block, Sequence[GradientRows]] = {
             block: fold_rows(_parts_of(local, block), block, plan.parts)
             for block in plan.host_blocks(self._me)
         }
@@ -531,7 +533,7 @@ class Trade:
                 blocks[block] = received[number * tables : (number + 1) * tables]
         return fold_rows(blocks, plan.root, plan.parts)
 
-    def _room(self, sizes: Sequence[int]) -> list[Rows]:
+    def _room(self, sizes: Sequence[int]) -> list[GradientRows]:
         """Room for so many rows of each embedding, of one block after the other."""
         room = []
         for number, size in enumerate(sizes):
@@ -542,7 +544,7 @@ class Trade:
                 )
             values = self._like[table].values
             room.append(
-                Rows(
+                GradientRows(
                     torch.empty(size, dtype=torch.int64), values.new_empty((size, values.shape[1]))
                 )
             )
@@ -567,7 +569,9 @@ def _at(block: Block, blocks: Sequence[Block]) -> Block:
     return next(have for have in blocks if have.start == block.start)
 
 
-def _parts_of(local: Mapping[Block, Sequence[Rows]], want: Block) -> dict[Block, Sequence[Rows]]:
+def _parts_of(
+    local: Mapping[Block, Sequence[GradientRows]], want: Block
+) -> dict[Block, Sequence[GradientRows]]:
     """Return a host's part of a block."""
     stop = want.start + want.size
     return {block: tables for block, tables in local.items() if want.start <= block.start < stop}

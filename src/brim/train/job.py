@@ -38,7 +38,7 @@ from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
 from brim.coordination.reduction import ReductionPlan
 from brim.coordination.steps import Act, Action, Add, Settle, Stand
 from brim.data.batches import Collate
-from brim.data.feed import Feed, Read, Request, requests
+from brim.data.feed import Feed, MicroBatchRequest, Read, requests
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.job import JobSpec
 from brim.domain.seeds import mix
@@ -50,18 +50,18 @@ from brim.train.attributes import Attributes
 from brim.train.carried import Carried, check_names
 from brim.train.checkpoints import Checkpoints
 from brim.train.context import WorkerContext
-from brim.train.contribution import Contributions, Outcome
+from brim.train.contribution import Contributions, StepOutcome
 from brim.train.digests import describe_difference, root_of
 from brim.train.embeddings import Embeddings
 from brim.train.evaluation import Forward, evaluate_together, feed_of
 from brim.train.exchange import Exchange
-from brim.train.job_state import SAME_DATA, SAMPLES, STOP, JobState, Stateful
+from brim.train.job_state import SAME_DATA, SAMPLES, STOP, Stateful, TrainingState
 from brim.train.layout import Layout
 from brim.train.membership import Loner, Members, Membership, parts_of
 from brim.train.memory import make_own
 from brim.train.metrics import Metric
 from brim.train.optimization import Optimization
-from brim.train.rows import OwnedRows, Rows, RowSums
+from brim.train.rows import GradientRows, OwnedRows, RowSums
 from brim.train.samples import pair_of, to_device
 from brim.train.state import weights_sha256
 from brim.wire.messages import (
@@ -84,7 +84,9 @@ _UPDATE, _EPOCH = (
 )  # in the place of a micro-batch, or of a step: what chance is drawn for
 
 
-_NOTHING = OwnedRows(Rows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0)
+_NOTHING = OwnedRows(
+    GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ class _Step:
     todo: deque[int]
     due: bool
     since: float
-    done: list[tuple[Request, int]] = field(
+    done: list[tuple[MicroBatchRequest, int]] = field(
         default_factory=list
     )  # with the checksum of its samples
     losses: list[Tensor] = field(default_factory=list)
@@ -244,7 +246,7 @@ class Job:
         self._carried: dict[str, Carried] = {}
         self._attributes = Attributes(self.model)
         self._sources = Sources(self.model)
-        self._state = JobState(self.model, self._optimization, self._embeddings, spec=spec)
+        self._state = TrainingState(self.model, self._optimization, self._embeddings, spec=spec)
         self._embeddings.committed = lambda: self._state.committed
         self._checkpoints = Checkpoints(
             self._state,
@@ -1089,7 +1091,7 @@ class Job:
     def _takes_turns(self) -> bool:
         return self._asynchrony is not None and self.members.world_size > 1
 
-    def _commit(self, round: _Round, step: _Step) -> Outcome:
+    def _commit(self, round: _Round, step: _Step) -> StepOutcome:
         if self._asynchrony is not None:
             step.staleness = 0
             if self._takes_turns:
@@ -1152,7 +1154,7 @@ class Job:
             self._embeddings.check()
             round.exchange.put_rows(round.rows.blocks())
 
-    def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> Outcome:
+    def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> StepOutcome:
         """Apply a batch to the newest state, to which others have come meanwhile; none of them does
         so now.
         """
@@ -1215,7 +1217,7 @@ class Job:
             else [_NOTHING] * len(self._embeddings.weights)
         )
 
-    def _prepare(self, round: _Round, total: list[Tensor]) -> Outcome:
+    def _prepare(self, round: _Round, total: list[Tensor]) -> StepOutcome:
         """Give the network the sum of a step, and the tables their update: until the commit both
         can be undone.
 
@@ -1262,7 +1264,7 @@ class Job:
         parts = list(exchange.owned_of(due))
         return [part if len(each.ids) else None for part, each in zip(parts, due, strict=True)]
 
-    def _clip(self, exchange: Exchange, rows: Sequence[Rows], used: Sequence[bool]) -> None:
+    def _clip(self, exchange: Exchange, rows: Sequence[GradientRows], used: Sequence[bool]) -> None:
         """Scale the gradients of the network, and these rows, down where the norm of all is too
         large.
         """
@@ -1274,7 +1276,7 @@ class Job:
         total = zip(exchange.rows_total(), used, strict=True)
         self._optimization.clip([each.values for each, is_used in total if is_used], stand_ins)
 
-    def _apply(self, total: list[Tensor], outcome: Outcome, *, samples: int) -> None:
+    def _apply(self, total: list[Tensor], outcome: StepOutcome, *, samples: int) -> None:
         """The update of a step.
 
         It must not fail half-way: behind the commit there is no way back.
@@ -1298,11 +1300,11 @@ class Job:
         for each in self._carried.values():
             each.put(list(islice(rest, len(each.tensors))), samples=samples)
 
-    def _moves(self, outcome: Outcome) -> bool:
+    def _moves(self, outcome: StepOutcome) -> bool:
         """Whether a step is applied: its losses are numbers, or nobody minds."""
         return all(math.isfinite(loss) for loss in outcome.losses) or self.spec.on_nan == "warn"
 
-    def _is_to_be_applied(self, outcome: Outcome) -> bool:
+    def _is_to_be_applied(self, outcome: StepOutcome) -> bool:
         """Whether the losses of a step are numbers; else do what `--on-nan` says.
 
         Raises:

@@ -45,7 +45,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
-class JobState:
+class TrainingState:
     """The state that must be the same on every member of a job.
 
     Args:

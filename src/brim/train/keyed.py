@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from brim.errors import SpecError
-from brim.train.rows import Rows
+from brim.train.rows import GradientRows
 from brim.train.tables.candidates import MOST
 from brim.train.tables.keys import check_ids, mix, unmix
 from brim.train.tables.roster import Rules
@@ -38,7 +38,7 @@ class RowSource(Protocol):
         """Return the rows of keys, [N, D]."""
         ...
 
-    def receive(self, rows: Rows) -> None:
+    def receive(self, rows: GradientRows) -> None:
         """Take the gradient of a lookup."""
         ...
 
@@ -70,7 +70,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
-        ctx.source.receive(Rows(ctx.keys, gradient))
+        ctx.source.receive(GradientRows(ctx.keys, gradient))
         return None, None, None
 
 
@@ -271,7 +271,7 @@ class _Plain:
             rows[there] = self._held.rows[places[there]]
         return rows
 
-    def receive(self, rows: Rows) -> None:
+    def receive(self, rows: GradientRows) -> None:
         raise SpecError(
             f"embedding {self._module.name or 'brim.Embedding'!r}",
             got="a gradient outside of a job",
@@ -286,7 +286,7 @@ class _Plain:
 class _Rehearsal(_Plain):
     """Rows whose gradients nobody wants."""
 
-    def receive(self, rows: Rows) -> None:
+    def receive(self, rows: GradientRows) -> None:
         pass
 
 

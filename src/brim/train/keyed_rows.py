@@ -11,9 +11,9 @@ from torch import Tensor
 
 from brim.errors import SpecError
 from brim.train.keyed import Embedding, HeldRows, held_by, is_used, start_of, use
-from brim.train.rows import OwnedRows, Rows, total_of
+from brim.train.rows import GradientRows, OwnedRows, total_of
 from brim.train.rows_by_key import RowsByKey
-from brim.train.tables.by_rows import LAZILY, Place, moves_others, states_of_row
+from brim.train.tables.by_rows import LAZILY, ParameterPlace, moves_others, states_of_row
 from brim.train.tables.capacity import Size
 from brim.train.tables.keyed_table import CANDIDATES, KEYS, KeyedTable, partitions_of
 from brim.train.tables.keys import unmix
@@ -56,7 +56,7 @@ class KeyedRows(TrainedByRows):
         self,
         name: str,
         module: Embedding,
-        place: Place,
+        place: ParameterPlace,
         *,
         number: int,
         distinct: Distinct,
@@ -115,7 +115,7 @@ class KeyedRows(TrainedByRows):
         keys, places = self.table.roster.items(self._committed())
         return HeldRows(keys, self.table.fields[WEIGHT].index_select(0, places))
 
-    def take(self) -> Rows | None:
+    def take(self) -> GradientRows | None:
         """Return the gradient that a micro-batch's backward passes left, or None."""
         received = self.take_received()
         return total_of(received) if received else None

@@ -122,7 +122,7 @@ class Layout:
     # Rows of embeddings ---------------------------------------------------------------------------
 
     def put_rows(
-        self, row: Tensor, tables: Sequence[Rows], *, slice: int = 0, at: Sequence[int] = ()
+        self, row: Tensor, tables: Sequence[GradientRows], *, slice: int = 0, at: Sequence[int] = ()
     ) -> None:
         """Write one slice of the rows of each embedding.
 
@@ -146,7 +146,7 @@ class Layout:
             values[first : first + count].copy_(rows.values)
             self._slices(row, place)[slice] = torch.tensor([first, count])
 
-    def rows(self, row: Tensor, *, slices: int = 1) -> list[Rows]:
+    def rows(self, row: Tensor, *, slices: int = 1) -> list[GradientRows]:
         """Return the rows of each embedding that lie in a row of memory.
 
         They are views of it where there is one slice.
@@ -157,7 +157,10 @@ class Layout:
             bounds = self._slices(row, place)[:slices].tolist()
             found.append(
                 joined(
-                    [Rows(ids[first : first + n], values[first : first + n]) for first, n in bounds]
+                    [
+                        GradientRows(ids[first : first + n], values[first : first + n])
+                        for first, n in bounds
+                    ]
                 )
             )
         return found

@@ -74,7 +74,7 @@ def pack(columns: Mapping[str, Tensor]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class PredictedRows:
     """Consecutive rows of what was predicted.
 
     Args:
@@ -94,7 +94,7 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
-def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[Rows]:
+def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[PredictedRows]:
     """The rows of a dataset's files, the bad ones among them, part by part.
 
     Args:
@@ -109,11 +109,11 @@ def rows_of(dataset: Columnar, *, keep: Sequence[str]) -> Iterable[Rows]:
             back[part.places] = np.arange(part.size)
             indices = pa.array(back, mask=back < 0)
             kept = {name: read.column(name).column.take(indices) for name in keep}
-        yield Rows(part.total, part.places[part.of(None)], kept)
+        yield PredictedRows(part.total, part.places[part.of(None)], kept)
 
 
 def write_predictions(
-    path: Path, rows: Iterable[Rows], chunks: Iterator[bytes], *, job: str
+    path: Path, rows: Iterable[PredictedRows], chunks: Iterator[bytes], *, job: str
 ) -> None:
     """Write one row for every row of the input, whole or not at all.
 
@@ -142,7 +142,7 @@ def write_predictions(
         raise EnvironmentFault(f"cannot write {path}: {error}") from error
 
 
-def _write(partial: Path, rows: Iterable[Rows], outputs: _Outputs, *, text: bool) -> None:
+def _write(partial: Path, rows: Iterable[PredictedRows], outputs: _Outputs, *, text: bool) -> None:
     writer: _Writer | None = None
     start = 0
     for part in rows:
@@ -156,7 +156,7 @@ def _write(partial: Path, rows: Iterable[Rows], outputs: _Outputs, *, text: bool
     writer.close()
 
 
-def _table(part: Rows, outputs: pa.Table, start: int) -> pa.Table:
+def _table(part: PredictedRows, outputs: pa.Table, start: int) -> pa.Table:
     back = np.full(part.total, -1)
     back[part.places] = np.arange(len(part.places))
     indices = pa.array(back, mask=back < 0)

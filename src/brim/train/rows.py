@@ -18,7 +18,7 @@ from brim.train.tables.kernels import distinct_of, gather, put
 _LAST = (1 << 63) - 1  # of all ids
 
 
-class Rows(NamedTuple):
+class GradientRows(NamedTuple):
     """Some rows of a weight's gradient.
 
     Args:
@@ -29,9 +29,9 @@ class Rows(NamedTuple):
     ids: Tensor
     values: Tensor
 
-    def copy(self) -> Rows:
+    def copy(self) -> GradientRows:
         """Return the same rows in memory of their own."""
-        return Rows(self.ids.clone(), self.values.clone())
+        return GradientRows(self.ids.clone(), self.values.clone())
 
 
 class OwnedRows(NamedTuple):
@@ -45,18 +45,18 @@ class OwnedRows(NamedTuple):
         owners: how many of them there are; rows with keys are cut evenly among them.
     """
 
-    rows: Rows
+    rows: GradientRows
     owner: int
     start: int
     owners: int = 1
 
 
-def no_rows(like: Tensor) -> Rows:
+def no_rows(like: Tensor) -> GradientRows:
     """Return the gradient of a weight `like`, shape [R, D], of which no row was looked up."""
-    return Rows(torch.empty(0, dtype=torch.int64), like.new_empty((0, like.shape[1])))
+    return GradientRows(torch.empty(0, dtype=torch.int64), like.new_empty((0, like.shape[1])))
 
 
-def total_of(lookups: Sequence[Rows]) -> Rows:
+def total_of(lookups: Sequence[GradientRows]) -> GradientRows:
     """Add up what several lookups of a micro-batch gave, in their order."""
     if len(lookups) == 1:
         return lookups[0]
@@ -64,7 +64,7 @@ def total_of(lookups: Sequence[Rows]) -> Rows:
     values = lookups[0].values.new_zeros((len(union.ids), lookups[0].values.shape[1]))
     for each, places in zip(lookups, union.places, strict=True):
         values.index_add_(0, places, each.values)
-    return Rows(union.ids, values)
+    return GradientRows(union.ids, values)
 
 
 class _Union(NamedTuple):
@@ -86,7 +86,9 @@ def _union(parts: list[Tensor]) -> _Union:
     return _Union(parts, ids, list(torch.split(places, [len(each) for each in parts])))
 
 
-def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> list[Rows]:
+def fold_rows(
+    have: Mapping[Block, Sequence[GradientRows]], want: Block, parts: int
+) -> list[GradientRows]:
     """Fold blocks into one along the canonical tree, as `accumulate.combine` folds dense gradients.
 
     Args:
@@ -103,7 +105,7 @@ def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> 
     additions = fold(have, want, parts)
     if not additions:
         return list(next(tables for block, tables in have.items() if block.start == want.start))
-    sums: list[Rows] = []
+    sums: list[GradientRows] = []
     union: _Union | None = None
     starts = [block.start for block in have]
     for tables in zip(*have.values(), strict=True):
@@ -113,7 +115,9 @@ def fold_rows(have: Mapping[Block, Sequence[Rows]], want: Block, parts: int) -> 
         own = {start: rows.values for start, rows in zip(starts, tables, strict=True)}
         places = dict(zip(starts, union.places, strict=True))
         sums.append(
-            Rows(union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start))
+            GradientRows(
+                union.ids, _sum(own, places, additions, count=len(union.ids), start=want.start)
+            )
         )
     return sums
 
@@ -151,7 +155,7 @@ def _add(rows: Tensor, places: Tensor, values: Tensor) -> None:
     put(rows, places, there)
 
 
-def between(rows: Rows, start: int, stop: int) -> Rows:
+def between(rows: GradientRows, start: int, stop: int) -> GradientRows:
     """Return the rows of ids in `[start, stop)`; views, not copies.
 
     `stop` may be 2**63, which is beyond all ids.
@@ -159,14 +163,14 @@ def between(rows: Rows, start: int, stop: int) -> Rows:
     bounds = torch.tensor([start, min(stop, _LAST)])
     first, last = torch.searchsorted(rows.ids, bounds).tolist()
     last = last if stop <= _LAST else len(rows.ids)
-    return Rows(rows.ids[first:last], rows.values[first:last])
+    return GradientRows(rows.ids[first:last], rows.values[first:last])
 
 
-def joined(slices: Sequence[Rows]) -> Rows:
+def joined(slices: Sequence[GradientRows]) -> GradientRows:
     """Join rows of which each slice has larger ids than the one before."""
     if len(slices) == 1:
         return slices[0]
-    return Rows(
+    return GradientRows(
         torch.cat([each.ids for each in slices]), torch.cat([each.values for each in slices])
     )
 
@@ -183,21 +187,21 @@ class RowSums:
 
     def __init__(self, parts: int, blocks: Sequence[Block]) -> None:
         self._parts, self._blocks = parts, blocks
-        self._leaves: dict[int, Sequence[Rows]] = {}  # by micro-batch; of each table
+        self._leaves: dict[int, Sequence[GradientRows]] = {}  # by micro-batch; of each table
 
     def begin(self) -> None:
         """Start a step; what a step before it left unfinished is forgotten."""
         self._leaves.clear()
 
-    def add(self, micro: int, tables: Sequence[Rows]) -> None:
+    def add(self, micro: int, tables: Sequence[GradientRows]) -> None:
         """Take the rows of one micro-batch, of each table."""
         self._leaves[micro] = tables
 
-    def blocks(self) -> dict[Block, list[Rows]]:
+    def blocks(self) -> dict[Block, list[GradientRows]]:
         """Return the sum of each block of this rank, for each table."""
         return {block: self._sum(block) for block in self._blocks}
 
-    def _sum(self, block: Block) -> list[Rows]:
+    def _sum(self, block: Block) -> list[GradientRows]:
         micros = range(block.start, min(block.start + block.size, self._parts))
         return fold_rows(
             {Block(micro, 1): self._leaves[micro] for micro in micros}, block, self._parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import Part, PartFile, StoredTable, later
+from brim.domain.table_parts import PartFile, StoredTable, TablePart, later
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Store
 from brim.train.table_file import (
@@ -46,7 +46,7 @@ class Taken:
     table: RowTable
     step: int
     count: int
-    chain: tuple[Part, ...]
+    chain: tuple[TablePart, ...]
     rows: Sequence[Chunk]
     oldest: tuple[int, ...] = ()
 
@@ -67,7 +67,7 @@ class Taken:
 
 
 def take(
-    table: RowTable, chain: tuple[Part, ...], *, step: int, oldest: tuple[int, ...] = ()
+    table: RowTable, chain: tuple[TablePart, ...], *, step: int, oldest: tuple[int, ...] = ()
 ) -> Taken:
     """Copy what changed in a table since a chain of parts; all of it where there is none.
 
@@ -96,7 +96,7 @@ def store_taken(store: Store, taken: Sequence[Taken], *, writer: str) -> tuple[S
     return tuple(stored)
 
 
-def new_files(stored: StoredTable, chain: Sequence[Part]) -> list[PartFile]:
+def new_files(stored: StoredTable, chain: Sequence[TablePart]) -> list[PartFile]:
     """The files of a table that are not in the chain it builds upon."""
     return [file for part in stored.parts[len(chain) :] for file in part.files]
 
@@ -125,7 +125,7 @@ def write_part(
     step: int,
     writer: str,
     look: Callable[[], None] = lambda: None,
-) -> Part:
+) -> TablePart:
     """Write a part; there is nothing of it where that fails.
 
     Args:
@@ -139,7 +139,7 @@ def write_part(
         for each in rows:
             files.append(store.write_part(to_bytes(each), rows=len(each.keys), writer=writer))
             look()
-    return Part(
+    return TablePart(
         since=since,
         step=step,
         rows=sum(each.rows for each in files),

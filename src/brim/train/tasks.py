@@ -26,7 +26,7 @@ from brim.train.evaluation import Forward, feed_of, observe, outputs, results, u
 from brim.train.inference import Task
 from brim.train.lightning import LightningFile
 from brim.train.metrics import Metric
-from brim.train.predictions import Rows, output_columns, pack, rows_of, write_predictions
+from brim.train.predictions import PredictedRows, output_columns, pack, rows_of, write_predictions
 from brim.train.training_file import call, check_split, forward_of, size_of
 from brim.train.weights import trained_model
 
@@ -150,7 +150,7 @@ class _Prediction(_OverChunks):
         rows = (
             rows_of(self.dataset, keep=self.wanted.keep)
             if self.wanted.input
-            else [Rows(self.samples, np.arange(self.samples))]
+            else [PredictedRows(self.samples, np.arange(self.samples))]
         )
         write_predictions(Path(self.wanted.output), rows, chunks, job=job)
         return {}

@@ -39,7 +39,7 @@ from brim.wire.proofs import derived
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
-class Template:
+class TemplateProcess:
     """Forks workers on request of its agent, whose children they become.
 
     They live on where the template dies.
@@ -265,7 +265,7 @@ def main() -> None:
     secret = derived(
         os.environ.pop("BRIM_TOKEN"), "workers"
     )  # the token itself is not for the user's code
-    Template(
+    TemplateProcess(
         control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
     ).run()
 

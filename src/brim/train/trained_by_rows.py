@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from brim.domain.accounting import TableTraffic
 from brim.errors import SpecError
-from brim.train.rows import Rows, total_of
-from brim.train.tables.by_rows import Place, RowOptimizer
+from brim.train.rows import GradientRows, total_of
+from brim.train.tables.by_rows import ParameterPlace, RowOptimizer
 
 _HOTTEST = 5  # rows that a sample names
 
@@ -37,7 +37,7 @@ class TrainedByRows:
     """
 
     def __init__(
-        self, name: str, weight: nn.Parameter, place: Place, *, number: int, hint: str
+        self, name: str, weight: nn.Parameter, place: ParameterPlace, *, number: int, hint: str
     ) -> None:
         self.name, self.weight, self.is_backward = name, weight, False
         self._place, self._number, self._hint = place, number, hint
@@ -45,7 +45,7 @@ class TrainedByRows:
         self.read, self.samples_lookups = 0, False
         self._hottest: tuple[tuple[int, int], ...] = ()
         self._received: dict[
-            int, list[Rows]
+            int, list[GradientRows]
         ] = {}  # by backward pass, in the order in which these end
 
     # Gradients ------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class TrainedByRows:
         """A micro-batch begins: what another left is forgotten."""
         self._received.clear()
 
-    def receive(self, rows: Rows) -> None:
+    def receive(self, rows: GradientRows) -> None:
         """Keep the gradient of a lookup.
 
         Raises:
@@ -73,7 +73,7 @@ class TrainedByRows:
         number = torch._C._current_graph_task_id()
         self._received[number] = [*self._received.pop(number, []), rows]
 
-    def take_received(self) -> list[Rows]:
+    def take_received(self) -> list[GradientRows]:
         """Return the sum of each backward pass, in the order of their ends, and forget them."""
         received = [total_of(each) for each in self._received.values()]
         self._received.clear()

@@ -21,7 +21,7 @@ from brim.domain.job import JobSpec
 from brim.domain.table_parts import PartFile, StoredTable
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
-from brim.train.checkpoint import Copy
+from brim.train.checkpoint import StateCopy
 from brim.train.table_parts import Taken, given_up, new_files, store_taken
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -55,7 +55,7 @@ class TakenTables:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
     checkpoint: Checkpoint
-    copy: Copy
+    copy: StateCopy
     tables: TakenTables
     needed: bool
     unsound_since: int | None
@@ -88,7 +88,7 @@ class Writer:
         self,
         checkpoint: Checkpoint,
         *,
-        copy: Copy,
+        copy: StateCopy,
         tables: TakenTables | None = None,
         needed: bool,
         unsound_since: int | None = None,

@@ -25,7 +25,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Start an agent of a job; with its standard input, its output, and what else it holds open.
 
     Args:
-        job: names it in `Kill`.
+        job: names it in `KillJob`.
         arguments: of `python -m brim.agent`.
         python: the interpreter that it needs, and of which version brim is there.
         environment: all of it.
@@ -41,17 +41,17 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     user: str = ""
 
 
-class Kill(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class KillJob(msgspec.Struct, frozen=True, tag="Kill", kw_only=True):
     """End the agent of a job at once, and so its master and workers."""
 
     job: str
 
 
-class Part(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class LeaveNode(msgspec.Struct, frozen=True, tag="Part", kw_only=True):
     """End as soon as no agent is left."""
 
 
-NodeRequest = Begin | Kill | Part
+NodeRequest = Begin | KillJob | LeaveNode
 _codec: Codec[NodeRequest] = Codec(NodeRequest)
 
 

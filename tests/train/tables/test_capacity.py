@@ -10,14 +10,14 @@ import torch
 from brim.errors import SpecError
 from brim.train.tables import capacity
 from brim.train.tables.capacity import Size, available_bytes, check_room, check_whole
-from brim.train.tables.roster import Roster, Rules
+from brim.train.tables.roster import KeyRoster, Rules
 
 
 def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:
     rules = Rules(1_000_000, admit_after=2, expire_after=100)
     size = Size(16, 1, rules)
     assert size.row_bytes == 2 * 16 * 4
-    roster = Roster(torch.zeros(rules.bytes + 4096, dtype=torch.uint8), rules)
+    roster = KeyRoster(torch.zeros(rules.bytes + 4096, dtype=torch.uint8), rules)
     assert len(roster.changed) == rules.shape.all_places
     assert roster.candidates is not None
     assert len(roster.candidates.counts) == rules.candidates.all_places

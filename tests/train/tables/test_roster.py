@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from brim.train.tables.index import Index
-from brim.train.tables.roster import Roster, RosterChange, Rules
+from brim.train.tables.roster import KeyRoster, KeyRosterChange, Rules
 
 PARTITIONS = 64
 Logged = tuple[
-    range, RosterChange, Tensor, Tensor | None
+    range, KeyRosterChange, Tensor, Tensor | None
 ]  # the last: when candidates were counted before
 
 
@@ -85,7 +85,7 @@ def keys_of(keys: list[int], owner: range) -> Tensor:
     return tensor(key for key in keys if key >> 57 in owner)
 
 
-def assert_same(roster: Roster, model: Model, step: int) -> None:
+def assert_same(roster: KeyRoster, model: Model, step: int) -> None:
     keys, places = roster.items(step)
     assert keys.tolist() == sorted(key for key in model.rows if model.is_there(key, step))
     assert torch.equal(roster.find(keys, step), places)
@@ -116,7 +116,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
     chance = random.Random(seed)
     crowded = [9 << 57 | chance.getrandbits(57) for _ in range(60)]
     universe = crowded + [chance.getrandbits(63) for _ in range(60)]
-    roster, model = Roster(torch.zeros(rules.bytes, dtype=torch.uint8), rules), Model(rules)
+    roster, model = KeyRoster(torch.zeros(rules.bytes, dtype=torch.uint8), rules), Model(rules)
     write, writes_left, refusals, deaths = Index._write, 1 << 60, 0, 0
 
     def mortal(index: Index, words: Any, values: Any) -> None:
@@ -179,7 +179,7 @@ def test_rows_come_and_go_as_the_rules_say_whoever_owns_and_dies(
 
 
 def test_a_row_is_there_so_many_steps_after_its_last_update() -> None:
-    roster = Roster(
+    roster = KeyRoster(
         torch.zeros(Rules(10, expire_after=3).bytes, dtype=torch.uint8), Rules(10, expire_after=3)
     )
     keys = tensor([5])
@@ -199,7 +199,7 @@ def test_a_row_is_there_so_many_steps_after_its_last_update() -> None:
 def test_candidates_begin_anew_where_there_is_no_room_for_more() -> None:
     rules = Rules(64, admit_after=2)
     room = rules.candidates.places
-    roster = Roster(torch.zeros(rules.bytes, dtype=torch.uint8), rules)
+    roster = KeyRoster(torch.zeros(rules.bytes, dtype=torch.uint8), rules)
     for step, keys in enumerate([range(room + 1), range(room), range(room - 1)]):
         roster.begin(step, range(PARTITIONS))
         change = roster.look(tensor(keys), step)

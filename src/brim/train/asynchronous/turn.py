@@ -15,7 +15,7 @@ from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.digests import Digests, describe_difference, digests_of
 from brim.train.embeddings import Embeddings
-from brim.train.job_state import JobState
+from brim.train.job_state import TrainingState
 from brim.train.state import flatten
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
@@ -36,7 +36,7 @@ class Asynchrony:
         is_in_epoch: workers are at different batches now, so nothing can be done together.
     """
 
-    def __init__(self, state: JobState, embeddings: Embeddings, descriptor: int) -> None:
+    def __init__(self, state: TrainingState, embeddings: Embeddings, descriptor: int) -> None:
         self._state, self._embeddings, self._home = state, embeddings, Home(descriptor)
         self._applied = AppliedBatches()
         self._is_settled = False  # the shared memory has what this worker had, or what came of it

@@ -63,7 +63,7 @@ _STATES: dict[type, Callable[[Mapping[str, Any]], dict[str, float]]] = {
 }
 
 
-class Place(NamedTuple):
+class ParameterPlace(NamedTuple):
     """The place of a parameter in an optimizer.
 
     Its group is looked up each time: loading a state makes new ones.
@@ -82,20 +82,22 @@ class Place(NamedTuple):
         return self.optimizer.param_groups[self.number]
 
 
-def places_of(optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter) -> Iterator[Place]:
+def places_of(
+    optimizers: Sequence[torch.optim.Optimizer], weight: nn.Parameter
+) -> Iterator[ParameterPlace]:
     """Find a parameter in the groups of optimizers."""
     for optimizer in optimizers:
         for number, group in enumerate(optimizer.param_groups):
             if any(each is weight for each in group["params"]):
-                yield Place(optimizer, number)
+                yield ParameterPlace(optimizer, number)
 
 
-def states_of_row(place: Place) -> dict[str, float]:
+def states_of_row(place: ParameterPlace) -> dict[str, float]:
     """Return the values that an optimizer keeps of each row, by name, before a row's first step."""
     return _STATES[type(place.optimizer)](place.group)
 
 
-def moves_others(place: Place, *, lazily: bool = False) -> str:
+def moves_others(place: ParameterPlace, *, lazily: bool = False) -> str:
     """Say why an optimizer does more than move the rows that have a gradient.
 
     Empty where it does not.
@@ -130,7 +132,7 @@ class RowOptimizer:
         states: what it keeps of each row, by name, and what that is before a row's first step.
     """
 
-    def __init__(self, weight: nn.Parameter, place: Place) -> None:
+    def __init__(self, weight: nn.Parameter, place: ParameterPlace) -> None:
         self._weight, self._place = weight, place
         self.states = states_of_row(place)
         self._whole = _WHOLE.get(type(place.optimizer), dict)

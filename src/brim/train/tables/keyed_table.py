@@ -18,7 +18,7 @@ from torch import Tensor
 from brim.errors import SpecError
 from brim.tensors import ALIGNMENT
 from brim.train.tables.changes import Changes
-from brim.train.tables.roster import Roster, RosterChange, Rules
+from brim.train.tables.roster import KeyRoster, KeyRosterChange, Rules
 from brim.train.tables.table import MOST_OWNERS, WEIGHT
 
 KEYS, CANDIDATES = "keys", "candidates"
@@ -82,7 +82,7 @@ class KeyedTable:
         changes_of_candidates: the same of candidates.
     """
 
-    roster: Roster
+    roster: KeyRoster
     fields: Mapping[str, Tensor]
     _counted: list[
         Tensor
@@ -120,7 +120,7 @@ class KeyedTable:
             parts.append(used.view(dtype).view(shape))
         roster, *rest = parts
         count = len(self.names)
-        self.roster = Roster(roster, self.rules)
+        self.roster = KeyRoster(roster, self.rules)
         self.fields = dict(zip(self.names, rest, strict=False))
         self._heads, self._keys, self._places, self._created, self._changed = rest[
             count : count + 5
@@ -217,7 +217,7 @@ class KeyedTable:
 
     @torch.no_grad()
     def log(
-        self, keys: Tensor, change: RosterChange, partitions: range, *, step: int, owner: int
+        self, keys: Tensor, change: KeyRosterChange, partitions: range, *, step: int, owner: int
     ) -> dict[str, Tensor]:
         """Log what is about to change.
 
@@ -253,7 +253,7 @@ class KeyedTable:
         return {name: logged[part] for name, logged in self._logged.items()}
 
     @torch.no_grad()
-    def write(self, change: RosterChange, rows: Mapping[str, Tensor], *, step: int) -> None:
+    def write(self, change: KeyRosterChange, rows: Mapping[str, Tensor], *, step: int) -> None:
         """Write rows, and who has them; all that was logged."""
         for name, field in self.fields.items():
             field.index_copy_(0, change.places, rows[name])

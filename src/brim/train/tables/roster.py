@@ -57,7 +57,7 @@ class Rules:
         return self.shape.bytes + 8 * self.shape.all_places + waiting
 
 
-class RosterChange(NamedTuple):
+class KeyRosterChange(NamedTuple):
     """The effect of a step on a roster.
 
     Args:
@@ -78,7 +78,7 @@ class RosterChange(NamedTuple):
     refused: int
 
 
-class Roster:
+class KeyRoster:
     """Knows which keys have rows, and where.
 
     Keys are ascending, each once. Steps are counted from 0: the step `n` comes after `n` committed
@@ -121,7 +121,7 @@ class Roster:
         there = self._is_there(places, step)
         return keys[there], places[there]
 
-    def look(self, keys: Tensor, step: int) -> RosterChange:
+    def look(self, keys: Tensor, step: int) -> KeyRosterChange:
         """Return what a step that has gradients for these keys does; write nothing."""
         places = self.index.find(keys)
         absent = ~self._is_there(places, step)
@@ -133,7 +133,7 @@ class Roster:
         new = wanted & (places < 0)
         places[new] = self.index.reserve(keys[new])
         has_row = (~absent | wanted) & (places >= 0)
-        return RosterChange(
+        return KeyRosterChange(
             number=has_row.nonzero().flatten(),
             places=places[has_row],
             is_fresh=absent[has_row],
@@ -162,7 +162,7 @@ class Roster:
             self.index.remove(keys[~self._is_there(places, step)])
             self.index.mend(partitions)
 
-    def write(self, step: int, change: RosterChange) -> None:
+    def write(self, step: int, change: KeyRosterChange) -> None:
         """Do what `look` found."""
         if self.candidates is not None and change.counted is not None:
             self.candidates.write(step, change.counted)
