@@ -22,7 +22,7 @@ from benchmarks.harness.report import Report, ms, seconds, spread, table
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train.checkpoints import Checkpoints
 from brim.train.job_state import TrainingState
 from brim.train.table_file import NumberedRows

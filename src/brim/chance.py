@@ -129,7 +129,7 @@ class Sources:
         self._generators = own_generators(*(vars(module) for module in model.modules()))
 
     def seed(self, seed: int) -> None:
-        """Start every source anew from this 64-bit seed."""
+        """Restart every source from this 64-bit seed."""
         seed_everything(seed)
         if self._generators:
             seed_generators(self._generators, seed)

@@ -103,7 +103,10 @@ class ControlGroup:
 
 
 def make_group(folder: Path) -> ControlGroup | None:
-    """The group of whoever works in a folder, below our own; None where none can be had."""
+    """Make the group of the processes that work in a folder, below our own.
+
+    None where none can be had.
+    """
     for mount in _mounts():
         own = mount.place_of_ours()
         if mount.version == _V2 and own is not None:
@@ -118,7 +121,7 @@ def make_group(folder: Path) -> ControlGroup | None:
 def groups_of(folder: Path) -> list[ControlGroup]:
     """Return the groups that any process of this account made for work in a folder.
 
-    Whoever looks need not be in the group below which they were made.
+    The caller need not be in the group below which they were made.
     """
     found, name = [], _name_for(folder)
     for mount in _mounts():

@@ -67,7 +67,7 @@ class Stacks:
         """
         try:
             return await self._ask()
-        except OSError:  # it is gone, or whoever looked after it has closed this meanwhile
+        except OSError:  # it is gone, or its agent has closed this meanwhile
             return ""
 
     async def _ask(self) -> str:

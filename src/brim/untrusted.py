@@ -40,7 +40,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise _not_regular(path)
-    os.set_blocking(descriptor, True)  # whoever inherits it expects that
+    os.set_blocking(descriptor, True)  # a process that inherits it expects that
     return descriptor
 
 

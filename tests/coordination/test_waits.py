@@ -38,7 +38,7 @@ def test_what_has_always_taken_long_is_not_spoken_of() -> None:
     waits.expect("w2", STEP, now=60.0)
     waits.expect("w3", Doing(kind="sum", words="adding up"), now=60.0)
     assert looks(waits, 119.0) == ["119 Overdue w3 59"]
-    assert looks(waits, 180.0) == ["180 Overdue w2 120", "180 Late w3 120"]
+    assert looks(waits, 180.0) == ["180 Overdue w2 120", "180 Overdue w3 120"]
 
 
 def test_who_comes_on_is_late_no_more() -> None:

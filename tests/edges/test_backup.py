@@ -114,7 +114,7 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
             0,
         ), "it is started, and not looked for"
         assert [(each.event, each.detail) for each in book.story(running)][-2:] == [
-            ("restored", "its run directory is not here: begins anew"),
+            ("restored", "its run directory is not here: starts from scratch"),
             ("suspended", "restored from a backup"),
         ]
         assert book.cluster_story()[-1].event == "restored"

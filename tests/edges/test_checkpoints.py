@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
-from brim.storage import places
+from brim.storage import file_stores
 from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim_lab.chaos.disk import can_mount, small_disk
 
 BYTES = bytes(range(256))
@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
     store = store_in(tmp_path)
     write(tmp_path, 1)
     before = sorted(tmp_path.rglob("*"))
-    real = places.write_through
+    real = file_stores.write_through
 
     def no_space(path: Path, content: bytes) -> None:
         real(path, content[:10])

@@ -17,7 +17,7 @@ from brim.domain.table_parts import StoredTable, TablePart
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.starting import check_place
 from brim.storage.checkpoints import Checkpoint, Draft, Store
-from brim.storage.places import open_place
+from brim.storage.file_stores import open_place
 from objectstore import ObjectStore, object_store
 
 BYTES = bytes(range(256))

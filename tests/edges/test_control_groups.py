@@ -19,8 +19,8 @@ from groups import needs_groups
 LEAVES = """
 import os, subprocess, sys
 from pathlib import Path
-from brim.control_groups import Group
-assert Group(Path(sys.argv[1])).enter()
+from brim.control_groups import ControlGroup
+assert ControlGroup(Path(sys.argv[1])).enter()
 script = "setsid sleep 600 >/dev/null 2>&1 & echo $!"
 print(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True).stdout, end="")
 """

@@ -19,7 +19,7 @@ import pytest
 import brim
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train.checkpoint import state_of
 from brim.train.distributed import Distributed
 from brim.wire.nodes import listen_on_node

@@ -24,9 +24,9 @@ from brim.master import entries
 from brim.master.state import State, freeze, thaw
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import CONTACT, Contact, read_contact, write_contact
+from brim.storage.file_stores import Directory
 from brim.storage.job_file import JOB_FILE, read_job, write_job
 from brim.storage.journal import Journal, read_frames
-from brim.storage.places import Directory
 from brim.telemetry.record_files import EVENTS, follow_events
 from brim.train.checkpoint import Image, state_of
 from brim.wire import messages as wire

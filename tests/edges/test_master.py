@@ -464,7 +464,7 @@ def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None
         await desk.ready("A", "w1")
         await desk.hear("A", "w1", wire.Completed(weights_sha256="00"))
         await desk.hear(
-            "A", "w1", wire.Failed(who="spec", message="another loop over a job that has ended")
+            "A", "w1", wire.JobFailed(who="spec", message="another loop over a job that has ended")
         )
         await desk.say("A", wire.LoseWorker(worker="w1", reason="exit status 1"))
 
@@ -549,7 +549,7 @@ def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
 
     async def story(desk: Desk) -> None:
         await desk.join("A")
-        await desk.hear("A", "w2", wire.Failed(who="user", message="theirs", trace="Traceback"))
+        await desk.hear("A", "w2", wire.JobFailed(who="user", message="theirs", trace="Traceback"))
         await desk.ready("A", "w1")
 
     play(desk, story)

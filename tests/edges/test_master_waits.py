@@ -145,7 +145,7 @@ def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_p
 def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
     tmp_path: Path, under_way: bool
 ) -> None:
-    failure = wire.Failed(who="spec", message="train.py: got no such file on this host")
+    failure = wire.JobFailed(who="spec", message="train.py: got no such file on this host")
 
     async def story(desk: Desk) -> None:
         if under_way:

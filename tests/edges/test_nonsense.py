@@ -51,6 +51,7 @@ from brim.storage.contact import (
     read_contact,
     read_scheduler_contact,
 )
+from brim.storage.file_stores import Directory
 from brim.storage.job_file import JOB_FILE, read_job
 from brim.storage.places import Directory
 from brim.storage.yaml_file import read_yaml

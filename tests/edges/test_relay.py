@@ -93,7 +93,7 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
         async with relayed(tmp_path / "s", say_and_leave) as relay:
             admit = relay.admit
 
-            def roomy(caller: relays._Caller) -> None:
+            def roomy(caller: relays._CallerEnd) -> None:
                 caller.transport.set_write_buffer_limits(high=2 * MUCH)
                 admit(caller)
 

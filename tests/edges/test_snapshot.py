@@ -198,7 +198,7 @@ class Life:
                     worker,
                     wire.Evaluated(epoch=self._step // 4, step=self._step, metrics={"loss": 0.5}),
                 ),
-                _from(worker, wire.Leave()),
+                _from(worker, wire.LeaveAsked()),
                 _from(worker, wire.Completed(weights_sha256="d1", metrics={"auc": 0.7}))
                 if self._step > 20
                 else wire.Warn(message="not done yet"),

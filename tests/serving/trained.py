@@ -15,7 +15,7 @@ from brim.data import fitted
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec, WorkerRange
 from brim.storage.checkpoints import Checkpoint, Store
-from brim.storage.places import open_place
+from brim.storage.file_stores import open_place
 from brim.train.checkpoint import Image
 from brim.train.context import shared_environment
 from brim.train.training_file import load

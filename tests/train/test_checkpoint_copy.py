@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train import file_layout
 from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.job import Job

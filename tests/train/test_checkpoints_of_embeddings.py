@@ -22,7 +22,7 @@ from brim.domain.job import JobSpec
 from brim.domain.table_parts import TablePart
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train import checkpoints
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job

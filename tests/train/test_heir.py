@@ -15,8 +15,8 @@ from torch import nn
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
 from brim.storage.checkpoints import Store
+from brim.storage.file_stores import open_place
 from brim.storage.heir import SUCCESSION
-from brim.storage.places import open_place
 from brim.train.checkpoints import Checkpoints
 from brim.train.job_state import TrainingState
 from brim.train.table_file import RowTable

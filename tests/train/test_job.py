@@ -15,7 +15,7 @@ import torch
 from brim.coordination.barrier import COMMIT
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.exchange import Alone, Exchange
 from brim.train.job import Job
@@ -26,7 +26,7 @@ from brim.train.rows import GradientRows, OwnedRows
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,
-    Failed,
+    JobFailed,
     Publish,
     Released,
     StepReport,
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_
         train(job)
     assert job.committed == 4
     kinds = Counter(type(message) for message in listener.told)
-    assert kinds == {Evaluated: 2, Warn: 2, Failed: 1}
+    assert kinds == {Evaluated: 2, Warn: 2, JobFailed: 1}
 
 
 def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ from brim.wire.messages import (
     CommitRecord,
     Commits,
     Evaluated,
-    Failed,
     FromWorker,
     InstallRound,
+    JobFailed,
     Logged,
     Released,
     Unheard,
@@ -179,7 +179,7 @@ def fails(worker: Membership) -> None:
     [
         (lambda worker: worker.tell(Evaluated(epoch=1, step=3, metrics={})), Evaluated),
         (lambda worker: worker._beat(), Beat),
-        (fails, Failed),
+        (fails, JobFailed),
     ],
     ids=["a message", "a heartbeat", "a failure"],
 )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train.checkpoint import state_of
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job

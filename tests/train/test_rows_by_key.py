@@ -15,7 +15,7 @@ from torch import Tensor
 from brim.domain.table_parts import StoredTable, later
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.train.keyed import Embedding
 from brim.train.keyed_rows import KeyedRows
 from brim.train.rows_by_key import RowsByKey

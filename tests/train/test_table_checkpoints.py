@@ -23,8 +23,8 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
+from brim.storage.file_stores import Directory
 from brim.storage.heir import SUCCESSION
-from brim.storage.places import Directory
 from brim.train import checkpoints, table_parts
 from brim.train.checkpoints import Checkpoints
 from brim.train.job_state import TrainingState
@@ -448,7 +448,7 @@ def test_after_a_checkpoint_whose_base_was_removed_there_is_one_upon_another(
     next((tmp_path / "tables").iterdir()).unlink()
     worker.state.train(6)
     worker.checkpoint()
-    assert ["builds upon" in each for each in worker.warnings()] == [True]
+    assert ["builds on" in each for each in worker.warnings()] == [True]
     worker.state.train(7)
     rows = worker.checkpoint()
     assert worker.parts(3) == [(None, 3, ROWS)]

@@ -18,7 +18,7 @@ from torch import Tensor
 from brim.domain.table_parts import Lineage, TablePart, outweighs
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
-from brim.storage.places import Data
+from brim.storage.file_stores import Data
 from brim.train import table_file
 from brim.train.table_file import Chunk, NumberedRows, from_bytes, to_bytes
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
@@ -364,7 +364,7 @@ def test_a_draft_whose_base_is_gone_does_not_become_official(world: World) -> No
     world.train({4})
     world.write(chain=chain)
     assert late.draft is not None
-    with pytest.raises(EnvironmentFault, match=r"step 3 builds upon tables/w1-.*, which is gone"):
+    with pytest.raises(EnvironmentFault, match=r"step 3 builds on tables/w1-.*, which is gone"):
         late.store.publish(late.draft)
     assert late.store.steps() == [2]
 

@@ -41,13 +41,13 @@ from brim.wire.messages import (
     Decline,
     Dismissed,
     EndRun,
-    Failed,
     FromWorker,
     Hang,
     Hello,
     HoldRound,
     Installed,
     InstallRound,
+    JobFailed,
     LoseWorker,
     MasterMessage,
     NowWritten,
@@ -218,7 +218,7 @@ class Agent:
         except SpecError as error:
             self._failed(failure_of(error))
 
-    def _failed(self, failed: Failed) -> None:
+    def _failed(self, failed: JobFailed) -> None:
         """No restart on this host will help; where the job is another's,
         that need not be its end.
         """
@@ -439,13 +439,13 @@ class Agent:
                     "workers do not train the same network: does model() depend on chance or "
                     "on the host?"
                 )
-                self._post(Failed(who="user", message=detail))
+                self._post(JobFailed(who="user", message=detail))
             case Hello(layout=layout):
                 self._layout = layout
                 self._joined.add(worker)
                 self._on_time(worker)
                 self._post(FromWorker(worker=worker, message=message))
-            case Failed() if self._settings.guest and worker not in self._joined:
+            case JobFailed() if self._settings.guest and worker not in self._joined:
                 self._failed(message)
             case Installed(round=round, step=step):
                 self._perform(self._hub.installed(worker, round, step))
@@ -471,7 +471,7 @@ class Agent:
         try:
             commands = self._hub.arrived(worker, arrival, now=now, wall=wall)
         except ProtocolError as error:
-            self._post(Failed(who="internal", message=str(error)))
+            self._post(JobFailed(who="internal", message=str(error)))
             return
         self._perform(commands)
 

@@ -24,7 +24,7 @@ from brim.storage.files import open_log
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
-    Failed,
+    JobFailed,
     TemplateMessage,
     TemplateReady,
     WorkerBound,
@@ -125,7 +125,7 @@ class Callbacks:
     started: Callable[[str, int], None]
     heard: Callable[[str, WorkerMessage], None]
     gone: Callable[[str, int | None, str], None]
-    failed: Callable[[Failed], None]
+    failed: Callable[[JobFailed], None]
     replaced: Callable[[str], None]
     spent: Callable[[str], None]
 
@@ -181,7 +181,7 @@ class Workers:
                 self._asked.discard(worker)
                 if worker in self._processes:
                     self._begin(worker, pid)
-            case Failed() as failed:
+            case JobFailed() as failed:
                 self._tell.failed(failed)
 
     def _on_template_gone(self, template: Template) -> None:
@@ -199,7 +199,7 @@ class Workers:
             self._lose(worker, "it was not started")
         if self._templates and not self._was_ever_ready:
             self._tell.failed(
-                Failed(who="environment", message=f"the template process died: see {log}")
+                JobFailed(who="environment", message=f"the template process died: see {log}")
             )
             return
         if self._templates >= _MOST_TEMPLATES:
@@ -266,7 +266,7 @@ class Workers:
         self._template.process.kill()
         self._ready.clear()
         self._ending = True
-        self._tell.failed(Failed(who="environment", message=why, trace=stack))
+        self._tell.failed(JobFailed(who="environment", message=why, trace=stack))
 
     # Workers --------------------------------------------------------------------------------------
 

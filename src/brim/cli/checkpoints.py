@@ -36,7 +36,7 @@ def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
     Exit code 0 if all are whole, else 1.
     """
     from brim.storage.checkpoints import Store
-    from brim.storage.places import open_place
+    from brim.storage.file_stores import open_place
 
     location, best = _place_of(run, state)
     store = Store(open_place(location, field="RUN"))
@@ -56,7 +56,7 @@ def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     """Where the checkpoints are, and by which metric the best is kept."""
     from brim.domain.checkpointing import Best
     from brim.runs.directories import find_run
-    from brim.storage.places import is_url, location_of
+    from brim.storage.file_stores import is_url, location_of
     from brim.telemetry.history import read_history
 
     if run is not None and is_url(run):

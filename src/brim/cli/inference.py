@@ -15,7 +15,7 @@ from brim.runs import completing
 from brim.runs.options import JSON, STATE, job_option, option
 from brim.runs.starting import Ready, require_train_extra
 from brim.runs.trained import find_trained, job_with, wanted_of
-from brim.storage.places import absolute
+from brim.storage.file_stores import absolute
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

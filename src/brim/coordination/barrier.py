@@ -69,7 +69,7 @@ class Barrier:
         return tuple(member for member in self._members if member not in self._arrived)
 
     def begin(self, round: int, members: Iterable[str]) -> None:
-        """Replace the round; whoever waited in the old one waits no more."""
+        """Replace the round; those that waited in the old one wait no more."""
         if round <= self.round:
             raise ProtocolError(f"round {round} cannot follow round {self.round}")
         self.round, self._members = round, tuple(members)

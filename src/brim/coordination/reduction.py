@@ -3,9 +3,9 @@
 Floating-point addition commutes but does not associate. The gradient of a step is therefore always
 summed along one fixed binary tree over its micro-batches: node `(start, size)` covers micro-batches
 `[start, start + size)`, its children are its halves, and leaves past the last micro-batch do not
-exist. A worker adds up the whole subtrees ("blocks") inside its own contiguous range; whoever owns
-a slice of the parameters folds the blocks of all workers along the same tree. So the bits depend on
-the number of micro-batches alone, never on the workers.
+exist. A worker adds up the whole subtrees ("blocks") inside its own contiguous range; the rank that
+owns a slice of the parameters folds the blocks of all workers along the same tree. So the bits
+depend on the number of micro-batches alone, never on the workers.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def _tighten(block: Block, parts: int) -> Block:
 
 
 def fold(have: Iterable[Block], want: Block, parts: int) -> tuple[tuple[Block, Block], ...]:
-    """The additions `left += right`, in order, that turn the blocks at hand into the block wanted.
+    """The additions `left += right`, in order, that turn the present blocks into the block wanted.
 
     After them the sum stands where the first block under `want` stood.
 
     Raises:
-        ValueError: the blocks at hand do not cover the one wanted.
+        ValueError: the present blocks do not cover the one wanted.
 
     >>> fold([Block(0, 2), Block(2, 1), Block(3, 1)], Block(0, 4), 4)
     ((Block(start=2, size=1), Block(start=3, size=1)), (Block(start=0, size=2), Block(start=2, size=1)))

@@ -12,7 +12,7 @@
 A member that dies in a round ends that round at once: the survivors are given a new one and redo
 the step in flight. Everything else waits for a step boundary: the hub is asked to hold, and nothing
 is redone. A member counts as a source of state only once it said that it has installed a round; so
-whoever dies on the way in or out, in whatever state, the next round is well defined.
+if a worker dies on the way in or out, in any state, the next round is well defined.
 
 A server is a member that takes no share of the batch. No round is of servers alone: where all
 workers are gone, the servers wait in the last round, with the state that they have, and give it to
@@ -433,9 +433,9 @@ class Rendezvous:
         return self._use_ready()
 
     def _use_ready(self) -> list[Command]:
-        """Bring in whoever is ready and wanted; whoever is ready and not wanted may go."""
+        """Bring in the workers that are ready and wanted; those not wanted may go."""
         if self.phase is RendezvousPhase.GATHERING:
-            # Later rounds go on with whoever is there.
+            # Later rounds go on with the workers that are there.
             gang = (
                 min(self.minimum, self.roster.places.waited_for or self.target)
                 if not self.round

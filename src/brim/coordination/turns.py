@@ -80,7 +80,7 @@ class Turns:
     _closed: bool = False
 
     def begin(self, round: int, members: Iterable[str]) -> None:
-        """Replace the round; whoever waited in the old one waits no more."""
+        """Replace the round; those that waited in the old one wait no more."""
         self.round, self._members, self._committed = round, tuple(members), None
         self._queue.clear()
         self._holder, self._hold, self._closed = None, False, False

@@ -30,7 +30,8 @@ class Description:
     """The way in which a user's data is to be read.
 
     Args:
-        dataset: map-style, or a stream (`streams`): something that is iterated anew for each epoch.
+        dataset: map-style, or a stream (`streams`): something that is iterated again for each
+            epoch.
         order: of an epoch.
         samples: positions of an epoch that are used.
         batch_size: samples per step, or None where nobody said.

@@ -81,11 +81,11 @@ class Feed:
     """Reads a job's micro-batches, beside the step where it is asked to.
 
     What is read follows from the request and the seed alone, also where the data draws from
-    torch's, numpy's or Python's global generators: so it is the same whoever reads it, and when.
+    torch's, numpy's or Python's global generators: so it is the same for every reader, at any time.
 
     Args:
         data: a map-style dataset, a torch DataLoader, or a stream (an IterableDataset, or anything
-            else that can be iterated anew for each epoch).
+            else that can be iterated again for each epoch).
         seed: the job's.
         global_batch_size: samples per step; None takes that of the DataLoader.
         shuffle: False reads a map-style dataset as it lies; None shuffles it. A DataLoader says it

@@ -32,7 +32,7 @@ class Stream:
     to where the others are.
 
     Args:
-        dataset: iterated anew for each epoch; `set_epoch` is called before where it has one.
+        dataset: iterated again for each epoch; `set_epoch` is called before where it has one.
         samples: of an epoch.
         batch_size: samples of a step; without shards it says nothing.
         collate: makes a list of samples one; None collates as torch does.

@@ -81,7 +81,7 @@ class _ParquetGroup:
     wanted: tuple[str, ...]
 
     def __call__(self) -> pa.Table:
-        # Opened anew each time: an open file does not survive a fork.
+        # Opened again each time: an open file does not survive a fork.
         return _parquet(self.file).read_row_group(
             self.index, columns=list(self.wanted), use_threads=False
         )

@@ -19,7 +19,7 @@ _SERIAL = 0.05  # the part of a step that no worker shares, where only one size 
 # steps at a size before it counts as measured: five, of which the older have faded a little
 _ENOUGH = 4.5
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
-# usual steps that one step counts for at most: whoever takes longer stood still for another reason
+# usual steps that one step counts for at most: a longer one stood still for another reason
 _STALL = 3.0
 _MEMORY = 500.0  # steps after which an older measurement counts for half
 

@@ -55,7 +55,7 @@ RIGHTS: Mapping[Right, Holder] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whoever has shown a token.
+    """A caller that has shown a token.
 
     Args:
         tenant: whose token it was; None: the administrator's.

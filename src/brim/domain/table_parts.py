@@ -1,4 +1,4 @@
-"""The stored form of a large table: a base, which has every row, and deltas upon it. Pure.
+"""The stored form of a large table: a base, which has every row, and deltas on it. Pure.
 
 A delta has the rows that changed since the part before it. Rows that are gone are in no list: a row
 goes when no step has written to it for long, so a checkpoint only says of which steps rows are
@@ -31,7 +31,7 @@ class TablePart:
     """A base or a delta.
 
     Args:
-        since: the step of the part that a delta builds upon; None: a base.
+        since: the step of the part that a delta builds on; None: a base.
         step: committed steps. Its rows are as of that step; those of a base that was read while
             training went on may be newer, and then the next part has them too.
         rows: how many it has.
@@ -56,7 +56,7 @@ class StoredTable:
     Args:
         name: of the parameter.
         rows: that the table had; some of those in its parts may be gone.
-        parts: the base, then deltas, each built upon the one before.
+        parts: the base, then deltas, each built on the one before.
         oldest: of each of so many even ranges of keys, a power of two, the first step whose rows
             are still there: those that earlier steps wrote last are gone. None where none ever
             goes.
@@ -75,10 +75,10 @@ class StoredTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The history that a state has behind it: whoever restores a checkpoint begins a new one.
+    """The history that a state has behind it: a worker that restores a checkpoint begins a new one.
 
-    Rows that changed since a checkpoint can be put upon it only by a state that once was what it
-    holds. A worker that was cut off may publish one of a history that the others have left.
+    Rows that changed since a checkpoint can be put on top of it only by a state that once was what
+    it holds. A worker that was cut off may publish one of a history that the others have left.
 
     Args:
         id: told apart from all others; empty before anybody began one.
@@ -100,9 +100,9 @@ class Lineage:
 
 
 def is_chain(parts: Sequence[TablePart]) -> bool:
-    """Return whether parts are a base, and deltas of which each builds upon the one before.
+    """Return whether parts are a base, and deltas of which each builds on the one before.
 
-    >>> base, delta = Part(since=None, step=10, rows=5), Part(since=10, step=20, rows=1)
+    >>> base, delta = TablePart(since=None, step=10, rows=5), TablePart(since=10, step=20, rows=1)
     >>> [is_chain(parts) for parts in ([base], [base, delta], [], [delta], [base, base], [base, delta, delta])]
     [True, True, False, False, False, False]
     """
@@ -156,8 +156,8 @@ def disused(
     Args:
         files: that there are; the name of each begins with its writer's.
         named: by official checkpoints and drafts.
-        dropped: what checkpoints named that are gone now: their files are no drafts, whoever wrote
-            them.
+        dropped: what checkpoints named that are gone now: their files are no drafts, whichever
+            worker wrote them.
         writers: who may be about to name what they wrote.
         at_hand: what this process is about to name.
 

@@ -1,4 +1,4 @@
-"""The follower of a run's records: the logger gets each step once, whoever is killed when."""
+"""The follower of a run's records: the logger gets each step once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "loggers"  # in the run's directory
 _AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
+class _FollowedSoFar(msgspec.Struct, frozen=True, kw_only=True):
     """The records that a logger certainly has: the first `events` and `steps`.
 
     Of what came behind them it may have anything, all of it of `step` or later.
@@ -50,7 +50,7 @@ def recorded_loggers(run_dir: Path) -> list[str]:
     found = []
     for path in sorted((run_dir / FOLDER).glob("*.json")):
         try:
-            found.append(msgspec.json.decode(path.read_bytes(), type=_Place).logger)
+            found.append(msgspec.json.decode(path.read_bytes(), type=_FollowedSoFar).logger)
         except (OSError, msgspec.DecodeError):
             continue
     return found
@@ -135,7 +135,7 @@ class Follower:
         self._logger = logger
         return logger, told
 
-    def _known_before(self, place: _Place) -> Iterator[Entry | Rewind]:
+    def _known_before(self, place: _FollowedSoFar) -> Iterator[Entry | Rewind]:
         """Yield the records that lie before `place`."""
         self._merge.add([], self._waiting_events[: place.events], more=True)
         del self._waiting_events[: place.events]
@@ -157,10 +157,10 @@ class Follower:
         self._write_place(msgspec.structs.replace(place, step=batch.lowest))
         return _perform(logger, batch)
 
-    def _place(self) -> _Place:
+    def _place(self) -> _FollowedSoFar:
         """Return the present place, valid while nothing is under way."""
         at = self._merge
-        return _Place(logger=self._name, events=at.events, steps=at.steps, step=at.step + 1)
+        return _FollowedSoFar(logger=self._name, events=at.events, steps=at.steps, step=at.step + 1)
 
     def close(self) -> None:
         """Tell the logger that there is no more, and let go of it."""
@@ -169,13 +169,13 @@ class Follower:
             self._write_place(self._place())
         os.close(self._lock)
 
-    def _read_place(self) -> _Place:
+    def _read_place(self) -> _FollowedSoFar:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_Place)
+            return msgspec.json.decode(self._file.read_bytes(), type=_FollowedSoFar)
         except (FileNotFoundError, msgspec.DecodeError):
-            return _Place(logger=self._name)
+            return _FollowedSoFar(logger=self._name)
 
-    def _write_place(self, place: _Place) -> None:
+    def _write_place(self, place: _FollowedSoFar) -> None:
         write_whole(self._file, msgspec.json.encode(place) + b"\n", alone=True)
 
 

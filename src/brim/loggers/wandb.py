@@ -61,4 +61,4 @@ def _remove_earlier(run: LoggedRun) -> None:
     Its end may be missing, and all of it is written again.
     """
     for folder in Path(run.directory, "wandb").glob(f"offline-run-*-{run.id}"):
-        shutil.rmtree(folder, ignore_errors=True)  # whoever wrote it may not have ended yet
+        shutil.rmtree(folder, ignore_errors=True)  # its writer may not have ended yet

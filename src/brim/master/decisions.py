@@ -236,7 +236,7 @@ class Decisions:
         self.state.rounds.notice(now=self.state.now)
         self._handle(AgentReplaced(name))
 
-    def _on_declined(self, agent: str, failure: wire.Failed) -> None:
+    def _on_declined(self, agent: str, failure: wire.JobFailed) -> None:
         """A host cannot take part: a job that is under way does without it, one that has not begun
         was asked for it.
         """
@@ -277,7 +277,7 @@ class Decisions:
                 self._on_arrival(agent, message)
             case wire.AskToStop(reason=reason):
                 self._stop(reason)
-            case wire.Failed():
+            case wire.JobFailed():
                 self._on_failed(agent, message)
             case wire.Warn(message=text):
                 self._event("warning", message=text)
@@ -326,7 +326,7 @@ class Decisions:
             case wire.Completed(weights_sha256=digest, metrics=metrics):
                 self.progress.weights_sha256, self.progress.metrics = digest, metrics
                 self._handle(JobCompleted(worker))
-            case wire.Failed():
+            case wire.JobFailed():
                 self._on_failed(worker, message)
             case wire.Warn(message=text):
                 self._event("warning", message=text)
@@ -386,7 +386,7 @@ class Decisions:
         self.state.rounds.notice(now=self.state.now)
         self._handle(WorkerGone(worker, reason))
 
-    def _on_failed(self, source: str, failure: wire.Failed) -> None:
+    def _on_failed(self, source: str, failure: wire.JobFailed) -> None:
         if self._rendezvous.phase in (
             RendezvousPhase.ENDING,
             RendezvousPhase.ENDED,
@@ -396,7 +396,7 @@ class Decisions:
         self._event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
 
-    def _spoils_the_end(self, failure: wire.Failed) -> bool:
+    def _spoils_the_end(self, failure: wire.JobFailed) -> bool:
         """Whether a script that has trained to the end of its loop fails behind it: then it is not
         done.
         """

@@ -109,7 +109,7 @@ class NodeAgent:
         return self._group is None or ControlGroup(self._group.path / job).end(patience=patience)
 
     def _serve(self, line: socket.socket) -> bool:
-        """One request; False where whoever asked is gone, or makes no sense."""
+        """One request; False where the caller is gone, or makes no sense."""
         try:
             received = receive(line)
         except BrimError:
@@ -144,8 +144,8 @@ class NodeAgent:
         self._parting = False
         stdin, output, *keep = descriptors
         if request.job in self._agents:
-            # A job has one agent here; whoever asks for another has lost the lock of this one with
-            # its directory.
+            # A job has one agent here; a scheduler that asks for another has lost the lock of this
+            # one with its directory.
             self._agents[request.job].kill()
         self._left.discard(request.job)
         self._end_group(request.job, patience=_TO_BE_GONE)

@@ -48,7 +48,7 @@ from brim.policies.promises import (
     workers_now,
 )
 
-# Jobs that are planned anew in each cycle, which takes a few milliseconds; each further one
+# Jobs that are planned again in each cycle, which takes a few milliseconds; each further one
 _FEW = 100
 # may be as long planned as this many seconds: so making plans takes a thousandth of a processor's
 # time.
@@ -64,7 +64,7 @@ class Remembered:
     Args:
         plans: of all jobs that are promised or hoped for.
         arrivals: what earlier jobs have cost.
-        planned: when all plans were made anew.
+        planned: when all plans were made again.
         devices: for which they were made.
         paces: what jobs were measured to be, against their profiles: when, and how fast.
     """

@@ -284,7 +284,7 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
 
     Every node has as many places as the next power of two that holds the largest, so that each is a
     whole block; nobody sits on those that it has no devices for. Places within a node mean nothing,
-    so nothing is remembered: what jobs hold on a node is packed anew each time, from the largest
+    so nothing is remembered: what jobs hold on a node is packed again each time, from the largest
     block to the smallest, which always fits.
     """
     cluster = snapshot.cluster

@@ -43,7 +43,7 @@ def give_back(holdings: Sequence[ReclaimCandidate], most: int) -> dict[str, int]
     and of those the ones that lose least. What a suspended job gives beyond the need spares others'
     surplus.
 
-    >>> a, b = Holding("a", 10, 1, lost=60.0), Holding("b", 2, 1)
+    >>> a, b = ReclaimCandidate("a", 10, 1, lost=60.0), ReclaimCandidate("b", 2, 1)
     >>> give_back([a, b], 8), give_back([a, b], 1)
     ({'a': 6, 'b': 2}, {'a': 1, 'b': 0})
     """
@@ -91,8 +91,8 @@ def _stopped(holdings: Iterable[ReclaimCandidate], short: int) -> list[ReclaimCa
         rest.remove(one)
         found.append(one)
         short -= one.kept
-    # The last one may be large enough to make an earlier one unnecessary: whoever can go on does,
-    # the highest first.
+    # The last one may be large enough to make an earlier one unnecessary: a job that can go on
+    # does, the highest first.
     for one in sorted(found, key=lambda one: (-one.priority, -one.promised, -one.lost, one.job)):
         if short + one.kept <= 0:
             found.remove(one)

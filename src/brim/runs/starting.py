@@ -154,7 +154,7 @@ def check_place(location: str, *, holds: bool | None) -> None:
             what it should.
     """
     from brim.storage.checkpoints import Store
-    from brim.storage.places import open_place
+    from brim.storage.file_stores import open_place
 
     place = open_place(location, patience=0.0)
     need = "a place that all workers can write to"

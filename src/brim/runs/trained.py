@@ -50,8 +50,8 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
         EnvironmentFault: its checkpoints cannot be read.
     """
     from brim.storage.checkpoints import Store
+    from brim.storage.file_stores import location_of, open_place
     from brim.storage.job_file import change_of_source
-    from brim.storage.places import location_of, open_place
     from brim.telemetry.history import read_history
 
     chosen = _STEP.fullmatch(Path(name).name)

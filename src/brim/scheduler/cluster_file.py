@@ -17,7 +17,7 @@ from brim.policies.quota import check_quota
 from brim.storage.yaml_file import read_yaml
 
 
-class _Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _NodeEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     workers: int
     switch: int = 0
@@ -33,8 +33,8 @@ class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     user: str = ""
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    nodes: list[_Node]
+class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    nodes: list[_NodeEntry]
     tenants: list[_Tenant] = []
     policy: str = "brim"
     promise: str = PromiseAt.ARRIVAL
@@ -51,7 +51,9 @@ _AS_YAML = {
     "null": "nothing",
 }
 _EXAMPLE = "nodes: [{name: n1, workers: 8}]"
-_WORDS = {name for struct in (_File, _Node, _Tenant) for name in struct.__struct_fields__}
+_WORDS = {
+    name for struct in (_ClusterFile, _NodeEntry, _Tenant) for name in struct.__struct_fields__
+}
 
 
 def read_cluster_file(path: Path) -> ClusterSpec:
@@ -76,7 +78,7 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
     3
     """
     try:
-        file = msgspec.convert(content, _File)
+        file = msgspec.convert(content, _ClusterFile)
     except msgspec.ValidationError as error:
         raise _explained(str(error), name) from None
     if file.policy not in POLICIES:
@@ -99,7 +101,7 @@ def cluster_spec(content: object, *, name: str = "cluster") -> ClusterSpec:
         ) from None
 
 
-def _spec_of(file: _File, *, grace: float, keep_ended: float | None) -> ClusterSpec:
+def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> ClusterSpec:
     """Raises SpecError where what it says cannot be."""
     spec = ClusterSpec(
         cluster=Cluster(

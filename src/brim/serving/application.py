@@ -192,11 +192,11 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
         return _json(_Problem("the body did not come to its end"), 400, _CLOSE), 0
     except TimeoutError:
         return _json(_Problem(f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE), 0
-    except _TooLarge:
+    except _BodyTooLarge:
         return _json(_Problem(f"the body is larger than {_LARGEST_BODY:,} bytes"), 413, _CLOSE), 0
 
 
-class _TooLarge(Exception):
+class _BodyTooLarge(Exception):
     """A body has no end, or a far one."""
 
 
@@ -204,13 +204,13 @@ async def _content(request: Request) -> bytes:
     """Return the body of a request. Raises TimeoutError and _TooLarge."""
     said = request.headers.get("content-length", "")
     if said.isdecimal() and int(said) > _LARGEST_BODY:
-        raise _TooLarge
+        raise _BodyTooLarge
     content = bytearray()
     async with asyncio.timeout(_TO_SEND_BODY):
         async for part in request.stream():
             content += part
             if len(content) > _LARGEST_BODY:
-                raise _TooLarge
+                raise _BodyTooLarge
     return bytes(content)
 
 

@@ -41,9 +41,9 @@ from brim.serving.rows import (
     write_rows,
 )
 from brim.storage.checkpoints import Store
+from brim.storage.file_stores import open_place
 from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
-from brim.storage.places import open_place
 from brim.train.context import shared_environment
 from brim.train.export import example_inputs, shapes_of
 from brim.train.job import versions

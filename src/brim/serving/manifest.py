@@ -30,7 +30,7 @@ _LARGEST = 16 << 20  # bytes of a manifest
 _PIECE = 1 << 22  # bytes that are read at once
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True):
+class _BundleFile(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     sha256: str
 
@@ -91,7 +91,7 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     left_out: list[str] = []
     tables: list[BundledTable] = []
-    files: dict[str, _File] = {}
+    files: dict[str, _BundleFile] = {}
 
 
 def version_of(step: int, weights_sha256: str) -> str:

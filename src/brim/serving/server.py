@@ -29,7 +29,7 @@ _ROOM = 4 * MOST_ROWS  # rows that may wait
 _log = logging.getLogger(__name__)
 
 
-class _Server(uvicorn.Server):
+class _PredictionServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Signals are ours."""
@@ -116,7 +116,7 @@ async def _serve(
         problems=lambda: [] if watch is None else watch.problems,
     )
     tell_seldom(loop)
-    server = _Server(
+    server = _PredictionServer(
         uvicorn.Config(
             app,
             http=protocol_behind(door),

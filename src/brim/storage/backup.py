@@ -4,9 +4,9 @@ It has the database, tokens, audit log and clock, without run directories.
 
 A backup is a tar of the files as they lie in the state directory, with `backup.json` in front,
 which lists them. It is restored in two parts: first everything is made ready in a directory beside,
-then that directory is renamed, and its files take the places of those that were there. Whoever dies
-before the rename has changed nothing; who dies after it leaves what `finish_restore` brings to its
-end.
+then that directory is renamed, and its files take the places of those that were there. A
+process that dies before the rename has changed nothing; one that dies after it leaves what
+`finish_restore` brings to its end.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ def _suspend(book: Book, record: ScheduledJob, *, is_there: bool, now: float) ->
     detail = (
         "continues from its last checkpoint"
         if is_there
-        else "its run directory is not here: begins anew"
+        else "its run directory is not here: starts from scratch"
     )
     record.allocation = replace(record.allocation, plan={}, told={}, coming={})
     record.starts = replace(record.starts, not_before=0.0)

@@ -26,7 +26,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.checkpointing import Best, surplus
 from brim.domain.table_parts import FOLDER, Lineage, PartFile, StoredTable, disused, is_chain
 from brim.errors import EnvironmentFault
-from brim.storage.places import Data, FileStore
+from brim.storage.file_stores import Data, FileStore
 
 _MANIFEST = "manifest.json"
 _FORMAT = 3
@@ -78,7 +78,7 @@ class Draft:
     content: bytes
 
 
-class _File(msgspec.Struct, frozen=True, kw_only=True):
+class _CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sha256: str
     size_bytes: int
@@ -90,7 +90,7 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     written_at: float
     metrics: dict[str, float]
     versions: dict[str, str]
-    file: _File
+    file: _CheckpointFile
     tree: Any
     lineage: str = ""
     tables: tuple[StoredTable, ...] = ()
@@ -172,7 +172,7 @@ class Store:
                     self.read_part(file)
 
     def tables_of(self, lineage: Lineage, *, at_most: int) -> tuple[StoredTable, ...]:
-        """Return the tables of the newest complete checkpoint that a state can build upon.
+        """Return the tables of the newest complete checkpoint that a state can build on.
 
         Args:
             lineage: of the state.
@@ -281,7 +281,7 @@ class Store:
                 written_at=checkpoint.written_at,
                 metrics=dict(checkpoint.metrics),
                 versions=dict(checkpoint.versions),
-                file=_File(name=file, sha256=sha256, size_bytes=len(checkpoint.data)),
+                file=_CheckpointFile(name=file, sha256=sha256, size_bytes=len(checkpoint.data)),
                 tree=checkpoint.tree,
                 lineage=checkpoint.lineage,
                 tables=checkpoint.tables,
@@ -304,7 +304,7 @@ class Store:
         """Make a draft official, in one piece; where it is.
 
         Raises:
-            EnvironmentFault: it is gone, or what it builds upon, or the place did not take its
+            EnvironmentFault: it is gone, or what it builds on, or the place did not take its
                 manifest.
         """
         names = self._place.names()
@@ -313,7 +313,7 @@ class Store:
             raise EnvironmentFault(f"the draft {self._place.where(draft.file)} is gone")
         if gone := made.parts - set(names):
             raise EnvironmentFault(
-                f"the draft of step {draft.step} builds upon {self._place.where(min(gone))}, which "
+                f"the draft of step {draft.step} builds on {self._place.where(min(gone))}, which "
                 "is gone"
             )
         manifest = f"{_folder(draft.step)}/{_MANIFEST}"

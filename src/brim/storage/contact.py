@@ -103,7 +103,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
 def token_of(state_dir: Path) -> str:
     """Return the token that callers of a state directory's schedulers present.
 
-    It is made once, and anew where the file was removed.
+    It is made once, and again where the file was removed.
 
     Raises OSError where the disk does not take it.
     """

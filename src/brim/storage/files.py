@@ -64,8 +64,8 @@ def is_locked(path: Path) -> bool:
     What is no regular file is nobody's lock.
 
     Raises:
-        OSError: nobody can tell now; whoever took that for "no" would start a second one of what
-            has it.
+        OSError: nobody can tell now; a caller that took that for "no" would start a second one
+            of what has it.
     """
     try:
         descriptor = open_regular(path)

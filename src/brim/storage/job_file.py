@@ -51,7 +51,7 @@ def keep_source(run_dir: Path, spec: JobSpec) -> str:
         Where there is one from an earlier start: how `change_of_source` tells of a change.
     """
     source, copy = _source_of(spec), run_dir / SOURCE
-    with contextlib.suppress(OSError):  # whoever runs the file will say what is wrong with it
+    with contextlib.suppress(OSError):  # the process that runs the file says what is wrong with it
         if source is not None and not copy.exists():
             write_whole(copy, source.read_bytes(), alone=True)
     return change_of_source(run_dir, spec)

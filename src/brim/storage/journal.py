@@ -20,7 +20,7 @@ from brim.untrusted import NotRegularError, read_regular
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 28  # bytes that a journal may have: masters write theirs anew long before
+_LONGEST = 1 << 28  # bytes that a journal may have: masters write theirs again long before
 
 
 class Journal:

@@ -1,8 +1,8 @@
 """A scheduler's database of an earlier format becomes one of today's, step by step.
 
 Each step takes the file from one format to the next, in one transaction with the number of the
-format: whoever kills it leaves a file that the next attempt continues from. A step is history, and
-stays as it is: it must not use today's decoders, which change. Before the first step a copy of the
+format: one that is killed leaves a file that the next attempt continues from. A step is history,
+and stays as it is: it must not use today's decoders, which change. Before the first step a copy of the
 file is kept beside it.
 """
 
@@ -118,7 +118,7 @@ def _take(sql: sqlite3.Connection, step: int) -> None:
 
 
 def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lambda _: None) -> None:
-    """Copy a database as it is at one moment, whoever writes to it meanwhile.
+    """Copy a database as it is at one moment, while others may write to it.
 
     The copy is there whole or not at all.
 
@@ -138,7 +138,7 @@ def copy_database(sql: sqlite3.Connection, path: Path, progress: Progress = lamb
 
 
 def _copy(sql: sqlite3.Connection, copy: sqlite3.Connection, progress: Progress) -> None:
-    # The pages of one snapshot: else each write of a scheduler would make the copy begin anew.
+    # The pages of one snapshot: else each write of a scheduler would make the copy begin again.
     sql.execute("begin")
     try:
         sql.execute("select count(*) from sqlite_master").fetchone()

@@ -2,9 +2,9 @@
 
 No micro-batch may learn from them what another left.
 
-What a forward pass leaves in an attribute is of use to that pass, or to whoever looks at it behind
-the step (the last attention, a cache of masks). Read by the next micro-batch it would make a result
-depend on which worker had which.
+What a forward pass leaves in an attribute is of use to that pass, or to code that looks at it
+behind the step (the last attention, a cache of masks). Read by the next micro-batch it would make a
+result depend on which worker had which.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Stored rows of large tables that the next checkpoint builds upon.
+"""Stored rows of large tables that the next checkpoint builds on.
 
 Parts of the last one, new bases, and what changed since.
 
 All of it is found, or written, while training goes on. A part may have rows that were read while a
 step wrote to them. Each of these is in the next delta: that has all rows which changed since the
 part was begun, if that step counts. If it does not, since its round ended over it, the part is
-given up with the round. So the parts and the delta that is taken upon them are the table as it was
-then.
+given up with the round. So the parts and the delta that is taken on top of them are the table as it
+was then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _NotNeededError(Exception):
 
 
 class Bases:
-    """The chains of parts that deltas are put upon, as far as the round at hand knows them.
+    """The chains of parts that deltas are put on top of, as far as the present round knows them.
 
     Args:
         store: of the job's checkpoints.
@@ -51,7 +51,7 @@ class Bases:
     def __init__(self, store: Store, *, writer: str) -> None:
         self._store, self._writer = store, writer
         self._chains: Chains | None = None  # None: nobody has looked in this round
-        self._new: list[PartFile] = []  # files that no checkpoint was begun upon yet
+        self._new: list[PartFile] = []  # files that no checkpoint was begun on yet
         self._coming: Future[tuple[Chains, list[PartFile]]] | None = None
         self._is_over = threading.Event()  # for what is coming
         self._round = 0
@@ -61,7 +61,7 @@ class Bases:
         self.files = 0
 
     def chain(self, table: RowTable) -> tuple[TablePart, ...]:
-        """The parts of a table that a delta can be put upon; none where there are no such."""
+        """The parts of a table that a delta can be put on top of; none where there are no such."""
         known = (self._chains or {}).get(table.name)
         return () if known is None else known.parts
 
@@ -205,7 +205,7 @@ class Bases:
         """Learn what is official, and was the state.
 
         Args:
-            tables: None where a checkpoint failed: what it was put upon may be gone.
+            tables: None where a checkpoint failed: what it was put on top of may be gone.
             round: in which that was so: see `hand_over`; None: this one.
         """
         with self._lock:
@@ -213,7 +213,7 @@ class Bases:
                 self._chains = None if tables is None else {each.name: each for each in tables}
 
     def hand_over(self) -> tuple[int, list[PartFile]]:
-        """Begin a checkpoint upon the chains.
+        """Begin a checkpoint on the chains.
 
         Return the number of the round, and the files that are its own to give up.
         """
@@ -223,7 +223,7 @@ class Bases:
     def forget(self) -> None:
         """End the round.
 
-        Others may write checkpoints now, and remove files that one from here would build upon.
+        Others may write checkpoints now, and remove files that one from here would build on.
         """
         with self._lock:
             self._round += 1
@@ -273,7 +273,7 @@ class _Background:
         def run() -> None:
             try:
                 future.set_result(task())
-            except Exception as error:  # noqa: BLE001 - it is for whoever asks
+            except Exception as error:  # noqa: BLE001 - it is for the caller
                 future.set_exception(error)
 
         self._tasks.put(run)

@@ -21,8 +21,8 @@ from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage, StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.file_stores import location_of, open_place
 from brim.storage.heir import succession
-from brim.storage.places import location_of, open_place
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
 from brim.train.checkpoint import Image, StateCopy, state_of
@@ -229,7 +229,7 @@ class Checkpoints:
         return bases.are_there(large) and (needed or exact or not bases.are_coming)
 
     def _is_ready(self, tables: Sequence[RowTable], *, needed: bool, exact: bool) -> bool:
-        """Return whether a checkpoint should be taken upon the chains that are there."""
+        """Return whether a checkpoint should be taken on top of the chains that are there."""
         assert self._bases is not None, "who has no writer has no checkpoints"
         if exact or not tables:
             return self._bases.are_light(tables)
@@ -361,8 +361,8 @@ class Checkpoints:
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Take the newest sound checkpoint, or stay as at the start where there never was one.
 
-        Whoever restores is the only writer: the master names such a round when all who had the
-        state are gone. So every draft that is found is a dead writer's; that of an heir has
+        The worker that restores is the only writer: the master names such a round when all who had
+        the state are gone. So every draft that is found is a dead writer's; that of an heir has
         nobody's permission, and needs none.
 
         Args:

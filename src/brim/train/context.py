@@ -76,7 +76,7 @@ def environment_for(
     notice: int,
     stacks: int,
 ) -> dict[str, str]:
-    """The variables by which a process that is started anew learns its context."""
+    """The variables by which a new process learns its context."""
     return {
         **shared_environment(spec, run_dir),
         WORKER: worker,

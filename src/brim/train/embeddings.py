@@ -76,7 +76,7 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
-class _Gather(torch.autograd.Function):
+class _GatherOfIds(torch.autograd.Function):
     """The rows of distinct ids, whose gradient goes to the table and not to the weight."""
 
     @staticmethod
@@ -214,7 +214,7 @@ class _ByRows(nn.Module):
         attributes = vars(self)
         before = {name: attributes[name] for name in ("padding_idx", "sparse")}
         attributes.update(padding_idx=_place_of(before["padding_idx"], distinct), sparse=False)
-        self._parameters["weight"] = _Gather.apply(weight, distinct, table)  # type: ignore[no-untyped-call]
+        self._parameters["weight"] = _GatherOfIds.apply(weight, distinct, table)  # type: ignore[no-untyped-call]
         try:
             return look_up(places, *rest, **named)
         finally:
@@ -263,7 +263,7 @@ class Embeddings:
     Attributes:
         weights: shape [R, D] each; of embeddings of large spaces, what has as many rows as a step
             may move.
-        partitions: that each table's rows are in; 0 where they are cut anew in each step.
+        partitions: that each table's rows are in; 0 where they are cut again in each step.
         names: of these parameters.
         delay: steps that tables change late.
         committed: tells the number of committed steps; the job sets it.
@@ -287,7 +287,7 @@ class Embeddings:
         self._memory: TableMemory | None = None
         self.delay = spec.delay
         self._late: list[list[GradientRows]] = []  # of the last steps, whose turn has not come
-        self._coming: list[GradientRows] | None = None  # of the step at hand
+        self._coming: list[GradientRows] | None = None  # of this step
         self.is_shown = False
         obstacle = obstacle or (
             "--transport distributed" if spec.transport == "distributed" else ""

@@ -291,7 +291,7 @@ class SharedRows:
 def _bounds(blocks: Sequence[GradientRows], parts: Sequence[float], count: int) -> list[int]:
     """Ids that cut the work of a fold into about such parts, the same for all who ask.
 
-    >>> rows = Rows(torch.tensor([1, 2, 3, 70]), torch.zeros(4, 1))
+    >>> rows = GradientRows(torch.tensor([1, 2, 3, 70]), torch.zeros(4, 1))
     >>> _bounds([rows], [0.5, 0.5], 100), _bounds([rows], [0.75, 0.25], 100)
     ([0, 3, 100], [0, 70, 100])
     """

@@ -11,7 +11,7 @@ from brim.errors import BrimError, EnvironmentFault, UserCodeError
 from brim.tracebacks import trace_of
 from brim.train.context import WorkerContext
 from brim.wire.link import WorkerLink
-from brim.wire.messages import Failed, Warn, failure_of
+from brim.wire.messages import JobFailed, Warn, failure_of
 
 # Of a device that is gone or broken: no device, busy or lost, uncorrectable memory and link errors,
 # not initialised. The others, a failed assertion of a kernel first of all, are mistakes that
@@ -45,6 +45,6 @@ def report(context: WorkerContext, error: BaseException) -> None:
         with contextlib.suppress(EnvironmentFault):  # where the agent itself is gone
             WorkerLink(context.link).send(Warn(message=f"{context.worker} gives up: {blamed}"))
         return
-    failure: Failed = failure_of(blamed)
+    failure: JobFailed = failure_of(blamed)
     print(failure.trace or failure.message, file=sys.stderr)  # noqa: T201 - this is the worker's log
     WorkerLink(context.link).send(failure)

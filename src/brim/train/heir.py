@@ -39,7 +39,7 @@ class Inheritance:
             with contextlib.suppress(OSError):
                 be_heir(
                     self._run_dir
-                )  # first: whoever is not known as the heir must not outlive the agent
+                )  # first: a worker that is not known as the heir must not outlive the agent
                 outlive_parent()
                 self.is_mine = True
         elif self.is_mine and not on_me:

@@ -53,7 +53,7 @@ class Task(Protocol):
     def finish(self, chunks: Iterator[bytes], *, job: str) -> dict[str, float]:
         """Make one whole of the results of all chunks, in order; the metrics, if there are any.
 
-        `job` is the name of the run: whoever takes over from a worker that died over it is told the
+        `job` is the name of the run: the successor of a worker that died over it is told the
         same.
         """
         ...
@@ -61,10 +61,10 @@ class Task(Protocol):
 
 def infer(task: Task, spec: JobSpec, context: WorkerContext) -> None:
     """Take part in an inference job until it is done, or this worker has left (SystemExit)."""
-    _Job(task, spec, context).run()
+    _InferenceJob(task, spec, context).run()
 
 
-class _Job:
+class _InferenceJob:
     def __init__(self, task: Task, spec: JobSpec, context: WorkerContext) -> None:
         self._task, self._per_step, self._spec = task, spec.micro_batches, spec
         self._samples = task.samples

@@ -59,7 +59,7 @@ class HeldRows(NamedTuple):
     rows: Tensor
 
 
-class _Gather(torch.autograd.Function):
+class _GatherOfKeys(torch.autograd.Function):
     """Rows of keys, whose gradient goes to their source."""
 
     @staticmethod
@@ -150,7 +150,7 @@ class Embedding(nn.Module):
         """
         check_ids(ids, of=repr(self.name or "brim.Embedding"))
         keys, places = self._source.distinct(ids)
-        rows = _Gather.apply(self.weight, keys, self._source)  # type: ignore[no-untyped-call]
+        rows = _GatherOfKeys.apply(self.weight, keys, self._source)  # type: ignore[no-untyped-call]
         return functional.embedding(places, rows)
 
     def extra_repr(self) -> str:

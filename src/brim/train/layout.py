@@ -36,7 +36,7 @@ class Section:
         return self.start + low * ALIGNMENT, self.start + high * ALIGNMENT
 
 
-class _Place(NamedTuple):
+class _RowsPlace(NamedTuple):
     """The place of an embedding's rows in a row of memory, in bytes.
 
     There is room for all of them.
@@ -86,11 +86,13 @@ class Layout:
                     self.offsets[index] = at
                     at += _aligned(tensor.nbytes)
             self.sections.append(Section(dtype, start, at))
-        self._places: list[_Place] = []
+        self._places: list[_RowsPlace] = []
         for weight in by_rows:
             ids = at + 2 * _MOST_SLICES * _INT64_BYTES
             values = ids + _aligned(len(weight) * _INT64_BYTES)
-            self._places.append(_Place(at, ids, values, len(weight), weight.shape, weight.dtype))
+            self._places.append(
+                _RowsPlace(at, ids, values, len(weight), weight.shape, weight.dtype)
+            )
             at = values + _aligned(weight.nbytes)
         self.row_bytes = at
 
@@ -165,12 +167,12 @@ class Layout:
             )
         return found
 
-    def _all_rows(self, row: Tensor, place: _Place) -> tuple[Tensor, Tensor]:
+    def _all_rows(self, row: Tensor, place: _RowsPlace) -> tuple[Tensor, Tensor]:
         ids = row[place.ids : place.ids + place.most * _INT64_BYTES].view(torch.int64)
         size = place.shape.numel() * place.dtype.itemsize
         return ids, row[place.values : place.values + size].view(place.dtype).view(place.shape)
 
-    def _slices(self, row: Tensor, place: _Place) -> Tensor:
+    def _slices(self, row: Tensor, place: _RowsPlace) -> Tensor:
         return (
             row[place.slices : place.slices + 2 * _MOST_SLICES * _INT64_BYTES]
             .view(torch.int64)

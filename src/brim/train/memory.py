@@ -3,8 +3,8 @@
 What it reuses, what it gives back, and what it makes its own at the start.
 
 A fork shares its template's pages until it writes to them, and memory that goes back to the kernel
-comes again a page at a time. Either costs a page fault: microseconds per 4 KiB, paid by whoever
-waits for this worker.
+comes again a page at a time. Either costs a page fault: microseconds per 4 KiB, paid by the process
+that waits for this worker.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Optimization:
         """Put back what the loop's body changed by hand in a step that does not count.
 
         The body may have run on some workers and not on others, which fetched their samples still:
-        without this they would not agree where the step begins anew.
+        without this they would not agree where the step begins again.
         """
         for group, before in zip(self._groups(), self._before, strict=False):
             for name, value in before.items():

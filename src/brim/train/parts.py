@@ -4,7 +4,7 @@ They are files that are whole or absent, under `parts/` of the run.
 
 A step's file is written before the step is committed, and holds the results of its chunks in their
 order. So the files from the first on, as far as there is no gap, are all the state that such a job
-has: whoever dies, what was committed is not computed again.
+has: if a worker dies, what was committed is not computed again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brim.storage.files import write_whole
 from brim.wire.messages import Publish
 
 
-class _Step(msgspec.Struct, frozen=True, array_like=True):
+class _StepFile(msgspec.Struct, frozen=True, array_like=True):
     samples: int
     sha256: str
     chunks: list[bytes]
@@ -83,7 +83,7 @@ class Parts:
     def permit(self, answer: Publish) -> None:
         """Do nothing: no permission is needed.
 
-        Whoever writes a step's file writes the same.
+        All workers that write a step's file write the same.
         """
 
     def keep(self, step: int, chunks: list[bytes]) -> None:
@@ -92,7 +92,7 @@ class Parts:
         Raises:
             EnvironmentFault: the disk did not take it.
         """
-        content = msgspec.msgpack.encode(_Step(self._samples, _checksum(chunks), chunks))
+        content = msgspec.msgpack.encode(_StepFile(self._samples, _checksum(chunks), chunks))
         try:
             self._directory.mkdir(exist_ok=True)
             write_whole(self._file(step), content)
@@ -114,7 +114,7 @@ class Parts:
     def _read(self, step: int) -> list[bytes]:
         path = self._file(step)
         try:
-            held = msgspec.msgpack.decode(path.read_bytes(), type=_Step)
+            held = msgspec.msgpack.decode(path.read_bytes(), type=_StepFile)
         except (OSError, *UNDECODABLE) as error:
             raise EnvironmentFault(f"{path} cannot be read: {error}") from error
         if held.sha256 != _checksum(held.chunks):

@@ -31,7 +31,7 @@ _FUNCTIONS = {
 }
 
 
-class _Kind(NamedTuple):
+class _WrongKind(NamedTuple):
     """A type that people return where a dataset is needed, and what to return instead."""
 
     is_it: Callable[[Any], bool]
@@ -73,50 +73,52 @@ def _shaped(thing: Any) -> str:
 
 # The first that fits is said.
 _KINDS = (
-    _Kind(
+    _WrongKind(
         lambda thing: thing is None,
         lambda _: "None",
         "does every path of the function end in a return?",
     ),
-    _Kind(
+    _WrongKind(
         inspect.isclass,
         lambda thing: f"the class {thing.__name__}",
         "return an object of it: call the class",
     ),
-    _Kind(
+    _WrongKind(
         inspect.isroutine,
         lambda thing: f"the function {thing.__name__}",
         "return what it gives: call it",
     ),
-    _Kind(
+    _WrongKind(
         lambda thing: isinstance(thing, str | Path),
         lambda thing: f"the path {str(thing)!r}",
         "brim.data.csv(path, columns=[...], target=...) reads a file",
     ),
-    _Kind(
+    _WrongKind(
         _is_a("pandas", "DataFrame", "Series"),
         _shaped,
         'TensorDataset(torch.tensor(df[["a", "b"]].to_numpy("float32")), '
         'torch.tensor(df["y"].to_numpy()))',
     ),
-    _Kind(
+    _WrongKind(
         _is_a("polars", "DataFrame", "LazyFrame", "Series"),
         _type,
         "df.to_arrow() and brim.data.arrow, or " + _TENSORS,
     ),
-    _Kind(_is_pair_of_arrays, lambda thing: f"a {type(thing).__name__} of two arrays", _TENSORS),
-    _Kind(lambda thing: isinstance(thing, Tensor | np.ndarray), _shaped, _TENSORS),
-    _Kind(
+    _WrongKind(
+        _is_pair_of_arrays, lambda thing: f"a {type(thing).__name__} of two arrays", _TENSORS
+    ),
+    _WrongKind(lambda thing: isinstance(thing, Tensor | np.ndarray), _shaped, _TENSORS),
+    _WrongKind(
         lambda thing: isinstance(thing, Mapping),
         lambda thing: f"{_type(thing)} with {', '.join(map(repr, list(thing)[:4])) or 'nothing'}",
         "return the part that was asked for: data[split]",
     ),
-    _Kind(
+    _WrongKind(
         lambda thing: isinstance(thing, Iterator),
         _type,
         "samples are read in an order of brim's: list(...) keeps them, if they fit into memory",
     ),
-    _Kind(
+    _WrongKind(
         lambda thing: not (isinstance(thing, Sized) and hasattr(thing, "__getitem__")),
         lambda thing: f"{_type(thing)} without __len__ or __getitem__",
         "class Data(torch.utils.data.Dataset), with __len__(self) and __getitem__(self, index)",

@@ -92,7 +92,7 @@ def fold_rows(
     """Fold blocks into one along the canonical tree, as `accumulate.combine` folds dense gradients.
 
     Args:
-        have: the blocks at hand, with the rows of each embedding.
+        have: the present blocks, with the rows of each embedding.
         want: the block that they cover together.
         parts: micro-batches of a step.
 

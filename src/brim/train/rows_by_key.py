@@ -1,7 +1,7 @@
 """A table whose keys come and go, as checkpoints see it.
 
 It is read while steps are made, as an ordinary one is; and here a place may get another key
-meanwhile. So whoever reads a row asks last when it changed: what changed after the boundary at
+meanwhile. So the reader of a row asks last when it changed: what changed after the boundary at
 which reading began is left out, since the next delta has it, if it is still there.
 """
 

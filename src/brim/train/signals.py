@@ -14,7 +14,7 @@ from brim.storage.heir import PATIENCE
 
 
 class LeaveRequest:
-    """Turns SIGTERM into a flag, and wakes whoever waits on `wakeup`.
+    """Turns SIGTERM into a flag, and wakes the thread that waits on `wakeup`.
 
     SIGINT is left to the foreground process.
     """

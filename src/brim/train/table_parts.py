@@ -38,7 +38,7 @@ class Taken:
 
     Args:
         count: its rows.
-        chain: the parts that it builds upon; none where it is a base itself.
+        chain: the parts that it builds on; none where it is a base itself.
         rows: a copy of those that are not in the chain.
         oldest: see `StoredTable`.
     """
@@ -97,7 +97,7 @@ def store_taken(store: Store, taken: Sequence[Taken], *, writer: str) -> tuple[S
 
 
 def new_files(stored: StoredTable, chain: Sequence[TablePart]) -> list[PartFile]:
-    """The files of a table that are not in the chain it builds upon."""
+    """The files of a table that are not in the chain it builds on."""
     return [file for part in stored.parts[len(chain) :] for file in part.files]
 
 
@@ -192,7 +192,7 @@ def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
 
     Rows that are still there, which replace those of files before.
 
-    One file is at hand and one is being read.
+    One file is in memory and one is being read.
 
     Raises:
         EnvironmentFault: a file is missing or damaged; the message names it.

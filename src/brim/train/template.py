@@ -4,7 +4,7 @@ It forks workers.
 
 Importing torch is most of a worker's start. The template pays it once, reads the data and builds
 the model once, and then forks a warm worker in milliseconds. It starts no thread and touches no
-GPU, so that forking it is safe; where it is not, the same process starts workers anew (`spawn`).
+GPU, so that forking it is safe; where it is not, the same process starts new ones (`spawn`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from brim.domain.seeds import mix
 from brim.domain.table_parts import StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
-from brim.storage.places import open_place
+from brim.storage.file_stores import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.keyed import Embedding, HeldRows, hold

@@ -3,8 +3,8 @@
 One at a time, official once the master permits it.
 
 A draft is stored first. Then the master is asked, and it answers once it has every commit that led
-there: so no checkpoint is ahead of the records, whoever dies in between. Only then the draft
-becomes official.
+there: so no checkpoint is ahead of the records, whichever process dies in between. Only then the
+draft becomes official.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Writer:
         Args:
             copy: of the tensors; it may be under way.
             tables: that are not among these tensors.
-            needed: whoever began it looks at `fault`; else a failure is a warning.
+            needed: the caller looks at `fault`; else a failure is a warning.
             unsound_since: the step since which losses are no numbers: the newest checkpoint before
                 it is kept.
         """

@@ -205,7 +205,7 @@ class AgentStream:
         self._call = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Any:
-        caller = _Caller(self._secret)
+        caller = _ProvingCaller(self._secret)
         greet = self._channel.stream_unary(f"/{_SERVICE}/Greet")
         answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
         join = self._channel.stream_stream(
@@ -275,7 +275,7 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
             f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
         )
         while True:
-            caller = _Caller(derived(token, _USE))
+            caller = _ProvingCaller(derived(token, _USE))
             try:
                 said = _result_of(
                     greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end
@@ -316,7 +316,7 @@ def _is_of_another_life(error: grpc.RpcError) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and error.details() == _UNKNOWN
 
 
-class _Caller:
+class _ProvingCaller:
     """One call's side of the mutual proof."""
 
     def __init__(self, secret: bytes) -> None:

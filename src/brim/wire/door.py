@@ -2,8 +2,8 @@
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered.
 Strangers may be few, and the oldest makes way for the next: so however many connections others
-hold, one who comes with a token is heard. Whoever does not read what they asked for is sent away,
-too.
+hold, one who comes with a token is heard. A caller that does not read what it asked for is sent
+away, too.
 """
 
 from __future__ import annotations

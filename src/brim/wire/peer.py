@@ -43,7 +43,7 @@ Cancelled = Callable[[], bool]
 
 
 @dataclass(slots=True)
-class _Caller:
+class _PendingCaller:
     """One that has not said all of its greeting."""
 
     deadline: float
@@ -71,7 +71,7 @@ class Listener:
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self._secret = secret
-        self._callers: dict[socket.socket, _Caller] = {}
+        self._callers: dict[socket.socket, _PendingCaller] = {}
         self._waiting: dict[str, socket.socket] = {}
         self.address = f"{host}:{self._socket.getsockname()[1]}"
 
@@ -121,7 +121,7 @@ class Listener:
             self._dismiss(next(iter(self._callers)))
         self._callers[peer] = _Caller(monotonic() + _TO_GREET)
 
-    def _hear(self, peer: socket.socket, caller: _Caller) -> None:
+    def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
         try:
             data = peer.recv(caller.missing)
             caller.said += data

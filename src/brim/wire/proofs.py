@@ -1,7 +1,7 @@
 """Proofs that both ends of a connection have the same secret, which neither says.
 
-Each end sends an HMAC of what this connection is about. Whoever listens in the place of a process
-that has died learns nothing that it can use elsewhere.
+Each end sends an HMAC of what this connection is about. A stranger that listens in the place of a
+process that has died learns nothing that it can use elsewhere.
 """
 
 from __future__ import annotations

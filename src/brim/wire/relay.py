@@ -1,9 +1,9 @@
 """Carries the connections of a listener that was inherited to a Unix socket.
 
 gRPC listens only where it has opened the address itself, so that a port would be anybody's from the
-death of one master until the next one listens. Here the port is held by whoever starts masters. It
-is no place for limits: the server behind the Unix socket closes what it does not want, and so does
-this then.
+death of one master until the next one listens. Here the port is held by the process that starts
+masters. It is no place for limits: the server behind the Unix socket closes what it does not want,
+and so does this then.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _End(asyncio.Protocol):
             self.transport.abort()
 
 
-class _Caller(_End):
+class _CallerEnd(_End):
     """The end that called: it is heard once the server is reached."""
 
     def __init__(self, relay: Relay) -> None:
@@ -110,16 +110,16 @@ class Relay:
 
     def __init__(self, listener: socket.socket, path: str, *, most: int) -> None:
         self._listener, self._path, self._most = listener, path, most
-        self._callers: set[_Caller] = set()
+        self._callers: set[_CallerEnd] = set()
         self._reaching: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Begin to accept connections."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Caller(self), sock=self._listener)
+        self._server = await loop.create_server(lambda: _CallerEnd(self), sock=self._listener)
 
-    def admit(self, caller: _Caller) -> None:
+    def admit(self, caller: _CallerEnd) -> None:
         """Connect one that has called to the server, if there is room."""
         if len(self._callers) >= self._most:
             caller.transport.abort()
@@ -129,7 +129,7 @@ class Relay:
         self._reaching.add(task)
         task.add_done_callback(self._reaching.discard)
 
-    async def _reach(self, caller: _Caller) -> None:
+    async def _reach(self, caller: _CallerEnd) -> None:
         loop, end = asyncio.get_running_loop(), _End()
         try:
             await loop.create_unix_connection(lambda: end, self._path)
@@ -143,7 +143,7 @@ class Relay:
         for each in (caller, end):
             each.transport.resume_reading()
 
-    def forget(self, caller: _Caller) -> None:
+    def forget(self, caller: _CallerEnd) -> None:
         """Forget a caller that is gone."""
         self._callers.discard(caller)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from brim.errors import BrimError
 from brim.storage.checkpoints import Store
-from brim.storage.places import open_place
+from brim.storage.file_stores import open_place
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
 from brim.telemetry.record_files import EVENTS, STEPS

@@ -11,8 +11,8 @@ import msgspec
 
 from brim.coordination.messages.workers import (
     Beat,
-    Failed,
     InstallRound,
+    JobFailed,
     Message,
     Warn,
     WorkerBound,
@@ -40,7 +40,7 @@ class JoinJob(Message, frozen=True):
 
     Args:
         agent: its name in the job.
-        session: made anew by every agent process, so that another one of the same name is not taken
+        session: of this agent process, so that another one of the same name is not taken
             for it.
         host: the name of its host, for people.
         life: of the master that it obeyed last; 0 for an agent that comes new.
@@ -126,7 +126,7 @@ class Decline(Message, frozen=True):
     Its agent leaves where the job goes on without it.
     """
 
-    failure: Failed
+    failure: JobFailed
 
 
 class Silence(Message, frozen=True):
@@ -187,7 +187,7 @@ AgentMessage = (
     | ArriveTogether
     | AskToStop
     | Beat
-    | Failed
+    | JobFailed
     | Warn
     | Printed
 )
@@ -231,7 +231,7 @@ class Configure(Message, frozen=True):
 class Refused(Message, frozen=True):
     """The answer that the agent has no place in this job.
 
-    Where it was `lost`, it may come anew once its workers are gone.
+    Where it was `lost`, it may come again once its workers are gone.
     """
 
     reason: str

@@ -134,7 +134,7 @@ class Beat(Message, frozen=True):
     moves: int = 0
 
 
-class Leave(Message, frozen=True):
+class LeaveAsked(Message, frozen=True, tag="Leave"):
     """SIGTERM came: leave at the next boundary."""
 
 
@@ -190,13 +190,13 @@ class Logged(Message, frozen=True):
 
 
 class Completed(Message, frozen=True):
-    """The job is done; `metrics` again, for whoever should have told them may have died over it."""
+    """The job is done; `metrics` again, for the worker that should have told them may have died."""
 
     weights_sha256: str
     metrics: dict[str, float] = {}
 
 
-class Failed(Message, frozen=True):
+class JobFailed(Message, frozen=True, tag="Failed"):
     """The failure of a job that no restart mends.
 
     `who` must act: `user`, `spec`, `environment` or `internal`.
@@ -217,7 +217,7 @@ WorkerMessage = (
     | Arrive
     | Installed
     | Beat
-    | Leave
+    | LeaveAsked
     | Idle
     | CheckpointDrafted
     | CheckpointMade
@@ -225,7 +225,7 @@ WorkerMessage = (
     | Evaluated
     | Logged
     | Completed
-    | Failed
+    | JobFailed
     | Warn
 )
 
@@ -290,25 +290,25 @@ class WorkerForked(Message, frozen=True):
     pid: int
 
 
-TemplateMessage = TemplateReady | WorkerForked | Failed
+TemplateMessage = TemplateReady | WorkerForked | JobFailed
 
 
-def failure_of(error: BaseException) -> Failed:
+def failure_of(error: BaseException) -> JobFailed:
     """Turn an error into a message for the master: who must act, and the words for them."""
     match error:
         case UserCodeError():
-            return Failed(
+            return JobFailed(
                 who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace
             )
         case SpecError():
-            return Failed(who="spec", message=str(error))
+            return JobFailed(who="spec", message=str(error))
         case EnvironmentFault():
-            return Failed(who="environment", message=str(error))
+            return JobFailed(who="environment", message=str(error))
     trace = "".join(traceback.format_exception(error))
-    return Failed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
+    return JobFailed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
 
 
-def words_of(failure: Failed) -> str:
+def words_of(failure: JobFailed) -> str:
     """All that there is to say of a failure: the user's trace ends with the message."""
     trace = failure.trace.rstrip()
     return trace if failure.message in trace else f"{trace}\n{failure.message}".lstrip()

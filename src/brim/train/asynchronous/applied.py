@@ -11,7 +11,7 @@ import torch
 
 
 class AppliedBatches:
-    """The batches of the epoch at hand that count.
+    """The batches of the present epoch that count.
 
     >>> applied = AppliedBatches()
     >>> applied.begin(4)

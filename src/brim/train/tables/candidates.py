@@ -1,8 +1,8 @@
 """Ids that have no row yet, and in how many steps each was seen: rows are for ids that come again.
 
-A partition that has no room for another candidate begins anew in the next step: an id that comes
+A partition that has no room for another candidate begins again in the next step: an id that comes
 often is soon where it was. So what is admitted follows from the ids of the committed steps,
-partition by partition, whoever counts.
+partition by partition, whichever worker counts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Candidates:
         sizes = [shape.bytes, parts, parts, 8 * shape.all_places, 4 * shape.all_places]
         index, *words, counts = torch.split(memory[: sum(sizes)], sizes)
         self.index = Index(index, shape)
-        # Of each partition the step before which it begins anew, or 0; and that before which it
+        # Of each partition the step before which it begins again, or 0; and that before which it
         # last did.
         self._full, self._begun, self.changed = (each.view(torch.int64) for each in words)
         self.counts = counts.view(torch.int32)
@@ -72,15 +72,15 @@ class Candidates:
         return shape.bytes + 16 * shape.partitions + 12 * shape.all_places
 
     def begin(self, step: int, partitions: range) -> None:
-        """Let those of some partitions that were full before a step begin anew.
+        """Let those of some partitions that were full before a step begin again.
 
         To be undone by nobody.
         """
         full = self._full[partitions.start : partitions.stop]
-        anew = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
-        self.index.clear(anew)
-        self._begun[anew] = self._full[anew]
-        self._full[anew] = 0
+        cleared = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()
+        self.index.clear(cleared)
+        self._begun[cleared] = self._full[cleared]
+        self._full[cleared] = 0
 
     def look(self, keys: Tensor) -> Counted:
         """Return what a step with these keys, none of which has a row, does; write nothing."""
@@ -157,5 +157,5 @@ class Candidates:
 
 
 def _after(before: Tensor, admit_after: int) -> Tensor:
-    """Counts after one more step: one that had led to a row, which is gone since, begins anew."""
+    """Counts after one more step: one that had led to a row, which is gone since, begins again."""
     return torch.where(before >= admit_after, 0, before) + 1

@@ -2,7 +2,7 @@
 
 A worker that makes all steps knows them.
 
-A table says of each row which step wrote it last. Whoever asks that of all rows waits the longer
+A table says of each row which step wrote it last. Asking that of all rows takes the longer
 the more there are; the worker that writes checkpoints takes what each step wrote from the step's
 log instead.
 """

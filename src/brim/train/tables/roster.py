@@ -2,9 +2,9 @@
 
 A key comes with an update, and goes when it had none for long.
 
-A row is there or not as a function of the steps that were committed, whoever owns its partition and
-whenever memory is reclaimed. A row whose time is over counts as absent at once; its place is free
-from the next step on that reclaims.
+A row is there or not as a function of the steps that were committed, whichever worker owns its
+partition and whenever memory is reclaimed. A row whose time is over counts as absent at once; its
+place is free from the next step on that reclaims.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One table: the rows of an embedding with what the optimizer keeps of each, and the log of a step.
 
-An owner logs what is at the places that it is about to change, then changes them. Whoever finds a
-log of a step that did not count puts back what was there: so a row is never half of one step and
-half of another.
+An owner logs what is at the places that it is about to change, then changes them. A worker that
+finds a log of a step that did not count puts back what was there: so a row is never half of one step
+and half of another.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Table:
             self.changed.copy_(changed)
 
     def clear(self) -> None:
-        """Drop all that could be taken back: all rows are put in anew."""
+        """Drop all that could be taken back: all rows are put in again."""
         self._heads.zero_()
         self.changes.forget()
 
