@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
         if path.suffix == ".json":
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(places, "write_through", no_space)
+    monkeypatch.setattr(file_stores, "write_through", no_space)
     with pytest.raises(EnvironmentFault, match="No space left on device"):
         draft(store, 2)
     assert sorted(tmp_path.rglob("*")) == before

@@ -1,5 +1,6 @@
-"""The demo `first-job`: a job that loses a worker, gains two and lets one go, beside the same job on
-one worker that nothing happens to.
+"""The demo `first-job`: a job that loses a worker, gains two and lets one go.
+
+Beside it the same job runs on one worker, undisturbed.
 """
 
 from __future__ import annotations

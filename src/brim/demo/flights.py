@@ -1,4 +1,4 @@
-"""Which flights arrive late?
+"""A prediction of flights that arrive late.
 
 The job of `brim demo`. With `--set wait=…` a micro-batch mostly waits, as it would for an
 accelerator.

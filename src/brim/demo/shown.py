@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a demo found.
+    """The findings of a demo.
 
     Args:
         numbers: everything, as what JSON knows; `held` says whether all that it claims did.
