@@ -25,7 +25,7 @@ def fit(
 ) -> Job:
     """Train a LightningModule, alone or as a worker of a job.
 
-    What `Trainer(max_epochs=epochs).fit(…)` does.
+    It does what `Trainer(max_epochs=epochs).fit(…)` does.
 
     The DataLoader's batch size is the global one: samples per step, whatever the number of workers.
     `training_step` is called for each micro-batch. `validation_step` runs after each epoch; the

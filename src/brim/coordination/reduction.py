@@ -178,7 +178,7 @@ class ReductionPlan:
     def owners_on(self, host: int) -> tuple[int, ...]:
         """Return the ranks of a host that own its tables.
 
-        Those without micro-batches, if any, else all.
+        They are those without micro-batches, if any, else all.
 
         >>> ReductionPlan(8, (3,), (4, 4, 0)).owners_on(0), ReductionPlan(8, (3,)).owners_on(0)
         ((2,), (0, 1, 2))

@@ -1,7 +1,4 @@
-"""Readers of tables, such as `brim.data.csv(...)`.
-
-Functions that describe their columns, or a stream.
-"""
+"""Readers of tables, such as `brim.data.csv(...)`, and descriptions of columns or streams."""
 
 from brim.data.batches import Batched, Tensors, fetch
 from brim.data.columns import hashed, numeric, target, vocabulary, where

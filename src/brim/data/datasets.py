@@ -127,9 +127,9 @@ class Columnar(Dataset[Sample]):
         return {name: part[0] for name, part in inputs.items()}, target[0]
 
     def take(self, indices: Indices) -> Sample:
-        """The collated batch of these samples, in this order.
+        """Return the collated batch of these samples, in this order.
 
-        Indices int64 [B], each in [0, len).
+        `indices` are int64 [B], each in [0, len).
         """
         raise NotImplementedError
 

@@ -64,7 +64,7 @@ def requests(
 class Read(NamedTuple):
     """A micro-batch that was read.
 
-    Its collated sample on the host, and `sample_checksum` of its samples.
+    It has the collated sample on the host, and `sample_checksum` of the samples.
     """
 
     request: MicroBatchRequest

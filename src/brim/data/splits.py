@@ -67,7 +67,7 @@ Split = Last | RowRange | Sample
 def last(amount: float) -> Last:
     """Use the last rows as the test split.
 
-    A share of all rows (below 1) or a number of rows (from 1).
+    `amount` is a share of all rows (below 1) or a number of rows (from 1).
 
     Raises:
         SpecError: not a positive number.

@@ -174,7 +174,7 @@ class Ledger:
 def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
     """Return the checksum of a micro-batch's samples.
 
-    Crc32 of their indices as little-endian 64-bit integers.
+    It is the crc32 of their indices as little-endian 64-bit integers.
 
     >>> sample_checksum(np.array([3, 1, 2]))
     395507172

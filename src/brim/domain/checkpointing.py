@@ -123,9 +123,9 @@ def surplus(
     best: Best | None,
     unsound_since: int | None = None,
 ) -> list[int]:
-    """The steps of checkpoints that need not be kept.
+    """Return the steps of checkpoints that need not be kept.
 
-    Not the newest `keep`, the best, or the last sound one.
+    The newest `keep`, the best, and the last sound one are kept.
 
     Args:
         metrics: of each checkpoint, by its step; empty where none was measured on its weights.

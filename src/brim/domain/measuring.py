@@ -83,9 +83,9 @@ def divides(parts: int, workers: int) -> float:
 
 
 def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: int) -> ScalingCurve:
-    """The curve of a job from what was measured.
+    """Return the curve of a job from what was measured.
 
-    Those points, and a fitted model between and beyond.
+    It has the measured points, and a fitted model between and beyond them.
 
     Args:
         rates: steps per second by number of workers; may be empty.

@@ -1,6 +1,6 @@
 """The profile of a model that nobody has measured.
 
-Which number of workers comes next, and when it is enough. Pure.
+It says which number of workers comes next, and when the profile is complete. Pure.
 
 The first steps of such a job are made on 1, 2, 4 … workers, and they are steps like all others. The
 policy does not know: while a size is measured, the job is shown to it as one that may have no more
@@ -40,9 +40,9 @@ class Profile:
 
 @lru_cache(maxsize=256)
 def sizes_to_measure(*, parts: int, minimum: int, maximum: int) -> tuple[int, ...]:
-    """The numbers of workers that a curve is measured at.
+    """Return the numbers of workers at which a curve is measured.
 
-    Each worth twice the one before, and the most that helps.
+    Each is worth twice the one before; the last is the most that helps.
 
     Args:
         parts: micro-batches of a step where ranks take whole ones, else 0.

@@ -111,7 +111,7 @@ def ready_at(ready: float, now: float, *, end: float) -> float:
 def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
     """Return the measured costs of changes.
 
-    Medians of the newest, and of handovers nearly the longest.
+    They are medians of the newest ones; for handovers, nearly the longest.
 
     Args:
         seen: seconds of starts (`start`), resizes (`resize`), ends (`end`), and from a plan to the

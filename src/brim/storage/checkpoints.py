@@ -402,9 +402,9 @@ class Store:
             )
 
     def _remove_file(self, step: int, manifest: _Manifest | None) -> None:
-        """Remove what a manifest named that is no more.
+        """Remove the file of a manifest that is gone.
 
-        Its writer may live, so nobody takes it for a dead one's.
+        Its writer may live, so no other process removes it as a dead writer's.
         """
         if manifest is not None:
             self._place.remove(f"{_folder(step)}/{manifest.file.name}")

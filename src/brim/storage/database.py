@@ -226,7 +226,7 @@ class Database:
     def forget_job(self, id: str, user: str) -> None:
         """Remove a job and its story.
 
-        Its run directory, which is `user`'s, is among `leavings` from now on.
+        `leavings` lists its run directory, which is `user`'s, from now on.
         """
         with self.together():
             self._write(f"update numbers set last = ({LAST_NUMBER})", ())

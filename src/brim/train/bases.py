@@ -158,9 +158,9 @@ class Bases:
         step: int,
         look: Callable[[], None],
     ) -> tuple[Chains, list[PartFile]]:
-        """Chains, with bases for tables without one, or whose deltas would outweigh it.
+        """Return chains, with new bases where a table has none, or deltas outweigh it.
 
-        Not if it is a recent one.
+        A base that is recent stays.
         """
         chains = dict(known)
         with given_up(self._store) as new:
@@ -184,7 +184,7 @@ class Bases:
     def look(self) -> bool:
         """Take what has been found and written, if it is there.
 
-        Not while a step is applied, or a checkpoint written.
+        It may not be called while a step is applied, or a checkpoint written.
 
         A step that wrote to rows while they were read counts by now; and what is undone from here
         on was not read.

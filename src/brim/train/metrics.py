@@ -65,7 +65,7 @@ def auc() -> Metric:
 def log_loss() -> Metric:
     """Mean cross-entropy in nats.
 
-    Of logits [B] against 0 or 1, or of logits [B, classes] against classes.
+    The output is logits [B] against 0 or 1, or logits [B, classes] against classes.
     """
     return _Mean(_cross_entropy, classes=True)
 
@@ -73,7 +73,7 @@ def log_loss() -> Metric:
 def accuracy() -> Metric:
     """Share of correct predictions.
 
-    Logits [B] (above 0 means 1), or logits [B, classes] (the largest wins).
+    The output is logits [B] (above 0 means 1), or logits [B, classes] (the largest wins).
     """
     return _Mean(_right, classes=True)
 

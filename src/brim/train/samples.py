@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
-    """Inputs and target of a collated sample.
+    """Return inputs and target of a collated sample.
 
-    Of a pair its two parts, of anything else all of it and None.
+    A pair is split; anything else is the inputs, and the target is None.
 
     >>> pair_of(["images", "labels"])
     ('images', 'labels')

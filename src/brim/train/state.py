@@ -140,7 +140,7 @@ def _room_for(specs: Any) -> list[Tensor]:
 def weights_sha256(model: nn.Module) -> str:
     """Return the digest of a network.
 
-    Sha256 over names, dtypes, shapes and bytes of its state, sorted by name.
+    It is the sha256 over names, dtypes, shapes and bytes of its state, sorted by name.
     """
     digest = hashlib.sha256()
     for name, part in sorted(model.state_dict().items()):

@@ -190,7 +190,7 @@ def latest(store: Store, stored: StoredTable, field: str) -> tuple[Tensor, Tenso
 def read_table(store: Store, stored: StoredTable) -> Iterator[Chunk]:
     """Read the files of a table, base first.
 
-    Rows that are still there, which replace those of files before.
+    Rows of later files replace those of earlier ones; rows that have gone are left out.
 
     One file is in memory and one is being read.
 

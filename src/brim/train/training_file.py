@@ -87,7 +87,7 @@ def functions_of(file: ModuleType, spec: JobSpec) -> ModuleType:
 def call(function: Callable[[], Any]) -> Any:
     """Call the user's code.
 
-    What it raises becomes a UserCodeError with its traceback, errors of ours pass.
+    An exception of it becomes a UserCodeError with its traceback; errors of brim pass.
     """
     try:
         return function()

@@ -1,4 +1,4 @@
 """Tables of embeddings that are trained by rows.
 
-Where their rows lie, and how a step changes them.
+The package knows where their rows lie, and how a step changes them.
 """

@@ -168,7 +168,7 @@ class RowOptimizer:
     def step(self, rows: Mapping[str, Tensor], gradient: Tensor) -> dict[str, Tensor]:
         """Compute a step on some rows.
 
-        What the optimizer keeps of the whole parameter changes with `settle`.
+        Values that the optimizer keeps for the whole parameter change with `settle`.
 
         Args:
             rows: the weight and what the optimizer keeps, [N, D] each.

@@ -77,7 +77,7 @@ class Shape:
     def lines(self) -> int:
         """Cache lines of a partition.
 
-        Its counter, buckets with their places, and the order of places.
+        They hold its counter, buckets with their places, and the order of places.
         """
         return 1 + 2 * self.buckets + -(-self.places * 4 // _LINE)
 
@@ -182,9 +182,9 @@ class Index:
         self.mend(np.unique(keys.numpy() >> self._shift).tolist())
 
     def mend(self, partitions: Iterable[int]) -> None:
-        """Clear marks that nothing needs, and count what is taken.
+        """Finish a `remove` that was cut off.
 
-        What a `remove` that was cut off left to do.
+        Clear marks that are not needed, and count what is taken.
         """
         for part in partitions:
             first = part * self.shape.lines + 1

@@ -277,7 +277,7 @@ class KeyedTable:
     def tells_full(self, refused: int) -> bool:
         """Return whether rows had no room and nobody of this host was told so.
 
-        From now on somebody is.
+        Later calls return False.
         """
         if not refused or self._told:
             return False

@@ -143,9 +143,9 @@ class TableMemory:
 
 
 def _lines_of(maps: io.FileIO) -> Iterator[bytes]:
-    """The lines of a file of the kernel's, which makes as many as are asked for.
+    """Yield the lines of a kernel file, read piece by piece.
 
-    Those of a large mapping take long.
+    The kernel makes as many as are asked for, and those of a large mapping take long.
     """
     rest = b""
     while piece := maps.read(_PIECE):

@@ -63,7 +63,7 @@ class Table:
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes] each.
 
-        What owners write, and the same for the user's code.
+        One is for what owners write, the other shows the same to the user's code.
         """
         parts, count = self._split(shared), len(self.names)
         self.fields = dict(zip(self.names, parts, strict=False))
