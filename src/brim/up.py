@@ -33,7 +33,7 @@ from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import Alarm, Database
 from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import migrate
-from brim.storage.own_clock import own_clock
+from brim.storage.scheduler_clock import own_clock
 from brim.telemetry.log_limit import LogLimit
 
 _QUESTIONS = 64  # to masters, at once

@@ -25,7 +25,7 @@ from brim.errors import SpecError
 from brim.scheduler.loop import CLUSTER
 from brim.storage.book import Book
 from brim.storage.database import Database
-from brim.storage.own_clock import own_clock
+from brim.storage.scheduler_clock import own_clock
 from brim.wire.cluster import Submit
 from e2e.running import until
 from edges.test_scheduler import Served, ask, brim, served
@@ -239,7 +239,7 @@ def test_the_next_scheduler_goes_on_by_the_clock_of_the_last(
     assert second.set_by() == pytest.approx(7200.0, abs=1.0)
     boot = tmp_path / "boot"
     boot.write_text("another life of the host")
-    monkeypatch.setattr("brim.storage.own_clock._BOOT_ID", boot)
+    monkeypatch.setattr("brim.storage.scheduler_clock._BOOT_ID", boot)
     assert own_clock(tmp_path).set_by() == 0.0
     (tmp_path / "clock.json").write_bytes(b"\xff")
     assert own_clock(tmp_path, keep=True).set_by() == 0.0

@@ -757,7 +757,7 @@ def test_questions_are_answered_and_cycles_decided_while_a_dry_run_is_worked_out
     asked, answered = threading.Event(), threading.Event()
     one = threading.Lock()
 
-    def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
+    def slow(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
         assert one.acquire(blocking=False), "two at a time"
         asked.set()
         assert answered.wait(20.0), "nobody was answered meanwhile"

@@ -17,7 +17,7 @@ _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class AdmissionForecast:
     """The decision that a newcomer would get.
 
     Args:
@@ -34,7 +34,7 @@ class Outlook:
     earliest: float | None
 
 
-def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
+def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> AdmissionForecast:
     """Return what `decide` would do with a job that is in `snapshot` and has arrived.
 
     Args:
@@ -56,7 +56,7 @@ def what_if(snapshot: Snapshot, newcomer: str, decide: Policy) -> Outlook:
             start
             + state.remaining / state.job.curve.best[min(workers, len(state.job.curve.best) - 1)]
         )
-    return Outlook(
+    return AdmissionForecast(
         verdict=verdict,
         workers=workers,
         takes=takes,

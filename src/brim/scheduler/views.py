@@ -12,7 +12,7 @@ from brim.domain.estimates import Estimate
 from brim.domain.lifecycle import Phase
 from brim.domain.schedule import JobState
 from brim.domain.scheduled_job import ScheduledJob
-from brim.policies.what_if import Outlook
+from brim.policies.what_if import AdmissionForecast
 from brim.wire.cluster import EstimateView, Forecast, JobView, Times
 
 
@@ -105,7 +105,7 @@ def _estimate(estimate: Estimate | None, record: ScheduledJob) -> EstimateView |
     )
 
 
-def forecast_of(outlook: Outlook, *, known: bool, set_by: float = 0.0) -> Forecast:
+def forecast_of(outlook: AdmissionForecast, *, known: bool, set_by: float = 0.0) -> Forecast:
     """What would happen, as far as anything is known of the job.
 
     Args:

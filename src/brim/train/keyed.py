@@ -13,8 +13,8 @@ from torch.nn import functional
 from brim.errors import SpecError
 from brim.train.rows import GradientRows
 from brim.train.tables.candidates import MOST
+from brim.train.tables.key_roster import Rules
 from brim.train.tables.keys import check_ids, mix, unmix
-from brim.train.tables.roster import Rules
 from brim.train.tables.start_values import KINDS, start_values
 
 _FLOATS = (torch.float32, torch.float64)

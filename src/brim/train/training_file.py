@@ -39,7 +39,7 @@ from brim.train.lightning import PACKAGES, Fitting, LightningFile, is_lightning
 from brim.train.metrics import Metric
 from brim.train.optimization import check_optimizer
 from brim.train.params import check_all_used
-from brim.train.returned import check_dataset, check_functions, check_metrics, check_model
+from brim.train.return_checks import check_dataset, check_functions, check_metrics, check_model
 from brim.train.samples import pair_of, to_device
 
 _LARGE = 64 << 20  # bytes of an embedding

@@ -23,7 +23,7 @@ from brim.storage.file_stores import open_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.keyed import Embedding, HeldRows, hold
-from brim.train.returned import check_model
+from brim.train.return_checks import check_model
 from brim.train.table_file import WEIGHT
 from brim.train.table_parts import latest, read_table
 from brim.train.training_file import call, device_of, functions_of, load

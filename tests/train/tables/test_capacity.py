@@ -10,7 +10,7 @@ import torch
 from brim.errors import SpecError
 from brim.train.tables import capacity
 from brim.train.tables.capacity import Size, available_bytes, check_room, check_whole
-from brim.train.tables.roster import KeyRoster, Rules
+from brim.train.tables.key_roster import KeyRoster, Rules
 
 
 def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:

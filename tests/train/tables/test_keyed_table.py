@@ -11,9 +11,9 @@ from torch import Tensor
 
 from brim.errors import SpecError
 from brim.train.tables.index import Index
+from brim.train.tables.key_roster import Rules
 from brim.train.tables.keyed_table import KEYS, KeyedTable, partitions_of
 from brim.train.tables.keys import mix
-from brim.train.tables.roster import Rules
 
 DIM = 3
 PLAIN = Rules(300)

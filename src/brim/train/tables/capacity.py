@@ -11,7 +11,7 @@ from brim.control_groups import files_about_us
 from brim.domain.quantities import format_bytes
 from brim.errors import SpecError
 from brim.procfs import read_proc
-from brim.train.tables.roster import Rules
+from brim.train.tables.key_roster import Rules
 
 _LIMITS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 

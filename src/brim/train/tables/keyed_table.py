@@ -18,7 +18,7 @@ from torch import Tensor
 from brim.errors import SpecError
 from brim.tensors import ALIGNMENT
 from brim.train.tables.changes import Changes
-from brim.train.tables.roster import KeyRoster, KeyRosterChange, Rules
+from brim.train.tables.key_roster import KeyRoster, KeyRosterChange, Rules
 from brim.train.tables.table import MOST_OWNERS, WEIGHT
 
 KEYS, CANDIDATES = "keys", "candidates"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from brim.train.tables.index import Index
-from brim.train.tables.roster import KeyRoster, KeyRosterChange, Rules
+from brim.train.tables.key_roster import KeyRoster, KeyRosterChange, Rules
 
 PARTITIONS = 64
 Logged = tuple[
