@@ -8,7 +8,7 @@
                                                                                            Suspend, Force
 ```
 
-Whoever drives it reads the clock, looks at processes, writes down what it is told to before it
+Its driver reads the clock, looks at processes, writes down what it is told to before it
 carries out anything, and asks. A job is changed here and nowhere else. A plan is a desired state:
 `Decided` only notes it, and each `Looked` returns the steps towards it that are possible now (see
 `brim.coordination.reconcile`).
@@ -52,7 +52,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import InternalError
 
-REPLAN = 15.0  # seconds after which plans are made anew from measured progress
+REPLAN = 15.0  # seconds after which plans are made again from measured progress
 _RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
@@ -205,7 +205,7 @@ class LearnCost:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """There is something to decide."""
+    """Ask the policy for a decision."""
 
 
 Command = Save | Note | LearnSpeed | LearnCost | Decide | Action
@@ -604,8 +604,9 @@ class ScheduledJobs:
                     assert_never(action)
 
     def _to_confirm(self) -> list[Action]:
-        """Processes of an earlier life are asked again: nobody knows whether they heard the last
-        question.
+        """Ask processes of an earlier life again.
+
+        Nobody knows whether they heard the last question.
         """
         return [
             Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
@@ -651,8 +652,9 @@ class ScheduledJobs:
         return not told or not within(self._tracking.track(job).seen.workers, told)
 
     def _remember(self, steps: Sequence[Action], now: float) -> None:
-        """Note since when who is asked has not answered; who starts anew, or is to do nothing more,
-        owes no answer.
+        """Note since when a job that is asked has not answered.
+
+        One that starts from scratch, or is to do nothing more, owes no answer.
         """
         asked = [step.job for step in steps if isinstance(step, Resize | Suspend)]
         forced = {step.job for step in steps if isinstance(step, Force)}
@@ -662,8 +664,9 @@ class ScheduledJobs:
         self._asked = {job: self._asked.get(job, now) for job in owing}
 
     def _start(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
-        """Written down first: a scheduler that dies in between finds no processes, and starts them
-        then.
+        """Write the start down, before it is done.
+
+        A scheduler that dies in between finds no processes, and starts them then.
         """
         job.profile = job.profile or self._tracking.profile(job, self.spec)
         job.starts = replace(job.starts, launches=job.starts.launches + 1)
@@ -729,8 +732,10 @@ class ScheduledJobs:
             self._save(job)
 
     def _unanswered(self, action: Start | Resize | Suspend, why: str, now: float) -> None:
-        """Try at a later look again what came to nothing; a start that the environment does not
-        allow is no fault of the job's, and is tried for as long as that takes.
+        """Try again, at a later look, an action that failed.
+
+        A start that the environment does not allow is no fault of the job's, and is tried for as
+        long as that takes.
         """
         if not isinstance(action, Start):
             self._questions.pop(action.job, None)

@@ -73,8 +73,9 @@ class NodeSeen(NamedTuple):
 
 
 class NodesSeen:
-    """The nodes as they were seen last: the devices of a node that is lost are nobody's until it is
-    back.
+    """The nodes as they were seen last.
+
+    The devices of a node that is lost are nobody's until it is back.
 
     Args:
         seen: by name; empty before the first look.

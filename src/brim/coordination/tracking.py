@@ -1,5 +1,4 @@
-"""Beliefs about scheduled jobs: how fast they are, what changes cost them, and how a policy sees
-them.
+"""Beliefs about scheduled jobs: their speed, the cost of changes, and the view that a policy gets.
 
 Pure: it is told what was seen, and learns from that and from what other jobs have taught.
 """
@@ -106,8 +105,9 @@ class Tracking:
     # What is seen ---------------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Begin a look; what went on while the host slept, or this process was stopped, took nobody
-        knows how long.
+        """Begin a look.
+
+        How long things took while the host slept, or this process was stopped, nobody knows.
         """
         if now - self._looked > _AWAY:
             for track in self._tracks.values():
@@ -128,9 +128,7 @@ class Tracking:
         track.looked = now
 
     def has_news(self, job: ScheduledJob, seen: Seen) -> bool:
-        """True where it was measured on another number of workers, or says first how many steps it
-        has.
-        """
+        """Return whether a job was measured on another number of workers, or says its steps."""
         more = frozenset(seen.measured.rates) - self.track(job).sizes
         return bool(more) or (seen.steps is not None and job.progress.steps is None)
 
@@ -181,8 +179,9 @@ class Tracking:
         self.track(job).wanted = now if job.workers > job.target else None
 
     def change(self, job: ScheduledJob, told: ByNode, now: float) -> float:
-        """Note that its workers, or their nodes, are about to change; what that is believed to
-        cost, in seconds.
+        """Note that its workers, or their nodes, are about to change.
+
+        Return the seconds that this is believed to cost.
         """
         track = self.track(job)
         workers = sum(told.values())
@@ -195,9 +194,7 @@ class Tracking:
         return self._lessons.overheads.cost(job.target, workers, moved=moved)
 
     def reckon(self, job: ScheduledJob) -> None:
-        """Learn what its last change has cost, once there are steps on its new number of workers to
-        tell from.
-        """
+        """Learn what its last change has cost, once its new number of workers has made steps."""
         track = self.track(job)
         reached = track.seen.reached
         if track.change is None or reached is None or reached.workers != job.target:
@@ -231,8 +228,9 @@ class Tracking:
         return job.profile is None and bool(self._measured(job).rates and self._steps(job))
 
     def _believed(self, job: ScheduledJob) -> dict[int, float]:
-        """Return what its curve goes through; while it is profiled the last size alone, so that the
-        next is worth trying.
+        """Return the points of its curve.
+
+        While it is profiled these are the last size alone, so that the next is worth trying.
         """
         rates = self._measured(job).rates
         profile = job.profile
@@ -259,8 +257,9 @@ class Tracking:
     # Its profile ----------------------------------------------------------------------------------
 
     def profile(self, job: ScheduledJob, cluster: ClusterSpec) -> Profile | None:
-        """Return the profile that a job would begin with: of a model that nobody has measured, if
-        sizes can be tried.
+        """Return the profile that a job would begin with.
+
+        Only a model that nobody has measured gets one, if sizes can be tried.
         """
         if job.starts.launches or self._measured(job).rates:
             return None
@@ -272,8 +271,9 @@ class Tracking:
         return sizes_to_measure(parts=_parts(job), minimum=minimum, maximum=maximum)
 
     def advance(self, job: ScheduledJob, cluster: ClusterSpec, now: float) -> str:
-        """Go on with the profile of a job that runs; what was measured, or why it is over, in
-        words.
+        """Go on with the profile of a job that runs.
+
+        Return what was measured, or why it is over, in words.
         """
         profile = job.profile
         if profile is None or self.track(job).seen.first_step is None:
@@ -301,8 +301,9 @@ class Tracking:
         memory: object,
         now: float,
     ) -> Snapshot:
-        """Return these jobs as a policy sees them; one that has a deadline arrives once it can be
-        judged.
+        """Return these jobs as a policy sees them.
+
+        One that has a deadline arrives once it can be judged.
 
         Args:
             lost: nodes whose devices nobody can have now.

@@ -72,7 +72,7 @@ _WISHES = {Happening.HOLD: Wish.HOLD, Happening.RELEASE: Wish.RUN, Happening.CAN
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Where a job stands, and where its owner wants it."""
+    """The phase of a job, and its owner's wish."""
 
     phase: Phase = Phase.SUBMITTED
     wish: Wish = Wish.RUN

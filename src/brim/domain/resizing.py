@@ -98,8 +98,9 @@ BELIEVED = Overheads(name="believed", start=3.0, fixed=0.3, end=0.5, doubt=1.0)
 
 
 def ready_at(ready: float, now: float, *, end: float) -> float:
-    """Return from when on a job that runs makes progress, as policies see it: its end takes time as
-    well, which is put before its progress (see `Overheads.paid_ahead`).
+    """Return from when on a job that runs makes progress, as policies see it.
+
+    Its end takes time as well, which is put before its progress (see `Overheads.paid_ahead`).
 
     Args:
         ready: when its last change is over.
