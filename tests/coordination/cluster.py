@@ -29,7 +29,7 @@ from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
-    CheckpointPublished,
+    CheckpointCompleted,
     Command,
     Committed,
     Dismiss,

@@ -9,7 +9,7 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointPublished,
+    CheckpointCompleted,
     Command,
     Committed,
     Dismiss,
@@ -450,7 +450,7 @@ def test_the_last_worker_leaves_a_checkpoint() -> None:
     rendezvous = running(1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, Held(1, 2)) == ["write w1"]
-    assert tell(rendezvous, CheckpointPublished("w1")) == ["dismiss w1"]
+    assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
 
@@ -640,7 +640,7 @@ def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> No
     ]
     assert tell(rendezvous, *gone(2)) == []
     assert tell(rendezvous, *gone(1)) == ["write w3"]
-    assert tell(rendezvous, CheckpointPublished("w3")) == ["dismiss w3"]
+    assert tell(rendezvous, CheckpointCompleted("w3")) == ["dismiss w3"]
     assert tell(rendezvous, *gone(3)) == ["suspended: asked"]
 
 
@@ -676,7 +676,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Stop("again")) == ["hold 1"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "hold 2"]
-    assert tell(rendezvous, Held(2, 2), CheckpointPublished("w2"), *gone(2)) == [
+    assert tell(rendezvous, Held(2, 2), CheckpointCompleted("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
         "suspended: asked",
@@ -734,7 +734,7 @@ LATE: list[Event] = [
     WorkerGone("w1", "signal 9"),
     Held(1, 1),
     AgentLost("Z", "never seen"),
-    CheckpointPublished("w1"),
+    CheckpointCompleted("w1"),
 ]
 
 
@@ -940,7 +940,7 @@ def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one()
     reason = "the job ends with the state of another server, and no worker is left"
     assert tell(rendezvous, *gone(1)) == [f"kill w3 ({reason})"]  # it may be writing to the tables
     assert tell(rendezvous, *gone(3)) == ["write w2"]
-    assert tell(rendezvous, CheckpointPublished("w2")) == ["dismiss w2"]
+    assert tell(rendezvous, CheckpointCompleted("w2")) == ["dismiss w2"]
 
 
 def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> None:
@@ -1006,7 +1006,7 @@ def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
         assert tell(rendezvous, WorkerIdle("w2", 1)) == [still]
     assert tell(rendezvous, WorkerInstalled("w2", 2, 1)) == []
     assert tell(rendezvous, WorkerInstalled("w1", 2, 1)) == ["write w1"]
-    assert tell(rendezvous, CheckpointPublished("w1")) == ["dismiss w1", "dismiss w2"]
+    assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "dismiss w2"]
 
 
 def test_who_waits_for_data_may_leave_and_others_may_come() -> None:

@@ -46,20 +46,18 @@ TO_MEND = frozenset(
 # Public names of classes that still stand for several things.
 SHARED_NAMES = frozenset(
     {
-        "Change",
-        "Happening",
+        "Holding",
         "Job",
         "Keeper",
         "Prints",
-        "ReFormed",
         "Records",
         "Result",
         "Run",
         "Settings",
-        "Span",
         "Start",
         "State",
         "TwoJobs",
+        "View",
     }
 )
 

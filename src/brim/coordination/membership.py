@@ -221,7 +221,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointPublished:
+class CheckpointCompleted:
     worker: str
 
 
@@ -293,7 +293,7 @@ Event = (
     | WorkerGone
     | Committed
     | Held
-    | CheckpointPublished
+    | CheckpointCompleted
     | JobCompleted
     | UserFailed
     | Straggling

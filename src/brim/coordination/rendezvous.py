@@ -29,7 +29,7 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointPublished,
+    CheckpointCompleted,
     Command,
     Committed,
     Dismiss,
@@ -163,7 +163,7 @@ class Rendezvous:
                     if round == self.round and self.phase is RendezvousPhase.RUNNING
                     else []
                 )
-            case CheckpointPublished(_):
+            case CheckpointCompleted(_):
                 ending = self.phase is RendezvousPhase.WRITING
                 return self._dismiss_all(RunOutcome.SUSPENDED, self._stopping) if ending else []
             case JobCompleted(_):

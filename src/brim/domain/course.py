@@ -79,8 +79,9 @@ class Holding(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """An event that a reader should see beside the curves; `kind` is that of a mark of
-    `brim.report.drawing`.
+    """An event that a reader should see beside the curves.
+
+    `kind` is that of a mark of `brim.report.drawing`.
     """
 
     at: float
@@ -186,13 +187,14 @@ class Course:
 
     @property
     def is_long(self) -> bool:
-        """There are more jobs than anybody could tell apart in a chart."""
+        """True if there are more jobs than a reader could tell apart in a chart."""
         return len(self.jobs) > _MOST_SHOWN
 
     @property
     def newest(self) -> Sequence[JobCourse]:
-        """The jobs that are shown one by one: those that ended last, or not yet, by order of
-        submission.
+        """The jobs that are shown one by one.
+
+        Those that ended last, or not yet, by order of submission.
         """
         if not self.is_long:
             return self.jobs

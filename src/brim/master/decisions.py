@@ -20,7 +20,7 @@ from brim.coordination.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
-    CheckpointPublished,
+    CheckpointCompleted,
     Command,
     Committed,
     Dismiss,
@@ -315,7 +315,7 @@ class Decisions:
                     "checkpoint", step=step, path=path, bytes=size, seconds=seconds, pause=pause
                 )
             case wire.NowWritten():
-                self._handle(CheckpointPublished(worker))
+                self._handle(CheckpointCompleted(worker))
             case wire.Evaluated(epoch=epoch, step=step, metrics=metrics):
                 if self.progress.ended(epoch, metrics):
                     self._event("epoch", epoch=epoch, step=step, metrics=metrics)

@@ -235,13 +235,14 @@ def _finish(axis: Axes, x: str, y: str) -> None:
 
 
 def _some(rows: Sequence[T]) -> Sequence[T]:
-    """At most `_POINTS` of `rows`, the last always among them."""
+    """Return up to `_POINTS` of `rows`, the last always among them."""
     return [*rows[:: max(1, -(-len(rows) // _POINTS))], rows[-1]]
 
 
 def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
-    """Write one page that loads nothing: ratio by policy, devices, waits and completion times; of the
-    first policy of which that was recorded, who had the devices and why.
+    """Write one page that loads nothing: ratio by policy, devices, waits and completion times.
+
+    Of the first policy of which that was recorded, who had the devices and why.
     """
     sections = [_header(courses), _facts(courses, summary)]
     first = _recorded(courses)

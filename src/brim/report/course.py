@@ -310,8 +310,9 @@ def when_of(course: Course) -> str:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The courses to draw, and the places of their times on the axis: each course from its own
-    start on.
+    """The courses to draw, and the places of their times on the axis.
+
+    Each course begins at its own start.
     """
 
     course: Course
@@ -471,8 +472,9 @@ def _curves(course: Course) -> Mapping[str, Points]:
 
 
 def _held(course: Course, tenant: str | None = None) -> Points:
-    """Workers of a tenant's jobs at each change; of very many changes, as they were left at as many
-    moments.
+    """Workers of a tenant's jobs at each change.
+
+    Where changes are very many, return what they left at as many moments.
     """
     points = course.held(tenant)
     width = (course.end - course.start) / _MOST_POINTS
@@ -707,8 +709,9 @@ def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Pain
 
 
 def _shown(course: Course) -> list[str]:
-    """Tenants with a panel: those that own something, or several that do not; who had most comes
-    first.
+    """Tenants with a panel: those that own something, or several that do not.
+
+    Who had most comes first.
     """
     names = course.tenants
     owners = {name for each in course.supply for name, count in each.guaranteed.items() if count}
@@ -721,7 +724,7 @@ def _shown(course: Course) -> list[str]:
 
 
 def _height(view: View) -> float:
-    """Of the jobs' chart, inches."""
+    """Return the height of the jobs' chart, in inches."""
     count = max(1, len(view.course.newest))
     each = 0.34 if count <= 20 else 0.22 if count <= 40 else 0.14
     return 0.9 + count * each * (1.0 if view.beside is None else 1.35)

@@ -114,7 +114,10 @@ Line = Sequence[tuple[float, float]]
 
 
 def size(height: float, *, narrow: bool, width: float = WIDE) -> tuple[float, float]:
-    """Of a figure, inches; `width` is that on a wide page."""
+    """Return the size of a figure, in inches.
+
+    `width` is that on a wide page.
+    """
     return (_NARROW if narrow else width, height)
 
 
@@ -151,8 +154,9 @@ class Series:
 def readings_of(
     figure: Figure, panels: Iterable[tuple[Axes, Sequence[Series]]], unit: str = ""
 ) -> str:
-    """The values that can be read off a figure, as JSON: the place of each panel, its axis, and
-    its lines.
+    """The values that can be read off a figure, as JSON.
+
+    They are the place of each panel, its axis, and its lines.
 
     Args:
         unit: behind a place on the axis, as in ` s`.
@@ -240,7 +244,7 @@ def flag(
 
 
 def thinned(line: Line, most: int) -> Line:
-    """At most so many points, each the mean of its neighbours."""
+    """Reduce a line to a number of points, each the mean of its neighbours."""
     width = -(-len(line) // most)
     groups = [line[index : index + width] for index in range(0, len(line), width)]
     return [

@@ -1,5 +1,6 @@
-"""Self-contained pages: nothing is loaded from anywhere, and everything that came from somebody
-else is escaped.
+"""Self-contained pages.
+
+Nothing is loaded from anywhere, and everything that came from somebody else is escaped.
 """
 
 from __future__ import annotations

@@ -188,8 +188,9 @@ def _first_step(seconds: dict[str, Any]) -> str:
 
 
 def render_timeline(history: RunHistory) -> str:
-    """Loss, speed and workers over time as an `<svg>`, whose colours are variables of the page that
-    it stands on.
+    """Draw loss, speed and workers over time as an `<svg>`.
+
+    Its colours are variables of the page that it stands on.
 
     Raises:
         ValueError: of a run that never started there is nothing to draw.
@@ -644,8 +645,9 @@ def _draw_rates(axis: Axes, rates: Mapping[str, Line]) -> None:
 
 
 def _unbroken(times: Sequence[float]) -> list[slice]:
-    """Stretches without a pause: a line drawn over a pause would show training where there was
-    none.
+    """Stretches without a pause.
+
+    A line drawn over a pause would show training where there was none.
     """
     steps = sorted(after - before for before, after in pairwise(times))
     if not steps:
