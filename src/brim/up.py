@@ -1,5 +1,6 @@
-"""`python -m brim.up STATE_DIR`: the scheduler of one cluster, put together with what runs its jobs;
-they outlive it.
+"""`python -m brim.up STATE_DIR`.
+
+The scheduler of one cluster, put together with what runs its jobs; they outlive it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _OWN_LOGS = 64 << 20
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler is started with.
+    """The arguments of a scheduler's process.
 
     Args:
         state_dir: has its database, the jobs' run directories, and how to reach it.
         host, port: where it listens; port 0 picks one.
         foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
-        cluster: a file that describes the cluster anew; None: it is as it was described last.
+        cluster: a file that describes the cluster again; None: it is as it was described last.
     """
 
     state_dir: Path
@@ -97,10 +98,10 @@ async def serve(settings: Settings, held: int) -> None:
 
 
 class _Beginning:
-    """Opens what is on disk, for each life anew.
+    """Opens what is on disk, for each life again.
 
     Args:
-        spec: the cluster, described anew, which is written down once; None: it is as it was
+        spec: the cluster, described again, which is written down once; None: it is as it was
             described last.
     """
 

@@ -28,7 +28,7 @@ from brim.domain.lifecycle import Phase
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, StorageFault
 from brim.policies.brim import Remembered
-from brim.policies.cycle import Memory
+from brim.policies.cycle import CycleMemory
 from brim.scheduler.cycles import decode_memory
 from brim.scheduler.replay import replay
 from brim.scheduler.story import cluster_course

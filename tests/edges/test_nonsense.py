@@ -53,7 +53,6 @@ from brim.storage.contact import (
 )
 from brim.storage.file_stores import Directory
 from brim.storage.job_file import JOB_FILE, read_job
-from brim.storage.places import Directory
 from brim.storage.yaml_file import read_yaml
 from brim.telemetry.record_files import STEPS, follow_steps
 from brim.train.checkpoint import Image

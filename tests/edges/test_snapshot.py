@@ -232,7 +232,7 @@ def _from(worker: str, message: wire.WorkerMessage) -> wire.FromWorker:
 
 def test_decisions_come_back_as_they_were() -> None:
     """Through random lives: nothing of a state is left out, and the woken master decides the same."""
-    outcomes = set[Outcome | None]()
+    outcomes = set[RunOutcome | None]()
     told = 0
     for seed in range(LIVES):
         life = Life(seed)

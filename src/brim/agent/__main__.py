@@ -20,7 +20,7 @@ from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
 from brim.clock import SystemClock, monotonic, sleep
-from brim.control_groups import Group
+from brim.control_groups import ControlGroup
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family

@@ -20,7 +20,7 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.process import with_equal_hashes
 from brim.storage.files import is_locked, lock, open_log
-from brim.wire.nodes import Kill, NodeRequest, Part, call_node, pid_of, send
+from brim.wire.nodes import KillJob, LeaveNode, NodeRequest, call_node, pid_of, send
 
 _LOCK = ".lock"
 _BACKOFF = 1.0  # seconds before the agent of a node is started again; doubled with each death

@@ -128,14 +128,14 @@ class Decisions:
         return self.state.agents
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> RunOutcome | None:
         """How the job ended; None where it goes on."""
         return self.state.outcome
 
     @property
     def is_ending(self) -> bool:
         """Workers were dismissed and are still to go."""
-        return self._rendezvous.phase is Phase.ENDING
+        return self._rendezvous.phase is RendezvousPhase.ENDING
 
     def goes_on_without(self, agent: str) -> bool:
         """A round is under way that has workers of other agents: these have all that is committed."""
@@ -227,7 +227,7 @@ class Decisions:
         """Nobody hears any more what was said to the process that was killed."""
         self.agents[name] = session
         if self.state.outcome is not None:
-            self._tell(name, wire.EndRun(well=self.state.outcome is not Outcome.FAILED))
+            self._tell(name, wire.EndRun(well=self.state.outcome is not RunOutcome.FAILED))
             return
         self._event(
             "warning", message=f"the agent of {session.host} was killed; another one goes on"
@@ -297,7 +297,7 @@ class Decisions:
                 self._learn(facts)
             case wire.Installed(round=round, step=step, restored_from=path):
                 self._on_installed(worker, round, step, path)
-            case wire.Leave():
+            case wire.LeaveAsked():
                 self._note_state(worker, "leaving", reason="SIGTERM")
                 self._handle(WorkerAsksToLeave(worker))
             case wire.Idle(round=round):
@@ -621,9 +621,9 @@ class Decisions:
                 self.state.ranks[member.worker] = rank
                 self._note_state(member.worker, "active", rank=rank)
 
-    def _end(self, outcome: Outcome, reason: str) -> None:
+    def _end(self, outcome: RunOutcome, reason: str) -> None:
         self.state.outcome = outcome
-        if outcome is Outcome.FAILED and not self.state.failure_told:
+        if outcome is RunOutcome.FAILED and not self.state.failure_told:
             # Another start would end as this one, wherever a worker has too little by its user's
             # own words.
             theirs = bool(self.state.too_large) and reason.endswith(self.state.too_large)
@@ -632,7 +632,7 @@ class Decisions:
         self._event("run_ended", summary=self.progress.summary(outcome, self.state.at))
         self._effects.append(Secure())
         for agent in self.agents:
-            self._tell(agent, wire.EndRun(well=outcome is not Outcome.FAILED))
+            self._tell(agent, wire.EndRun(well=outcome is not RunOutcome.FAILED))
 
     # People ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brim.coordination.membership import Outcome, World
+from brim.coordination.membership import RunOutcome, World
 from brim.coordination.stragglers import Load
 from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 

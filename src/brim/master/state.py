@@ -13,7 +13,7 @@ import msgspec
 
 import brim
 from brim.coordination.barrier import Barrier
-from brim.coordination.membership import Outcome, World
+from brim.coordination.membership import RunOutcome, World
 from brim.coordination.places import Places
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.roster import Roster

@@ -60,11 +60,11 @@ def host_left_out(host: str, reason: str) -> str:
     return f"{host} cannot take part, and is left out: {reason}"
 
 
-def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.Failed:
+def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.JobFailed:
     """The failure of a run where a second worker hangs in one step."""
     assert lost.hang is not None
     where = f"step {lost.hang.step}" if lost.hang.step else "the start of a worker"
-    return wire.Failed(
+    return wire.JobFailed(
         who="user",
         message=f"{who} hangs: {lost.reason}, as another worker before it; mend what {where} waits "
         "for, or give it longer: --hang-timeout",
@@ -72,9 +72,9 @@ def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.Failed:
     )
 
 
-def ended_again(reason: str, *, who: str) -> wire.Failed:
+def ended_again(reason: str, *, who: str) -> wire.JobFailed:
     """The failure of a run where a second worker ends without an error, and before the job."""
-    return wire.Failed(
+    return wire.JobFailed(
         who="user",
         message=f"{who} {reason}, as another worker before it; let the loop over batches end by "
         "itself, and take exit() and os._exit() out of it",

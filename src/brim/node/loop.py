@@ -19,7 +19,7 @@ import brim
 from brim.account import become
 from brim.agent.births import Forked, fork, perform
 from brim.clock import monotonic
-from brim.control_groups import Group
+from brim.control_groups import ControlGroup
 from brim.errors import BrimError
 from brim.process import (
     MASTER,

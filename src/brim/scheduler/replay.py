@@ -23,7 +23,7 @@ from brim.domain.schedule import Admitted, Decision, Rejected, Snapshot, Verdict
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
 from brim.loop import run_cluster
-from brim.policies.cycle import Memory
+from brim.policies.cycle import CycleMemory
 from brim.scheduler.cycles import decode_cycle, decode_memory
 from brim.scheduler.loop import decide
 from brim.storage.database import CycleRow

@@ -108,7 +108,7 @@ def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
     files = {}
     for path in sorted(each for each in draft.rglob("*") if each.is_file()):
         sync_file(path)
-        files[path.relative_to(draft).as_posix()] = _File(
+        files[path.relative_to(draft).as_posix()] = _BundleFile(
             bytes=path.stat().st_size, sha256=_sha256(path)
         )
     whole = msgspec.structs.replace(manifest, files=files)

@@ -180,9 +180,7 @@ class Remote:
         self._tried("remove", name, remove)
 
     def _tried(self, verb: str, name: str, function: Callable[[], T]) -> T:
-        """Call it until it succeeds, or patience is at its end, or what is missing will not come by
-        waiting.
-        """
+        """Call a function until it succeeds, or patience ends, or waiting cannot help."""
         began, tries = monotonic(), 0
         while True:
             try:

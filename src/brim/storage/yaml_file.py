@@ -89,7 +89,9 @@ def _parsed(path: Path, loader: Any) -> Any:
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """How many values there are in a value; what is part of itself has no end.
+    """Return how many values a value contains.
+
+    A value that is part of itself has no end.
 
     Args:
         known: the counts of lists and mappings that were counted, by their `id`.

@@ -74,7 +74,7 @@ class Checkpoints:
     ) -> None:
         self.state, self._spec, self._tell, self._listen = state, spec, tell, listen
         self._image = Image()
-        self._copy: Copy | None = None
+        self._copy: StateCopy | None = None
         self._last = monotonic()
         self._warned_of: int | None = None
         self._store: Store | None = None
@@ -185,7 +185,7 @@ class Checkpoints:
             metrics=self.state.metrics if self.state.measured == step else {},
             lineage=self.state.lineage.id,
         )
-        return checkpoint, Copy(copied, pause=monotonic() - started), tables
+        return checkpoint, StateCopy(copied, pause=monotonic() - started), tables
 
     # Tables ---------------------------------------------------------------------------------------
 

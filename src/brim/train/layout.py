@@ -18,7 +18,7 @@ from torch import Tensor
 
 from brim.errors import SpecError
 from brim.tensors import ALIGNMENT
-from brim.train.rows import Rows, joined
+from brim.train.rows import GradientRows, joined
 
 
 @dataclass(frozen=True, slots=True)

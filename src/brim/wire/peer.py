@@ -119,7 +119,7 @@ class Listener:
         close_in_children(peer)
         if len(self._callers) == _MOST_CALLERS:
             self._dismiss(next(iter(self._callers)))
-        self._callers[peer] = _Caller(monotonic() + _TO_GREET)
+        self._callers[peer] = _PendingCaller(monotonic() + _TO_GREET)
 
     def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
         try:
