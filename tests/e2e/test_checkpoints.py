@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim.storage.checkpoints import Store
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, PACED, ledger, started, train, until
 from objectstore import ObjectStore, object_store

@@ -41,7 +41,7 @@ from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
-from brim.policies.what_if import Outlook, what_if
+from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
 from brim.scheduler.api import openapi
 from brim.scheduler.lives import Lives

@@ -49,6 +49,7 @@ SHARED_NAMES = frozenset(
         "Holding",
         "Job",
         "Keeper",
+        "Mark",
         "Prints",
         "Records",
         "Result",
@@ -56,14 +57,13 @@ SHARED_NAMES = frozenset(
         "Settings",
         "Start",
         "State",
-        "TwoJobs",
         "View",
     }
 )
 
 # Names of private classes that several modules have. Each is seen in its module only, so it may
 # be short; but a reader who searches for it finds the others, so there may not be more of them.
-SHARED_PRIVATE_NAMES = frozenset({"_Replay", "_Running"})
+SHARED_PRIVATE_NAMES = frozenset({"_Replay", "_Running", "_Watch"})
 
 # A first line names its subject: it begins with a verb ("Return …") or with a noun ("The …").
 _NO_SUBJECT = """

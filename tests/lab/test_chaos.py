@@ -24,7 +24,7 @@ from brim.errors import EnvironmentFault
 from brim.process import state_of
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import Contact, write_contact
-from brim.storage.places import Directory
+from brim.storage.file_stores import Directory
 from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, WorkerLife
 from brim_lab.chaos.clocks import JumpingClock

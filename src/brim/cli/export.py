@@ -21,7 +21,7 @@ from brim.runs.options import STATE, option
 from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
 from brim.runs.values import Value
-from brim.storage.places import absolute
+from brim.storage.file_stores import absolute
 
 if TYPE_CHECKING:
     from brim.serving.export import Exported

@@ -11,7 +11,7 @@ from brim.cli.inference import infer, inference_options
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import option
-from brim.storage.places import absolute
+from brim.storage.file_stores import absolute
 
 _SUFFIXES = (".parquet", ".pq", ".csv")
 

@@ -64,7 +64,7 @@ def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> 
     from brim.scheduler.story import cluster_course
     from brim.storage.contact import SCHEDULER_LOCK
     from brim.storage.files import is_locked, write_whole
-    from brim.storage.own_clock import own_clock
+    from brim.storage.scheduler_clock import own_clock
 
     since = parse_duration(last, field="--last") if last else None
     with _nothing_collected():

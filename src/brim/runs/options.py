@@ -16,7 +16,7 @@ from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, fewest_micro_batches
 from brim.domain.options import Kind
 from brim.errors import SpecError
 from brim.runs.values import Value
-from brim.storage.places import absolute
+from brim.storage.file_stores import absolute
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
