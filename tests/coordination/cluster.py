@@ -40,7 +40,6 @@ from brim.coordination.membership import (
     Hold,
     Hurry,
     Install,
-    JobCompleted,
     Kill,
     RendezvousPhase,
     ResizeRequested,
@@ -57,7 +56,7 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.membership import Completed as WorkerCompleted
+from brim.coordination.membership import JobCompleted as WorkerCompleted
 from brim.coordination.participant import (
     AskedToLeave,
     BeHeir,
@@ -80,7 +79,14 @@ from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.coordination.rendezvous import Rendezvous
 from brim.coordination.roster import at_work, serving
 from brim.coordination.steps import Act, Action, Add, Settle, Stand
-from brim.domain.accounting import Part, Restore, StepRecord, audit, lasting, sample_checksum
+from brim.domain.accounting import (
+    CommittedPart,
+    Restore,
+    StepRecord,
+    audit,
+    lasting,
+    sample_checksum,
+)
 from brim.domain.batch import Schedule, cut
 from brim.wire.messages import (
     AgentMessage,
@@ -98,7 +104,7 @@ from brim.wire.messages import (
     Idle,
     Installed,
     InstallRound,
-    Leave,
+    LeaveAsked,
     LoseWorker,
     MasterMessage,
     NowWritten,
@@ -987,7 +993,7 @@ class Cluster:
                 self._handle(WorkerReady(worker, address))
             case Installed(round=round, step=step, restored_from=restored):
                 self._installed(worker, round, step, bool(restored))
-            case Leave():
+            case LeaveAsked():
                 self._handle(WorkerAsksToLeave(worker))
             case Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
@@ -998,7 +1004,7 @@ class Cluster:
             case CheckpointMade():
                 pass
             case NowWritten():
-                self._handle(CheckpointWritten(worker))
+                self._handle(CheckpointCompleted(worker))
             case Completed():
                 self._handle(WorkerCompleted(worker))
             case _:
@@ -1042,7 +1048,7 @@ class Cluster:
         if record.held:
             self._over = record.round
         parts = tuple(
-            Part(rank, micro, start, stop, sample_checksum(np.arange(start, stop)))
+            CommittedPart(rank, micro, start, stop, sample_checksum(np.arange(start, stop)))
             for payload in record.payloads
             for rank, micro, start, stop in self.payloads[payload]
         )

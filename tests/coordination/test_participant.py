@@ -34,7 +34,7 @@ from brim.wire.messages import (
     Idle,
     Installed,
     InstallRound,
-    Leave,
+    LeaveAsked,
     Made,
     NowWritten,
     Released,
@@ -199,7 +199,7 @@ def test_a_request_to_leave_is_passed_on_once_and_ends_no_wait() -> None:
     worker = in_round("w1", "w2")
     needs, result = follow(worker.poll(), AskedToLeave(), AskedToLeave(), None)
     assert (needs, result) == ([LOOK] * 3, None)
-    assert worker.outgoing() == [Leave()]
+    assert worker.outgoing() == [LeaveAsked()]
 
 
 @pytest.mark.parametrize("hold", [False, True])

@@ -349,7 +349,7 @@ def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
 def test_who_is_left_over_where_a_host_is_given_up_is_let_go() -> None:
     """Seed 13715: a server more than was wanted was kept, and nobody could use it."""
     rendezvous = job(2, servers=2, most=1)
-    tell(rendezvous, AgentJoined("A"), Resize(2, servers=1), Resize(3))
+    tell(rendezvous, AgentJoined("A"), ResizeRequested(2, servers=1), ResizeRequested(3))
     tell(rendezvous, *ready(3, 1), *ready(2, 4))
     told = tell(rendezvous, *gone(2))
     assert told == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
@@ -617,7 +617,7 @@ def test_the_last_worker_on_an_agent_that_is_there_may_leave_where_all_other_pla
     installed(rendezvous, 1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 2"]
     assert tell(rendezvous, Held(2, 2)) == ["write w1"]
-    tell(rendezvous, CheckpointWritten("w1"))
+    tell(rendezvous, CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
 

@@ -58,7 +58,7 @@ from brim.telemetry.record_files import STEPS, follow_steps
 from brim.train.checkpoint import Image
 from brim.train.state import receive_state, send_state
 from brim.wire.cluster import Submit
-from brim.wire.nodes import Begin, Kill, receive
+from brim.wire.nodes import Begin, KillJob, receive
 from brim.wire.peer import Listener, connect
 from brim.wire.proofs import PROOF_BYTES, proof
 from edges.test_fuzz import damaged

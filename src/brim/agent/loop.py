@@ -22,7 +22,7 @@ from brim.agent.workers import Callbacks, Template, Workers, signal_words, start
 from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.liveness import Liveness
 from brim.coordination.turns import Turns
-from brim.coordination.waits import Doing, Hung, Late, Waits
+from brim.coordination.waits import Doing, Hung, Overdue, Waits
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock

@@ -34,8 +34,9 @@ _LOCAL_PHASES = ("blocks", "folded")  # these concern the workers of one host on
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A step counts. The master must hear of it, whatever becomes of this process, before a worker
-    does.
+    """The command to count a step.
+
+    The master must hear of it, whatever becomes of this process, before a worker does.
     """
 
     record: CommitRecord
@@ -89,7 +90,7 @@ class Hub:
     # From the master ------------------------------------------------------------------------------
 
     def begin(self, named: InstallRound) -> list[HubCommand]:
-        """Take up a new round; whoever waits in the old one hears of it.
+        """Take up a new round; those that wait in the old one hear of it.
 
         Raises:
             ProtocolError: it cannot follow the one that is there.
@@ -178,8 +179,9 @@ class Hub:
     def _commit(
         self, release: Release, made: list[Made], *, now: float, wall: float
     ) -> list[HubCommand]:
-        """This hub is the root: its release is the commit, of one step or of several of a worker
-        alone.
+        """Commit one step, or several of a worker alone.
+
+        This hub is the root, so its release is the commit.
         """
         behind = wall - now
         steps = [(each.step, behind + each.at, [each.report]) for each in made]

@@ -6,7 +6,7 @@ yields each need and is sent the answer, or has the error thrown into it that th
 process at the edge meets needs (`train/membership.py`), and so does the scheduler of
 schedules in the tests, which chooses when each of them is answered.
 
-A flow runs from one need to the next without a pause; whoever lets other threads speak for the
+A flow runs from one need to the next without a pause; a driver that lets other threads speak for the
 worker sees to that, and empties the outbox before anything else is said.
 """
 
@@ -33,7 +33,7 @@ from brim.coordination.messages.workers import (
     Idle,
     Installed,
     InstallRound,
-    Leave,
+    LeaveAsked,
     Logged,
     Made,
     NowWritten,
@@ -72,7 +72,7 @@ class AgentGone:
 
 
 class AskedToLeave:
-    """SIGTERM came: whoever has a better right wants the place of this worker."""
+    """SIGTERM came: somebody with a better right wants the place of this worker."""
 
 
 Heard = WorkerBound | AgentGone | AskedToLeave
@@ -83,8 +83,9 @@ Heard = WorkerBound | AgentGone | AskedToLeave
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for the next of what this worker hears. The answer is that, or None where it took too
-    long.
+    """Wait for the next of what this worker hears.
+
+    The answer is that, or None where it took too long.
 
     Args:
         within: seconds to wait; 0 takes what is there; None waits for as long as it takes.
@@ -151,8 +152,9 @@ class BeHeir:
 
 @dataclass(frozen=True, slots=True)
 class LeaveState:
-    """Leave to the next agent what this worker has said (`Participant.last_words`), then what it
-    has.
+    """Leave to the next agent what this worker has said, then its state.
+
+    See `Participant.last_words`.
     """
 
 
@@ -272,8 +274,9 @@ class Participant:
             self._told_of, self._made = self._made, []
 
     def last_words(self, *, behind: float) -> list[AgentMessage]:
-        """Return what was said, or would have been, and the agent may not have heard: commits, and
-        words behind them.
+        """Return what was said, or would have been, and the agent may not have heard.
+
+        Commits, and words behind them.
 
         The answer to a commit of a worker alone can only be yes (docs/design/decisions.md).
 
@@ -308,7 +311,7 @@ class Participant:
             case AskedToLeave():
                 if not self._has_asked_to_leave:
                     self._has_asked_to_leave = True
-                    self.say(Leave())
+                    self.say(LeaveAsked())
             case AgentGone() if self.is_heir and self._has_state:
                 self.is_orphan = True  # the step that is under way is given up
                 raise RoundChanged
@@ -428,8 +431,9 @@ class Participant:
         )
 
     def await_dismissal(self) -> Flow[None]:
-        """Stay until nothing of this worker is needed; raises RoundChanged where it is needed
-        again.
+        """Stay until nothing of this worker is needed.
+
+        Raises RoundChanged where it is needed again.
         """
         try:
             while True:

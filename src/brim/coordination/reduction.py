@@ -147,8 +147,9 @@ class ReductionPlan:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The points of a step behind which contributions in memory that workers share are added
-        up: those of a host, then those of all hosts.
+        """Points of a step behind which contributions in shared memory are added up.
+
+        Those of a host come first, then those of all hosts.
 
         >>> ReductionPlan(8, (2,)).stages, ReductionPlan(8, (2, 1)).stages
         (('blocks',), ('blocks', 'folded'))

@@ -1,4 +1,5 @@
 """The order in which a member makes a step, passes a boundary and comes to the end of its job.
+
 Pure.
 
 Each is a generator that yields what is next and is sent what came of it. The training loop does
@@ -36,8 +37,9 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait for the answer to the last commit, for so many seconds; None waits for as long as it
-    takes.
+    """Wait for the answer to the last commit, for so many seconds.
+
+    None waits for as long as it takes.
     """
 
     within: float | None

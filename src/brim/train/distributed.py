@@ -24,7 +24,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import combine
 from brim.train.exchange import Contribution
 from brim.train.layout import Layout
-from brim.train.rows import OwnedRows, Rows
+from brim.train.rows import GradientRows, OwnedRows
 from brim.wire.peer import Cancelled
 
 _stores: Any = dist  # its stores are public, but not to a type checker

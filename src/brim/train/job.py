@@ -149,7 +149,7 @@ class _Step:
     micro: _Micro | None = None
     staleness: int | None = None
     total: list[Tensor] = field(default_factory=list)  # the sum over all micro-batches
-    outcome: Outcome | None = None  # once the network has it
+    outcome: StepOutcome | None = None  # once the network has it
     busy: float = 0.0  # seconds of this worker with the sum, until now
 
     def places(self, span: Span) -> Span:
