@@ -158,7 +158,7 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "faults misspelt": (
         "train good.py --faults", {"ARG": "kil rank 1 at step 4"}, "--faults", "'kil rank 1 at "
                                                                                "step 4'",
-        "kill, term, stop, add, remove, cut, delay, fill or jump", "did you mean 'kill'?",
+        "kill, term, stop, add, remove, interrupt, cut, delay, fill, jump or slow", "did you mean 'kill'?",
     ),
     "faults second clause": (
         "train good.py --faults", {"ARG": "add 1 at step 2; kill 1 at step "
