@@ -52,8 +52,9 @@ def join(master: str, *, token: str) -> int:
 
 
 def _end_what_is_left() -> None:
-    """The job's own processes have ended here: the user's code started what is left, which may use
-    devices.
+    """End what the user's code started and left running.
+
+    The job's own processes have ended here. What is left may use devices.
     """
     deadline = monotonic() + _TO_END
     while end_family(children_of(os.getpid())) and monotonic() < deadline:

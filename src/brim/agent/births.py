@@ -1,5 +1,6 @@
-"""Starts modules of brim as processes: anew, or as forks of a process that has imported them
-already.
+"""Starts modules of brim as processes of their own or as forks of a warm process.
+
+A warm process has imported the modules already.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from brim.process import readable, with_equal_hashes
 
 
 class Process(Protocol):
-    """What is needed of a child; `subprocess.Popen` has it."""
+    """The methods of a child that an agent needs; `subprocess.Popen` has them."""
 
     @property
     def pid(self) -> int: ...
@@ -80,7 +81,7 @@ def fork(
 
 
 def _run(module: str) -> None:
-    """As `python -m module` does."""
+    """Run a module as `python -m module` does."""
     found = importlib.import_module(module)
     main = getattr(found, "main", None) or importlib.import_module(f"{module}.__main__").main
     main()
@@ -89,7 +90,7 @@ def _run(module: str) -> None:
 def perform(
     work: Callable[[], None], argv: Sequence[str], *, stdin: int, output: int, keep: Sequence[int]
 ) -> NoReturn:
-    """In a forked child: do this work as a program of its own would, and end.
+    """Do this work in a forked child as a program of its own would, and end.
 
     Args:
         argv: of that program.
@@ -146,8 +147,9 @@ class Forked:
         return self._end
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, as `subprocess.Popen.wait` gives it;
-        raises subprocess.TimeoutExpired.
+        """Return the child's exit status, as `subprocess.Popen.wait` does.
+
+        Raises subprocess.TimeoutExpired where the child does not end in time.
         """
         if self.returncode is None:
             if not readable([self._end], timeout):

@@ -1,5 +1,6 @@
-"""The agent's end of its conversation with the master, over as many streams, and masters, as it
-takes.
+"""The agent's end of its conversation with the master.
+
+The conversation goes over as many streams, and masters, as it takes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TO_SEE_OFF = 45.0
 
 
 class Displaced(Exception):
-    """The master counts this agent as lost: it may come anew once its workers are gone."""
+    """The master counts this agent as lost: it may join again once its workers are gone."""
 
 
 class Conversation:
@@ -93,14 +94,15 @@ class Conversation:
         self._news.set()
 
     def foretell(self, record: CommitRecord) -> None:
-        """Make sure that a commit will be heard, whatever becomes of this process: it is a part of
-        the next message.
+        """Make sure that a commit will be heard, whatever happens to this process.
+
+        The commit is a part of the next message.
         """
         if self._unheard is not None:
             self._unheard.note(self._outbox.last + 1, Commits(records=[record]))
 
     def close(self) -> None:
-        """Nothing more is to be said."""
+        """End the conversation: the agent has nothing more to say."""
         if self._unheard is not None:
             self._unheard.remove()
 
@@ -110,7 +112,7 @@ class Conversation:
         self._news.set()
 
     async def messages(self) -> AsyncGenerator[MasterMessage, None]:
-        """What the masters say, each message once and in order; it never ends by itself.
+        """Yield the masters' messages, each once and in order; the end never comes by itself.
 
         Raises:
             EnvironmentFault: there is no master any more, or it does not let this agent in.
@@ -169,7 +171,7 @@ class Conversation:
         return parcel
 
     def _obeys(self, parcel: FromMaster) -> bool:
-        """Whether the first word on a stream is that of a master to be obeyed."""
+        """Return whether the first word on a stream is that of a master to be obeyed."""
         match parcel.message:
             case Configure(life=life) if life >= self._life:
                 self._life = life

@@ -1,5 +1,6 @@
-"""Keeps the master of a job alive: starts it, and another one whenever it dies before the job has
-ended.
+"""Keeps the master of a job alive.
+
+The keeper starts a master, and another one whenever the master dies before the job has ended.
 """
 
 from __future__ import annotations

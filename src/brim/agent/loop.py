@@ -1,6 +1,4 @@
-"""The agent: performs what the master decides for one node, and is the hub of its workers'
-barriers.
-"""
+"""The agent: performs what the master decides for one node, and is the hub of its workers."""
 
 from __future__ import annotations
 
@@ -81,7 +79,7 @@ _STARTING = Doing(kind="start", words="starting", at_least=_TO_START)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent needs to know before it knows its job.
+    """The facts that an agent needs before it knows its job.
 
     Args:
         name: unique in the job; agents are ranked by the order in which they join.
@@ -189,7 +187,7 @@ class Agent:
             await workers.end()
 
     def ask_to_stop(self) -> None:
-        """This process was asked to end the run."""
+        """Ask for the end of the run, as this process was asked to."""
         self._post(AskToStop(reason="it was asked to stop"))
 
     async def _begin(self, template: Template) -> None:
@@ -219,8 +217,9 @@ class Agent:
             self._failed(failure_of(error))
 
     def _failed(self, failed: JobFailed) -> None:
-        """No restart on this host will help; where the job is another's,
-        that need not be its end.
+        """Report a failure that no restart on this host will help.
+
+        Where the job is another host's, that need not be its end.
         """
         self._waits.forget(_TEMPLATE)
         if not self._settings.guest:
@@ -230,8 +229,9 @@ class Agent:
             self._post(Decline(failure=failed))
 
     async def _take_part(self, configure: Configure) -> None:
-        """Start as a host that comes to a run: with the file, and in the directory, that the others
-        have.
+        """Start as a host that comes to a run of others.
+
+        This host uses the file, and the directory, that the others have.
         """
         try:
             if configure.spec.asynchronous is not None:
@@ -298,8 +298,9 @@ class Agent:
                 self._master.beat()
 
     async def _mind_memory(self) -> None:
-        """Know what workers have, and end who has too much; in a thread, since a barrier may be
-        under way here.
+        """Watch the memory of the workers, and end each that has too much.
+
+        The look is in a thread, since a barrier may be under way here.
         """
         said = False
         while True:
@@ -332,10 +333,11 @@ class Agent:
             self._master.print(self._prints.worker, text)
 
     def _end_who_is_stopped(self, workers: Workers, now: float) -> None:
-        """Who is silent and runs holds Python's lock, or hangs: that is for those who wait for it
-        to say.
+        """Kill the silent workers that are stopped.
 
-        A process that is stopped can still wake and write: it must be dead before others go on.
+        A worker that is silent and runs holds Python's lock, or hangs: those who wait for it report
+        that. A process that is stopped can still wake and write: it must be dead before others go
+        on.
         """
         for worker in self._liveness.lost(now=now):
             if workers.is_stopped(worker):
@@ -366,7 +368,7 @@ class Agent:
         workers.kill(who, why)
 
     def _on_time(self, who: str) -> None:
-        """It is where the job waited for it; it waits itself now."""
+        """Note that a worker is where the job waited for it: it waits itself now."""
         if self._waits.done(who, now=self._clock.now()):
             self._post(OnTime(worker=who))
 
@@ -397,7 +399,7 @@ class Agent:
         self._post(self._with_memory(lost, was_killed=status == -signal.SIGKILL))
 
     def _with_memory(self, lost: LoseWorker, *, was_killed: bool) -> LoseWorker:
-        """What is said of a worker that has ended, with the part that memory had in it."""
+        """Return the message about a worker that has ended, with the part that memory had in it."""
         if lost.worker in self._too_large:
             self._too_large.discard(lost.worker)
             return msgspec.structs.replace(lost, memory="limit")
@@ -532,8 +534,9 @@ class Agent:
                 assert_never(message)
 
     def _answer_without_workers(self, message: MasterMessage) -> None:
-        """This host cannot take part, and the master does not know it yet,
-        or ends the job for it.
+        """Answer for a host that cannot take part.
+
+        The master does not know it yet, or ends the job for it.
         """
         assert self._declined, "Configure comes first"
         match message:

@@ -1,5 +1,4 @@
-"""What the workers of one agent have in memory, which of them have too much, and whom the kernel
-has ended for it.
+"""Memory of the workers of one agent: the sizes, the limit, and the kernel's kills.
 
 The limit is kept by looking: that works on every Linux, for every account. A worker that takes much
 at once between two looks can have more for a moment; what protects the host from that is the limit
@@ -39,12 +38,12 @@ class KillCounts:
     host: Path
 
     def read(self) -> tuple[int, int]:
-        """Of our groups, and of the host; 0 where a file cannot be read."""
+        """Return the kill counts of our groups, and of the host; 0 where a file cannot be read."""
         return sum(map(_count_in, self.ours)), _count_in(self.host)
 
 
 def kill_counts() -> KillCounts:
-    """Where they are on this host."""
+    """Return the files with the kill counts of this host."""
     ours = [*files_about_us("memory.events"), *files_about_us("memory.oom_control")]
     return KillCounts(ours=ours, host=Path("/proc/vmstat"))
 
@@ -61,7 +60,7 @@ def check_limit(limit: int | None) -> None:
 
 
 class _Part(NamedTuple):
-    """What a worker was found to have: shared pages in full, and in parts."""
+    """The memory that a worker was found to have: shared pages in full, and in parts."""
 
     at: float
     size: int
@@ -117,8 +116,9 @@ class Memory:
         return too_much
 
     def _part_of(self, worker: str, family: list[int], size: int, *, now: float) -> int:
-        """What it has where shared pages count in parts; or, if that is below the limit, what it
-        has at most.
+        """Return the worker's memory with shared pages counted in parts.
+
+        Where that is below the limit, the result is the most that the worker can have.
         """
         assert self.limit is not None
         known = self._parts.get(worker)
@@ -131,8 +131,9 @@ class Memory:
         return part
 
     def why_killed(self, worker: str, *, now: float) -> str:
-        """What ended a worker that was killed (signal 9) by nobody of ours; empty where memory has
-        no part in it.
+        """Return why a worker was killed (signal 9) by no process of ours.
+
+        The result is empty where memory has no part in it.
         """
         with self._lock:
             self._note(now)
@@ -146,8 +147,9 @@ class Memory:
         return ""
 
     def _kills_to_explain(self) -> list[bool]:
-        """Whether the kernel has ended a process lately for whom nobody was told: of our groups,
-        and of the host.
+        """Return whether a late kill by the kernel explains no known death yet.
+
+        The first answer is of our groups, the second of the host.
         """
         found = []
         for which, (before, after) in enumerate(

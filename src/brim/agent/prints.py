@@ -1,5 +1,6 @@
-"""What rank 0 prints on this host, for the command on another one: whole lines, a limited number of
-bytes at a time.
+"""Output of rank 0 on this host, for the command on another one.
+
+Whole lines are passed on, a limited number of bytes at a time.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ class Prints:
         self.worker = ""
 
     def begin(self, world: World) -> str:
-        """Take note of a new round; returns what the rank 0 of the round before printed
-        to its end.
+        """Take note of a new round.
+
+        Returns what the rank 0 of the round before printed to its end.
         """
         first = world.members[0].worker
         if first == self.worker:
@@ -46,13 +48,14 @@ class Prints:
         return left
 
     def fresh(self) -> str:
-        """Lines that were completed since the last call, or the last of them where there are too
-        many.
+        """Return the lines that were completed since the last call.
+
+        Where there are too many, the result is the last of them.
         """
         return self._read(_READS)
 
     def rest(self) -> str:
-        """As `fresh`, of a worker that will not be asked for again."""
+        """Return what `fresh` does, of a worker that will not be asked for again."""
         return self._read(_LAST_READS)
 
     def _read(self, reads: int) -> str:

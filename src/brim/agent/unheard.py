@@ -1,5 +1,6 @@
-"""What an agent has said and its master may not have heard, in a file: where it is killed, the next
-agent says it.
+"""A file with what an agent has said and its master may not have heard.
+
+Where the agent is killed, the next agent says it.
 
 A commit is in there before any worker hears of it: so whatever state a worker can come to is on
 record in the end. The file is not synced: it is for the death of a process, and a power cut ends
@@ -49,8 +50,9 @@ class UnheardFile:
         self._write(note)
 
     def heard(self, number: int) -> None:
-        """The master has everything up to this message of this session, and knows nothing of
-        earlier sessions.
+        """Note that the master has everything up to this message of this session.
+
+        The master knows nothing of earlier sessions.
         """
         while self._notes and self._notes[0][0] <= number:
             self._notes.popleft()
@@ -78,8 +80,9 @@ class UnheardFile:
 
 
 def _whole(notes: Iterable[Unheard]) -> list[Unheard]:
-    """The messages that were, or would have been, said: commits were noted one by one, and are said
-    together.
+    """Return the messages that were said, or would have been.
+
+    Commits were noted one by one, and are said together.
     """
     whole: list[Unheard] = []
     for note in notes:

@@ -1,5 +1,6 @@
-"""The worker processes of one agent: started through the template, heard over sockets, seen to
-their end.
+"""The worker processes of one agent.
+
+The workers are started through the template, heard over sockets, and seen to their end.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ _STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The process that workers are forked from, the socket on which it is asked for them, and its
-    stack.
-    """
+    """The process that workers are forked from, its request socket, and its stack."""
 
     process: Process
     requests: socket.socket
@@ -110,7 +109,7 @@ class _Process:
 
 @dataclass(slots=True, kw_only=True)
 class Callbacks:
-    """Whom to tell what.
+    """Functions that are called with what happens to workers and to the template.
 
     Args:
         ready: the template can be asked for workers.
@@ -185,9 +184,10 @@ class Workers:
                 self._tell.failed(failed)
 
     def _on_template_gone(self, template: Template) -> None:
-        """Its workers live on.
+        """Replace a template that has ended; its workers live on.
 
-        Whom it was asked for and did not fork is started again, by another template.
+        A worker that the template was asked for and did not fork is started again, by another
+        template.
         """
         if self._ending:
             return
@@ -223,8 +223,9 @@ class Workers:
             await self.listen()
 
     async def start(self, worker: str, *, delay: float = 0.0) -> None:
-        """Start a worker after so many seconds; the answer is a call of `started`, `gone` or
-        `failed`.
+        """Start a worker after so many seconds.
+
+        The answer is a call of `started`, `gone` or `failed`.
         """
         self._waiting.add(worker)
         await asyncio.sleep(delay)
@@ -291,15 +292,17 @@ class Workers:
         }
 
     def is_stopped(self, worker: str) -> bool:
-        """Whether its process will not go on by itself:
-        one that runs, or sleeps, is only silent.
+        """Return whether a worker's process will not go on by itself.
+
+        A process that runs, or sleeps, is only silent.
         """
         process = self._processes.get(worker)
         return process is not None and state_of(process.stacks.pid or process.pid) in _STOPPED
 
     async def stack(self, worker: str) -> str:
-        """What Python is at in a worker, or in the template where there is no name; empty where
-        that cannot be had.
+        """Return the Python stack of a worker, or of the template where there is no name.
+
+        The result is empty where the stack cannot be had.
         """
         process = self._processes.get(worker)
         stacks = process.stacks if process else None if worker else self._template.stacks
@@ -332,8 +335,9 @@ class Workers:
             process.timers.append(later)
 
     def _begin(self, worker: str, pid: int) -> None:
-        """A worker can speak before the template does:
-        nothing of it is told before its start is.
+        """Note that a worker's process is there.
+
+        A worker can speak before the template does: nothing of it is told before its start is.
         """
         self._watch(worker, pid)
         self._tell.started(worker, pid)
@@ -352,9 +356,9 @@ class Workers:
         self._tell.heard(worker, message)
 
     def _on_closed(self, worker: str) -> None:
-        """No process holds the worker's end any more: it is dead, or has left the job.
+        """Handle the end of a worker's link: no process holds the worker's end any more.
 
-        In doubt it is killed.
+        The worker is dead, or has left the job. In doubt it is killed.
         """
         process = self._processes.get(worker)
         if process is None:
@@ -379,7 +383,10 @@ class Workers:
         asyncio.get_running_loop().add_reader(process.end, self._on_ended, worker)
 
     def _on_notice(self, worker: str) -> None:
-        """It says that its pipe will close once it is dead; or the pipe has closed."""
+        """Handle a notice of the worker that its pipe will close once it is dead.
+
+        The pipe may have closed already.
+        """
         process = self._processes[worker]
         if os.read(process.notice, 1):
             process.gives_notice = True
@@ -388,8 +395,9 @@ class Workers:
             self._look_for_end(worker)
 
     def _look_for_end(self, worker: str, looks: int = _LOOKS) -> None:
-        """Do not wait until the kernel has cleared away what was killed:
-        its memory may be large.
+        """Look for the end of a killed worker without a wait for the kernel.
+
+        The kernel may need long to clear away a large memory.
         """
         process = self._processes.get(worker)
         if process is None or process.status is not None or not process.gives_notice:
@@ -421,7 +429,10 @@ class Workers:
         _status_of(pid)
 
     def _hear_last_words(self, process: _Process) -> None:
-        """What it has said is all there, and its link may close later."""
+        """Read the last words of a process that has ended.
+
+        All that it has said is there, and its link may close later.
+        """
         if process.closed:  # then all was heard
             return
         link = process.transport.get_protocol()
@@ -524,8 +535,9 @@ class Workers:
         self._template.stacks.close()
 
     async def _see_off(self, pids: list[int]) -> None:
-        """Wait until the processes that were killed are gone; an uninterruptible one ends when it
-        can.
+        """Wait until the processes that were killed are gone.
+
+        A process in an uninterruptible state ends when it can.
         """
         deadline = asyncio.get_running_loop().time() + _TO_DIE
         left = [pid for pid in pids if pid and _is_there(pid)]
@@ -535,8 +547,9 @@ class Workers:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether a child has not ended; one that has is no more than its number, and that is taken
-    from it.
+    """Return whether a child has not ended.
+
+    A child that has ended is no more than its number, and this call takes that from it.
     """
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
@@ -545,7 +558,7 @@ def _is_there(pid: int) -> bool:
 
 
 def _status_of(pid: int) -> int | None:
-    """How a child that has ended did; None where somebody else was told."""
+    """Return the exit status of a child that has ended; None where another caller was told."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, os.WNOHANG)[1])
     except ChildProcessError:
@@ -562,5 +575,5 @@ def _reason(process: _Process) -> str:
 
 
 def signal_words(number: int) -> str:
-    """Why a worker has ended that a signal ended, which this agent had no reason to send."""
+    """Return words for the end of a worker by a signal that this agent did not send."""
     return f"signal {number}"
