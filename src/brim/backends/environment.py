@@ -1,5 +1,6 @@
-"""The environment that jobs of a scheduler start from:
-what programs need to run, and no secrets.
+"""The environment that jobs of a scheduler start from.
+
+The environment has what programs need to run, and no secrets.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ _FAMILIES = (
 
 
 def environment_of_jobs(here: Mapping[str, str], declared: Mapping[str, str]) -> dict[str, str]:
-    """What a scheduler, and so its jobs, are started with.
+    """Return the environment that a scheduler, and so its jobs, are started with.
 
     Args:
-        here: the environment of whoever starts it.
+        here: the environment of the process that starts it.
         declared: what all jobs are to have beside.
 
     >>> environment_of_jobs({"PATH": "/bin", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}, {"HF_HOME": "/data"})

@@ -1,8 +1,8 @@
-"""A cluster of real processes as a `Backend`: what is read and asked there becomes events of
-`ScheduledJobs`, and its commands are carried out.
+"""A cluster of real processes as a `Backend`.
 
-Everything is decided in `brim.coordination.scheduled_jobs`. What it has written down is on disk
-before anything is done about it.
+What is read and asked in the cluster becomes events of `ScheduledJobs`, and its commands are
+carried out. Everything is decided in `brim.coordination.scheduled_jobs`. What it has written down
+is on disk before anything is done about it.
 """
 
 from __future__ import annotations
@@ -125,8 +125,9 @@ class LiveBackend:
         self.handle(Described(spec))
 
     def drain(self, *, kill: bool) -> None:
-        """Suspend every job, decide nothing more, and end; with `kill`, at once instead of at a
-        step boundary.
+        """Suspend every job, decide nothing more, and end.
+
+        With `kill`, the jobs end at once instead of at a step boundary.
         """
         self.handle(Drained(kill))
 
@@ -192,8 +193,10 @@ class LiveBackend:
         self.looks.append(self._clock.now() - began)
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:
-        """Take steps: what needs no answer at once, before anything else can happen; who is asked
-        holds up nobody, and who does not answer soon is heard at a later look.
+        """Take steps: first what needs no answer, before anything else can happen.
+
+        A process that is asked holds up nobody. One that does not answer soon is heard at a later
+        look.
         """
         asked = []
         for command in commands:

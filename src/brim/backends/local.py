@@ -1,6 +1,4 @@
-"""The processes of one job on this host:
-an agent, which keeps the master and starts the workers.
-"""
+"""The processes of one job on this host: its agent keeps the master and starts the workers."""
 
 from __future__ import annotations
 
@@ -91,10 +89,11 @@ class LocalRun:
         return min(abs(code), 1)
 
     def _is_outlived(self, *, goes_on: bool) -> bool:
-        """Whether a process is still there that may have something to leave; not for ever.
+        """Return whether a process is still there that may have something to leave.
 
-        What a master that goes had still to write, the next one writes from its journal: where
-        there will be none, it is waited for, and else the heir.
+        The wait for such a process has an end. What a master that goes had still to write, the next
+        one writes from its journal. Where there will be no next one, the master is waited for, and
+        else the heir.
         """
         master, heir = self._left_master(), heir_of(self._run_dir, self._succession)
         if not (master or heir):
@@ -133,11 +132,10 @@ class LocalRun:
 
 
 def _end_what_is_left(run_dir: Path) -> None:
-    """End what user code of this run started, where its agent was killed: the agent would have done
-    it.
+    """End what user code of this run started, where its agent was killed.
 
-    The agent of another command that has resumed the run as well is left alone, with all that is in
-    its group.
+    The agent would have done it. The agent of another command that has resumed the run as well is
+    left alone, with all that is in its group.
     """
     for group in groups_of(run_dir):
         if AGENT not in map(name_of, group.members()):
@@ -179,9 +177,9 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         environment = {**os.environ, **spec.env, **fresh_token(), SUCCESSION: succession}
 
         def launch() -> subprocess.Popen[bytes]:
-            """In a session of its own: Ctrl-C reaches the foreground command alone.
+            """Launch the agent in a session of its own.
 
-            We hold the other end of its standard input: when we are gone, it knows.
+            Ctrl-C reaches the foreground command alone. We hold the other end of its standard input: when we are gone, the agent knows.
             """
             _end_what_is_left(run_dir)
             group = make_group(run_dir)
@@ -230,7 +228,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
 
 
 def agent_log(run_dir: Path) -> BinaryIO:
-    """What the agent of a run prints goes there."""
+    """Open the file that takes the output of a run's agent."""
     (run_dir / "logs").mkdir(exist_ok=True)
     log = run_dir / "logs" / "agent.log"
     return os.fdopen(open_regular(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")

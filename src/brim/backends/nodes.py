@@ -53,8 +53,9 @@ class _Node:
 
 
 class Nodes:
-    """The node agents below `folder`, by the names of their nodes; each lives as long as its lock
-    is held.
+    """The node agents below `folder`, by the names of their nodes.
+
+    Each agent lives as long as its lock is held.
     """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
@@ -64,8 +65,9 @@ class Nodes:
         self._new = True  # it has not looked for those of an earlier life
 
     def keep(self, names: Iterable[str]) -> dict[str, NodeSeen]:
-        """Start what is not there, and let go what is not named once it has no jobs; nobody waits
-        here.
+        """Start the agents that are missing, and let go those not named once they have no jobs.
+
+        Nothing waits in this call.
         """
         wanted = list(names)
         for name in wanted:
@@ -114,8 +116,9 @@ class Nodes:
                 self.ask(name, KillJob(job=job))
 
     def kill(self) -> None:
-        """End all of them at once, and with them whatever they started; those of an earlier life
-        among them.
+        """End all agents at once, with all that they started.
+
+        Agents of an earlier life are among them.
         """
         with contextlib.suppress(OSError):
             for name in self._found():
@@ -195,7 +198,7 @@ class Nodes:
         return True
 
     def _revive(self, node: _Node, now: float) -> None:
-        """Nobody holds its lock: start it, later each time that it has died."""
+        """Start the agent of a node whose lock is free, later each time that the agent has died."""
         if node.since is not None:
             node.since, node.deaths, node.died = None, node.deaths + 1, now
             node.problem = node.problem or "its agent died"

@@ -43,7 +43,7 @@ _TO_FOLLOW = 5.0  # seconds that a master may take to end once its agent is gone
 
 @dataclass(slots=True)
 class _Job:
-    """What is known of a job's processes.
+    """The known facts of a job's processes.
 
     Args:
         elsewhere: nodes on which it has agents beside the one that keeps its master, or may have.
@@ -76,7 +76,7 @@ class RunProcesses:
         return self.folder / launch.job
 
     def look(self, launch: Launch) -> Seen:
-        """What is so.
+        """Return what is seen of the job now.
 
         Its directory is its account's, and is looked at with no more rights than that has.
         """
@@ -84,7 +84,7 @@ class RunProcesses:
             return self._look(launch)
 
     def _look(self, launch: Launch) -> Seen:
-        """In this order: who is not alive any more has written its last words."""
+        """Look in this order: a process that is not alive any more has written its last words."""
         job, run_dir = self._job(launch), self.run_dir(launch)
         if launch.step and not run_dir.exists():
             return self._bereft(launch)
@@ -115,8 +115,9 @@ class RunProcesses:
         )
 
     def _bereft(self, launch: Launch) -> Seen:
-        """Its locks are gone with its directory, and nobody can tell any more whether it has
-        processes.
+        """Return the look at a job whose directory is gone, and its locks with it.
+
+        Whether the job has processes cannot be known any more.
         """
         self._nodes.kill_job(launch.job)
         problem = (
@@ -132,8 +133,9 @@ class RunProcesses:
         return self._jobs[launch.job]
 
     def _agents(self, job: _Job, run_dir: Path) -> frozenset[str]:
-        """The nodes with agents beside the home; one that has just been started may have died
-        young.
+        """The nodes with agents beside the home.
+
+        An agent that has just been started may have died young.
         """
         recently = SystemClock().now() - _TO_BEGIN
         return frozenset(
@@ -143,8 +145,9 @@ class RunProcesses:
         )
 
     def _is_alive(self, launch: Launch, job: _Job, agents: frozenset[str]) -> bool:
-        """Whether there is an agent, or a master that still writes down how it ended;
-        not for ever.
+        """Return whether there is an agent, or a master that still writes down how it ended.
+
+        The master is not waited for without end.
         """
         run_dir = self.run_dir(launch)
         if is_locked(run_dir / _AGENT_LOCK):
@@ -171,8 +174,9 @@ class RunProcesses:
             raise EnvironmentFault(f"cannot start {launch.job}: {error}") from error
 
     def _make_directory(self, launch: Launch) -> None:
-        """The job's, in which its account alone may be; nobody else looks around in the folders
-        above.
+        """Make the job's directory, in which its account alone may be.
+
+        Other accounts cannot look around in the folders above.
         """
         run_dir = self.run_dir(launch)
         if not launch.user:
@@ -199,8 +203,9 @@ class RunProcesses:
         self._join(launch, workers, local, token)
 
     def _join(self, launch: Launch, workers: ByNode, local: str, token: Mapping[str, str]) -> None:
-        """Start an agent on each node that is to have one; what comes to nothing is missed at a
-        later look.
+        """Start an agent on each node that is to have one.
+
+        An agent that does not come up is missed at a later look.
         """
         job, run_dir = self._job(launch), self.run_dir(launch)
         there = self._agents(job, run_dir) | {launch.home}
@@ -275,7 +280,7 @@ class RunProcesses:
 
 
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
-    """What one start of the job is told; a spare would be a device that nobody counts.
+    """Return the spec for one start of the job; a spare would be a device that is not counted.
 
     All its workers begin together: their devices are free, and a first step on the fastest of them
     alone would take longer than the others need to come.
@@ -291,7 +296,7 @@ def _master_of(run_dir: Path) -> int:
 
 
 def _surroundings(user: str) -> dict[str, str]:
-    """What its processes start from: of another account, without the folders of ours."""
+    """Return the environment of the job's processes; another account's has no folders of ours."""
     if not user:
         return dict(os.environ)
     ours = ("XDG_", "TMPDIR")
@@ -301,8 +306,9 @@ def _surroundings(user: str) -> dict[str, str]:
 
 
 def _let_through(folder: Path) -> None:
-    """Let all accounts reach the directories below this one by name; what else is in the one above
-    is ours alone.
+    """Let all accounts reach the directories below this one by name.
+
+    What else is in the directory above is ours alone.
     """
     for each in folder.parent.iterdir():
         if each != folder:
@@ -313,9 +319,7 @@ def _let_through(folder: Path) -> None:
 
 
 def _kill(pid: int, user: str) -> None:
-    """End a process whose number stands in a file of this account,
-    if it is one of its processes.
-    """
+    """End a process whose number stands in a file of this account, if it is the account's."""
     if pid and (not user or owns(user, pid)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

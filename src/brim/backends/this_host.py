@@ -1,4 +1,4 @@
-"""This host as a cluster of one node: its GPUs, else its CPUs."""
+"""The host of this process as a cluster of one node: its GPUs, else its CPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def this_host() -> ClusterSpec:
-    """A cluster for whoever did not describe one."""
+    """Return a cluster of this host, for a user who did not describe one."""
     gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
     devices = (
         gpus or len(os.sched_getaffinity(0))

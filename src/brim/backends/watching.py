@@ -1,9 +1,8 @@
-"""Follows the files of a run for whoever schedules it: its processes, its steps, and what these
-took.
+"""Follows the files of a run for its scheduler: its processes, its steps, and their times.
 
-A job of a week has millions of steps, and whoever schedules must not stand still or run out of
-memory over them. So of many new steps the last are enough: they say how far the job is and how
-fast, and older measurements are in the scheduler's book.
+A job of a week has millions of steps, and a scheduler must not stand still or run out of memory
+over them. So of many new steps the last are enough: they say how far the job is and how fast. Older
+measurements are in the scheduler's book.
 """
 
 from __future__ import annotations
