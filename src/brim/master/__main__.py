@@ -26,13 +26,14 @@ from brim.wire.control import JobServer
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a master is started with.
+    """The facts that a master is started with.
 
     Args:
         run_dir: of its run.
         local: `unix:PATH`, where the agent of this host finds it.
         listen: `HOST:PORT` at which other hosts find it, or None.
-        listener: descriptor of the socket that listens there, held open by whoever starts masters.
+        listener: descriptor of the socket that listens there, held open by the process that starts
+            masters.
         attempt: names this start of the job; with the same one, a master takes over from one that
             died.
         started: seconds since 1970 when the user typed the command.

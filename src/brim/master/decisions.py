@@ -1,9 +1,9 @@
-"""What a master decides, as a function of its journal: the same entries always give the same
-effects. Pure.
+"""The decisions of a master, as a pure function of its journal.
 
-Entries come in, effects go out; messages to agents are kept in their sessions' outboxes until they
-are acknowledged. Nothing in here reads a clock, draws a number or touches a file, so a master that
-takes over from a dead one comes to stand exactly where that one stood.
+The same entries always give the same effects. Entries come in, effects go out; messages to agents
+are kept in their sessions' outboxes until they are acknowledged. Nothing in here reads a clock,
+draws a number or touches a file, so a master that takes over from a dead one comes to stand exactly
+where that one stood.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Decisions:
 
     @property
     def outcome(self) -> RunOutcome | None:
-        """How the job ended; None where it goes on."""
+        """The way the job ended; None where it goes on."""
         return self.state.outcome
 
     @property
@@ -224,7 +224,7 @@ class Decisions:
             )
 
     def _replace_agent(self, name: str, session: AgentSession) -> None:
-        """Nobody hears any more what was said to the process that was killed."""
+        """Put a new process in the place of an agent: the killed one hears nothing any more."""
         self.agents[name] = session
         if self.state.outcome is not None:
             self._tell(name, wire.EndRun(well=self.state.outcome is not RunOutcome.FAILED))
@@ -237,8 +237,9 @@ class Decisions:
         self._handle(AgentReplaced(name))
 
     def _on_declined(self, agent: str, failure: wire.JobFailed) -> None:
-        """A host cannot take part: a job that is under way does without it, one that has not begun
-        was asked for it.
+        """Take note that a host cannot take part.
+
+        A job that is under way does without the host. A job that has not begun was asked for it.
         """
         if not self._rendezvous.round:
             self._on_failed(agent, failure)
@@ -350,8 +351,9 @@ class Decisions:
         self._note_state(worker, "suspect" if silent else usual)
 
     def _on_lost(self, lost: wire.LoseWorker) -> None:
-        """A worker's process has ended; whatever it did that another would do again is the user's
-        to mend.
+        """Take note that a worker's process has ended.
+
+        A fault that another worker would repeat is the user's to mend.
         """
         reason = f"ended by itself with {lost.reason}" if lost.by_itself else lost.reason
         if lost.by_itself:
@@ -397,8 +399,9 @@ class Decisions:
         self._handle(UserFailed(source))
 
     def _spoils_the_end(self, failure: wire.JobFailed) -> bool:
-        """Whether a script that has trained to the end of its loop fails behind it: then it is not
-        done.
+        """Return whether a script that has trained to the end of its loop fails behind it.
+
+        Such a script is not done.
         """
         return self._goes_on_behind_loop and self.is_ending and failure.who in ("user", "spec")
 
@@ -463,7 +466,10 @@ class Decisions:
             self._on_held(record.round, record.step)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
-        """Without canonical reduction every rank has one part: there is nothing to move."""
+        """Look for stragglers, where reduction is canonical: else every rank has one part.
+
+        With one part a rank there is nothing to move.
+        """
         if (
             self.state.rounds.world is None
             or record.round != self.state.rounds.world.round
@@ -644,8 +650,9 @@ class Decisions:
                 self._stop(question.reason or "brim suspend")
 
     def _stop(self, reason: str) -> None:
-        """End at the next step boundary, with a checkpoint; where all steps are done, end the
-        scripts as well.
+        """End at the next step boundary, with a checkpoint.
+
+        Where all steps are done, end the scripts as well.
         """
         if self.is_ending and self._goes_on_behind_loop:
             self._end_who_overstays(hurried=True)
@@ -655,7 +662,7 @@ class Decisions:
 
     @property
     def _waits_for_boundary(self) -> bool:
-        """Whether the run is to end, and some member has to do something first."""
+        """Return whether the run is to end, and some member has to do something first."""
         stops, phase = self._rendezvous.is_stopping, self._rendezvous.phase
         return stops and phase in (RendezvousPhase.RUNNING, RendezvousPhase.WRITING)
 
@@ -685,8 +692,9 @@ class Decisions:
         return bool(self.spec.command) and self.progress.weights_sha256 is not None
 
     def _end_who_overstays(self, *, hurried: bool) -> None:
-        """Kill who was dismissed and stays; but a user's own script may have work to do behind its
-        loop.
+        """Kill workers that were dismissed and stay.
+
+        A user's own script may have work to do behind its loop.
         """
         if not self.is_ending:
             return

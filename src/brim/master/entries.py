@@ -1,4 +1,4 @@
-"""What a master writes into its journal: everything that its decisions follow from, in order. Pure.
+"""Entries of a master's journal: everything that its decisions follow from, in order. Pure.
 
 `at` is seconds since 1970, for people; `now` is the host's monotonic clock, for spans of time: it
 goes on where a master dies and another takes its place, and does not jump.
@@ -20,7 +20,7 @@ class _Entry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """What the record files have of the attempts before this one.
+    """The records of the attempts before this one.
 
     Args:
         sizes: their bytes, by name.
@@ -56,7 +56,7 @@ class Began(_Entry, frozen=True):
 
 
 class Restated(_Entry, frozen=True):
-    """In place of a beginning: everything that followed from the entries that were here before."""
+    """A state in place of a beginning: all that followed from the entries before this one."""
 
     attempt: str
     state: bytes

@@ -73,7 +73,7 @@ class Master:
 
     @property
     def outcome(self) -> RunOutcome:
-        """How the job ended; a job that has not, or that cannot be recorded, has failed."""
+        """The way the job ended; a job that has not, or that cannot be recorded, has failed."""
         return (
             RunOutcome.FAILED if self._unrecorded else self._decisions.outcome or RunOutcome.FAILED
         )
@@ -245,8 +245,9 @@ class Master:
                 await connection.news.wait()
 
     async def tick(self) -> None:
-        """Notice agents that are gone, and workers that do not go when they are told to; runs until
-        cancelled.
+        """Notice agents that are gone, and workers that stay though they are told to go.
+
+        The call runs until it is cancelled.
         """
         while True:
             await asyncio.sleep(

@@ -43,7 +43,7 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
 
 
 def _traffic(reports: list[StepReport]) -> dict[str, list[Any]]:
-    """Of each table, what all ranks did, as a line of `steps.jsonl` has it."""
+    """Return what all ranks did with each table, as a line of `steps.jsonl` has it."""
     found: dict[str, list[Any]] = {}
     for name in dict.fromkeys(name for report in reports for name in report.tables):
         each = [report.tables[name] for report in reports if name in report.tables]
@@ -128,8 +128,9 @@ class Progress:
         self.samples += fields["samples"]
 
     def ended(self, epoch: int, metrics: dict[str, float]) -> bool:
-        """An epoch is over; whether that is news: every member says so, and a life after a restore
-        again.
+        """Take note that an epoch is over, and return whether that is news.
+
+        Every member says so, and a life after a restore says so again.
         """
         if epoch <= self.epochs:
             return False

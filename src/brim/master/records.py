@@ -1,6 +1,4 @@
-"""What a master leaves behind: its journal, and the files that people read,
-which follow from it.
-"""
+"""Files that a master leaves behind: its journal, and the records, which follow from it."""
 
 from __future__ import annotations
 
@@ -84,8 +82,9 @@ class Records:
         return Decisions(State.after(began))
 
     def keep_prints(self, printed: Printed) -> None:
-        """Put what a worker of another host printed where logs of this host's workers are, if that
-        can be done.
+        """Put the output of a worker of another host where logs of this host's workers are.
+
+        The output is dropped where that cannot be done.
         """
         with contextlib.suppress(OSError):
             self._logs.mkdir(exist_ok=True)
@@ -175,8 +174,9 @@ class Records:
                     assert_never(effect)
 
     def lament(self, message: str, clock: Clock) -> None:
-        """Say why nothing more will be recorded, where that can still be said;
-        no journal has it.
+        """Say why nothing more will be recorded, where that can still be said.
+
+        No journal has this message.
         """
         with contextlib.suppress(OSError):
             self._note("failed", clock, who="environment", message=message, trace="")
@@ -198,8 +198,9 @@ class Records:
 
 
 def _tell(line: bytes) -> None:
-    """Log an event as it is recorded: rounds and failures for everybody, the rest for whoever looks
-    for a fault.
+    """Log an event as it is recorded.
+
+    Rounds and failures are for all readers, the rest is for those who look for a fault.
     """
     if not _log.isEnabledFor(logging.WARNING):
         return
@@ -215,8 +216,9 @@ def _tell(line: bytes) -> None:
 
 
 def _in_a_line(value: object) -> object:
-    """A field of an event without what needs lines of its own, such as stacks: the records have
-    it.
+    """Return a field of an event without what needs lines of its own, such as stacks.
+
+    The records have all of it.
     """
     if isinstance(value, list):
         return ",".join(map(str, value))

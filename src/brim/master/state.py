@@ -1,8 +1,7 @@
-"""Where the decisions of a master stand between two entries of its journal: a value, and its bytes.
-Pure.
+"""The state of a master's decisions between two entries of its journal: a value, and its bytes.
 
-A long journal is replaced by such a value, so that its replay stays short. What is read back is
-data: reading it runs nothing, and content that is not of this version is refused.
+The module is pure. A long journal is replaced by such a value, so that its replay stays short. What
+is read back is data: reading it runs nothing, and content that is not of this version is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class ReFormed:
 
 @dataclass(slots=True, kw_only=True)
 class RoundAccount:
-    """From one round to the next: how long nobody trained, what was redone, what was restored.
+    """The account from one round to the next: the pause, the work redone, and the restore.
 
     `at` is seconds since 1970, `now` monotonic.
     """
@@ -65,7 +64,7 @@ class RoundAccount:
     _step_in_flight: bool = False
 
     def notice(self, *, now: float) -> None:
-        """There is a reason for another round."""
+        """Note that there is a reason for another round."""
         self._noticed = now
 
     def hold(self, *, now: float) -> None:
@@ -80,8 +79,9 @@ class RoundAccount:
         self._steps = {}
 
     def is_first_restored(self, round: int) -> bool:
-        """Nobody has said yet what this round was restored to: who restored may die before its own
-        words.
+        """Return whether this is the first word on what this round was restored to.
+
+        A worker that restored may die before its own words.
         """
         return (
             self.world is not None
