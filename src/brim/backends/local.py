@@ -179,7 +179,8 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         def launch() -> subprocess.Popen[bytes]:
             """Launch the agent in a session of its own.
 
-            Ctrl-C reaches the foreground command alone. We hold the other end of its standard input: when we are gone, the agent knows.
+            Ctrl-C reaches the foreground command alone. We hold the other end of the agent's standard
+            input: when we are gone, the agent knows.
             """
             _end_what_is_left(run_dir)
             group = make_group(run_dir)
