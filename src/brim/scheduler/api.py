@@ -81,7 +81,7 @@ class _Call:
 
 
 def _caller(request: Request) -> Caller:
-    """Whose token came with it."""
+    """Return the caller whose token came with the request."""
     caller: Caller = request.state.caller
     return caller
 
@@ -116,7 +116,7 @@ def _as_theirs(body: Submit, caller: Caller) -> Submit:
 
 
 async def _forecast(lives: Lives, request: Request, body: Submit) -> Forecast:
-    """Of jobs that the caller may not see, only their number of workers is told."""
+    """Forecast a job; of jobs that the caller may not see, only the number of workers is told."""
     caller = _caller(request)
     forecast = await lives.now.forecast(_as_theirs(body, caller))
     takes = Counter[str]()
@@ -150,8 +150,9 @@ async def _jobs(lives: Lives, request: Request, _: Any) -> list[JobView]:
 
 
 async def _job(lives: Lives, request: Request, _: Any) -> JobView:
-    """With `wait` seconds and `until` (`ended`, `judged`), not before that, or the end of them or
-    the scheduler's.
+    """Return a job; with `wait` seconds and `until` (`ended`, `judged`), not before that.
+
+    The end of these seconds, or that of the scheduler, ends the wait as well.
     """
     job = request.path_params["job"]
     reached = {
@@ -170,7 +171,7 @@ async def _job(lives: Lives, request: Request, _: Any) -> JobView:
 
 
 def _end_of_wait(request: Request) -> float:
-    """Until when a request may wait for its answer, by the clock of the event loop."""
+    """Return the end of a request's wait for its answer, by the clock of the event loop."""
     asked = request.query_params.get("wait") or "0"
     try:
         return asyncio.get_running_loop().time() + max(0.0, min(float(asked), _LONGEST_WAIT))
@@ -179,8 +180,9 @@ def _end_of_wait(request: Request) -> float:
 
 
 async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
-    """With `wait` seconds, not before there is a line, or the end of the job, of them or of the
-    scheduler.
+    """Return log lines of a job; with `wait` seconds, not before there is a line.
+
+    The end of the job, of these seconds or of the scheduler ends the wait as well.
     """
     job, asked = request.path_params["job"], request.query_params
     end = _end_of_wait(request)
@@ -400,9 +402,7 @@ async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
 
 
 def _check_right(call: _Call, lives: Lives, request: Request) -> None:
-    """Raises SpecError where the caller may not do this;
-    somebody else's job is not there for it.
-    """
+    """Raises SpecError where the caller may not do this; another's job is not there for it."""
     caller, job = _caller(request), request.path_params.get("job")
     if job is not None:
         if caller.may(call.right, of=lives.now.owner_of(job)):
@@ -427,7 +427,7 @@ class _TooLarge(Exception):
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent. Raises TimeoutError and _TooLarge."""
+    """Read what was sent. Raises TimeoutError and _TooLarge."""
     content = bytearray()
     async with asyncio.timeout(_TO_SEND_BODY):
         async for part in request.stream():

@@ -63,8 +63,9 @@ class Audit:
         )
 
     def note_stranger(self, origin: str, request: str) -> None:
-        """A request with no token or a wrong one: the first of a minute is told, and how many there
-        were before.
+        """Note a request with no token or a wrong one.
+
+        The first of a minute is told, and how many there were before.
         """
         self._strangers += 1
         now = self._clock.now()

@@ -32,7 +32,7 @@ class Foretelling:
         self._news.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Look ahead until this task is cancelled."""
         while True:
             await self._news.wait()
             self._news.clear()

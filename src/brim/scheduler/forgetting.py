@@ -1,9 +1,8 @@
-"""Ended jobs are forgotten: when somebody asks for it, or by age where the cluster's description
-says so.
+"""Forgets ended jobs: on request, or by age where the cluster's description says so.
 
 The record and the story go first, in one transaction that also notes that the run directory is
 still there. So a scheduler that dies in between leaves no half a job: the job is gone, and the next
-scheduler removes the directory. A directory that no note speaks of is nobody's to remove.
+scheduler removes the directory. A directory that no note speaks of is no scheduler's to remove.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class Forgetting:
         self._is_over = True
 
     async def run(self) -> None:
-        """Forget by age, and remove what earlier schedulers did not come to,
-        until it is cancelled.
-        """
+        """Forget by age, and remove what earlier schedulers did not come to, until cancelled."""
         while True:
             self.forget_old()
             for id, user in self._book.leavings().items():

@@ -1,5 +1,6 @@
-"""The tokens of a scheduler: the administrator's in a file of its own, of the tenants' only the
-digests.
+"""The tokens of a scheduler.
+
+The administrator's is in a file of its own. Of the tenants' only the digests are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SCHEME = "Bearer "
 
 
 class Keys:
-    """Who is who.
+    """The callers of a scheduler, by their tokens.
 
     Args:
         state_dir: has the administrator's token, and the digests of the tenants'.
@@ -49,7 +50,7 @@ class Keys:
             ) from error
 
     def caller(self, authorization: str, *, origin: str) -> Caller | None:
-        """Whose token this is; None: nobody's. Every token is compared, in constant time.
+        """Return the owner of this token, or None. Every token is compared, in constant time.
 
         Args:
             authorization: the header.

@@ -39,21 +39,18 @@ _UNKNOWN = ClusterView(
 class Lives:
     """A scheduler that goes on when it can.
 
-    What is on disk may be unreadable from the start: then there is no scheduler yet, and whoever
-    asks is told why.
+    What is on disk may be unreadable from the start: then there is no scheduler yet, and callers
+    are told why.
 
     Args:
         begin: opens what is on disk, and says what is to be called where that fails; raises
             StorageFault where it cannot be read.
         is_there: whether the state directory is still the one that this process has the lock of.
 
-    Attributes:
-        problem: why it holds; empty while it schedules.
-        is_over: nobody has to wait for anything any more.
-        waiting: those who wait for news of jobs.
-        leaves: it was told to end while it held. Its jobs train on: nobody could write down that
-            they were paused.
-        kills: all processes of its jobs are to be ended then.
+    Attributes: problem: why it holds; empty while it schedules. is_over: nobody has to wait for
+    anything any more. waiting: those who wait for news of jobs. leaves: it was told to end while it
+    held. Its jobs train on: nobody could write down that they were paused. kills: all processes of
+    its jobs are to be ended then.
     """
 
     def __init__(
@@ -136,7 +133,7 @@ class Lives:
         self._told.set()
 
     def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Close the scheduler: nothing more is asked of it."""
         if self._life is not None:
             self._life.close()
 

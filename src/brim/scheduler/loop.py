@@ -59,7 +59,7 @@ _MOST_BYTES = (
 
 
 class LiveCluster(Backend, Protocol):
-    """What a scheduler needs of its backend beyond the loop: see `brim.backends.live`."""
+    """A backend as a live scheduler needs it, beyond the loop: see `brim.backends.live`."""
 
     jobs: ScheduledJobs
     memory: object
@@ -107,10 +107,10 @@ def check_accounts(spec: ClusterSpec) -> None:
 
 
 def no_such_job(id: str, known: Collection[str]) -> SpecError:
-    """What is said of a job that is not there.
+    """Return the error for a job that is not there.
 
     Args:
-        known: the ids of those that are, for all that whoever asks may know.
+        known: the ids of those that are, as far as the caller may know them.
     """
     recent = list(known)[-20:]
     hint = did_you_mean(id, recent) if recent else "there is none yet: brim submit FILE.py"
@@ -149,8 +149,9 @@ def _check_deadline(submission: Submission, now: float) -> None:
 
 
 def _check_size(request: Submit) -> None:
-    """Raises SpecError where no node could be told of it, or what is shown of it would be nothing
-    but its key.
+    """Raises SpecError where a request is too large.
+
+    Either no node could be told of it, or what is shown of it would be nothing but its key.
     """
     if len(request.key) > _LONGEST_KEY:
         got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
@@ -162,8 +163,9 @@ def _check_size(request: Submit) -> None:
 
 
 def _check_same(known: ScheduledJob, request: Submit) -> None:
-    """Raises SpecError where a key is that of another job;
-    its workers may have been changed since.
+    """Raises SpecError where a key is that of another job.
+
+    The workers of the job may have been changed since.
     """
     as_submitted = known.submission.within(request.submission.spec.workers)
     # Its deadline too may say "in 2 h" and mean another moment by now.
@@ -220,7 +222,7 @@ class Scheduler:
     def _remember(self, last: CycleRow) -> None:
         """Go on with the plans of the last cycle.
 
-        What was promised is in the records: plans can be made anew.
+        What was promised is in the records: plans can be made again from scratch.
         """
         try:
             self._backend.memory = decode_memory(last.memory, policy=last.policy)
@@ -256,8 +258,9 @@ class Scheduler:
 
     @property
     def damage(self) -> str:
-        """What cannot be read of its book, and could be decided about only wrongly; empty where
-        there is nothing.
+        """The parts of the book that cannot be read, and could be decided about only wrongly.
+
+        The words are empty where there is no such part.
         """
         damaged = [
             f"the record of {job} cannot be decoded ({why})"
@@ -275,14 +278,15 @@ class Scheduler:
         self._database.prove()
 
     def close(self) -> None:
-        """Its life is over: it writes nothing more."""
+        """End the life of this scheduler: it writes nothing more."""
         self._backend.close()
         self._forgetting.close()
         self._database.close()
 
     def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
-        """The next cycle; where jobs are many, in a thread, and what people ask meanwhile is
-        answered.
+        """Decide the next cycle; where jobs are many, in a thread.
+
+        What people ask meanwhile is answered.
         """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
@@ -324,8 +328,9 @@ class Scheduler:
         return self._view(job)
 
     async def forecast(self, request: Submit) -> Forecast:
-        """What would happen to a job, which is not taken in; worked out in a thread, for it is many
-        cycles.
+        """Return what would happen to a job, which is not taken in.
+
+        The answer is worked out in a thread, for it takes many cycles.
 
         Raises:
             SpecError: it can never run here.
@@ -347,7 +352,9 @@ class Scheduler:
         return forecast_of(outlook, known=known, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:
-        """Whoever submits goes by the host's clock, which somebody may have set; what is promised
+        """Translate the times of a submission into our own clock.
+
+        A user who submits goes by the host's clock, which somebody may have set; what is promised
         goes by our own.
         """
         by = self._clock.set_by()
@@ -405,7 +412,10 @@ class Scheduler:
         return self._view(self._find(id))
 
     def story(self, id: str) -> list[Change]:
-        """What happened to a job, with the reasons. Raises SpecError where there is no such job."""
+        """Return the history of a job, with the reasons.
+
+        Raises SpecError where there is no such job.
+        """
         by = self._clock.set_by()
         return [change._replace(at=change.at + by) for change in self._book.story(self._find(id))]
 

@@ -1,5 +1,6 @@
-"""The journal of a live cluster, decided again: by the same policy, which must give the same, or by
-another one.
+"""Decides the journal of a live cluster again.
+
+The same policy must give the same decisions; another one may differ.
 """
 
 from __future__ import annotations
@@ -267,8 +268,9 @@ def _word(verdict: Verdict) -> str:
 
 
 def _everything(decision: Decision) -> dict[str, str]:
-    """All that a decision says, each part under a name; numbers in full, so that nothing is rounded
-    away.
+    """Return all that a decision says, each part under a name.
+
+    Numbers are in full, so that nothing is rounded away.
     """
     found = _outcome(decision) | {"wake": str(decision.wake)}
     for verdict in decision.verdicts:

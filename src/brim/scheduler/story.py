@@ -81,8 +81,9 @@ def cluster_course(
 
 
 def holdings_by(story: Sequence[Change], end: float) -> list[Holding]:
-    """The workers of a job from its submission on: those of the plan while it has processes, none
-    while it waits.
+    """The workers of a job from its submission on.
+
+    The workers are those of the plan while the job has processes, none while it waits.
 
     Args:
         end: its own, or that of the course.

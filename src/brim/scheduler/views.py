@@ -83,7 +83,7 @@ def by_the_hosts_clock(view: JobView, set_by: float) -> JobView:
 
 
 def _finish(record: ScheduledJob, state: JobState | None, now: float) -> float | None:
-    """When it is expected to end; where nobody has looked ahead yet, on the workers that it has."""
+    """Return the expected end of a job; before any look ahead, that on the workers that it has."""
     if record.estimates.last is not None and not record.life.ended:
         return max(now, record.estimates.last.finish)
     if record.progress.steps is None or state is None or not state.workers:
@@ -106,7 +106,7 @@ def _estimate(estimate: Estimate | None, record: ScheduledJob) -> EstimateView |
 
 
 def forecast_of(outlook: AdmissionForecast, *, known: bool, set_by: float = 0.0) -> Forecast:
-    """What would happen, as far as anything is known of the job.
+    """Return the forecast for a job, as far as anything is known of it.
 
     Args:
         set_by: see `by_the_hosts_clock`.
@@ -128,7 +128,7 @@ def forecast_of(outlook: AdmissionForecast, *, known: bool, set_by: float = 0.0)
 
 
 def times_of(seconds: Iterable[float]) -> Times:
-    """How long things took."""
+    """Return the number, the median and the 99th percentile of these seconds."""
     ordered = sorted(1000.0 * each for each in seconds) or [0.0]
     last = len(ordered) - 1
     return Times(

@@ -12,10 +12,10 @@ _LOOK = 0.2  # seconds between two looks at all logs that somebody follows
 
 
 class Waiting:
-    """Everybody who waits, by job.
+    """Requests that wait for news or log lines, by job.
 
-    News of a job are rung. Nobody rings where its processes print something: one task looks for all
-    who follow logs.
+    News of a job are rung. Where its processes print something, no ring comes: one task looks for
+    all who follow logs.
     """
 
     def __init__(self) -> None:
@@ -27,14 +27,14 @@ class Waiting:
         self._looking: asyncio.Task[None] | None = None
 
     def ring(self, job: str) -> None:
-        """There is news of a job; those who are woken look for themselves."""
+        """Tell of news of a job; those who are woken look for themselves."""
         for waiting in (self._for_news, self._for_lines):
             event = waiting.pop(job, None)
             if event is not None:
                 event.set()
 
     def ring_all(self) -> None:
-        """Nobody has to wait any more."""
+        """Wake all: nothing has to be waited for any more."""
         for job in [*self._for_news, *self._for_lines]:
             self.ring(job)
 
