@@ -1,5 +1,6 @@
-"""One trace under several policies: runs them, measures them, and reads every ratio against the
-ceiling.
+"""Compares policies on one trace: runs them, measures them, and reads every ratio.
+
+Each ratio is read against the ceiling.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ from brim.simulator.traces import needed_profiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One trace under one policy: what happened, its metrics,
-    and the processor time that it took.
-    """
+    """One trace under one policy: the course, its metrics, and the processor time that it took."""
 
     policy: str
     run: Run
@@ -116,7 +115,7 @@ def _unknown(name: str, family: str) -> SpecError:
 
 
 def is_replica(name: str) -> bool:
-    """Whether a known policy is a replica."""
+    """Return whether a known policy is a replica."""
     return isinstance(policy_called(name), Replica)
 
 
@@ -183,7 +182,7 @@ def run_policy(
 
 
 def ceilings(jobs: Sequence[Job], cluster: Cluster) -> dict[str, float | None]:
-    """What no policy can exceed; `capacity` is None where the solver is not installed."""
+    """Return bounds that no policy can exceed; `capacity` is None without the solver."""
     devices = cluster.devices
     try:
         capacity = ceiling_with_capacity(jobs, devices=devices)

@@ -1,8 +1,8 @@
-"""The simulated cluster: time jumps from event to event, jobs progress by their curves, a policy
-decides.
+"""The simulated cluster: time jumps from event to event, jobs progress, a policy decides.
 
-A simulation runs it from the first job to the last, a forecast from what a live cluster is to a
-horizon. The clock is virtual: nothing here waits or reads the time of day.
+Jobs progress by their curves. A simulation runs the cluster from the first job to the last, a
+forecast from what a live cluster is to a horizon. The clock is virtual: nothing here waits or reads
+the time of day.
 """
 
 from __future__ import annotations
@@ -241,9 +241,7 @@ class _World:
         return bool(self.jobs) or self.next < len(self.queue)
 
     async def wait(self, until: float | None) -> bool:
-        """Go to the next event, and let what is due happen,
-        until there is a job to decide about.
-        """
+        """Go to the next event, and do what is due, until there is a job to decide about."""
         wake = math.inf if until is None else until
         while self.busy():
             self.now = self._next_event(wake)
@@ -354,16 +352,18 @@ class _World:
         )
 
     def _ready(self, one: _SimulatedJob) -> float:
-        """Return from when on it makes progress, its end put before it; one that only has to end makes
-        none before that.
+        """Return the time from which a job makes progress, with its end's overhead put before.
+
+        A job that only has to end makes no progress before its end.
         """
         if one.workers and self.settings.overheads.end:
             return max(one.ready, one.finish - one.remaining / one.rate)
         return one.ready
 
     def _unsaved(self, one: _SimulatedJob) -> float:
-        """Seconds since the last checkpoint: they are written at each change and as far apart as
-        `lost` says.
+        """Seconds since the last checkpoint.
+
+        Checkpoints are written at each change and as far apart as `lost` says.
         """
         interval = 2.0 * self.settings.overheads.lost
         worked = max(self.now - max(one.changed, one.ready), 0.0)

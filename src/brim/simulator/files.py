@@ -1,5 +1,6 @@
-"""Writes what a simulation found: jobs.csv, decisions.jsonl, summary.json; and reads decisions
-back.
+"""Writes what a simulation found, and reads decisions back.
+
+The files are jobs.csv, decisions.jsonl and summary.json.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Makes traces: the generator of ElasticFlow's paper, seeded throughout, and two more arrival
-processes.
+"""Makes traces: the generator of ElasticFlow's paper, and two more arrival processes.
+
+All of them are seeded throughout.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HEADER = "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duratio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What to draw.
+    """The distributions that a trace is drawn from.
 
     Args:
         jobs: how many.

@@ -1,5 +1,6 @@
-"""A policy that is not brim's own: every decision that no cluster could carry out is its author's,
-and said to be.
+"""A policy of the user's own, whose decisions are checked.
+
+Every decision that no cluster could carry out is its author's, and the message says so.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _asked(found: Callable[..., Any], snapshot: Snapshot) -> object:
 
 
 def _wrong(decision: object, snapshot: Snapshot) -> tuple[str, str]:
-    """What is wrong with a decision and how to mend it; empty where nothing is."""
+    """Return the fault of a decision and how to mend it; both empty where there is none."""
     if not isinstance(decision, Decision):
         return (
             f"a {type(decision).__name__} as its answer",

@@ -17,8 +17,9 @@ Profiles = Mapping[tuple[str, int], ScalingCurve]
 
 
 def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
-    """Read every `MODEL.csv` under `folder`: header `global_batch_size,1,2,4,…`, one row per batch
-    size.
+    """Read every `MODEL.csv` under `folder`.
+
+    The header is `global_batch_size,1,2,4,…`; each row is one batch size.
 
     An empty cell, `nan` or 0 means that the model does not run there, and so does a count above the
     batch.

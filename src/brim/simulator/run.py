@@ -1,4 +1,4 @@
-"""What a simulation gives back, and the metrics computed from it: one ruler for every policy."""
+"""The result of a simulation, and the metrics computed from it: one ruler for every policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brim.domain.workload import Job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one job.
+    """The outcome of one job.
 
     Args:
         started: when it first had workers; None if never.
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def met(self) -> bool:
-        """Whether it had a deadline and finished by it."""
+        """Return whether it had a deadline and finished by it."""
         if self.judged is not None:
             return self.judged and self.job.deadline is not None
         return deadline_kept(self.job.deadline, self.finished) is True

@@ -1,5 +1,4 @@
-"""The sample that `brim simulate` runs without a `--trace`: made up, from formulas and one seed, by
-this module.
+"""The sample that `brim simulate` runs without a `--trace`, made up from formulas and one seed.
 
 `python -m brim.simulator.sample FOLDER` writes it: profiles of four kinds of model, and a
 trace of 200 jobs that arrive within half a day. None of it was measured on anything.
@@ -34,8 +33,9 @@ _RECIPE = Recipe(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
-    """A kind of model: seconds of a step are `sample x batch / n + fixed + exchange x log2(n)` on n
-    workers.
+    """A kind of model, with the time of its steps.
+
+    Seconds of a step are `sample x batch / n + fixed + exchange x log2(n)` on n workers.
     """
 
     sample: float
@@ -53,8 +53,9 @@ _KINDS = {
 
 
 def write_sample(folder: Path) -> None:
-    """Write `profiles/MODEL.csv` and `trace.csv` into a folder that exists; the same bytes each
-    time.
+    """Write `profiles/MODEL.csv` and `trace.csv` into a folder that exists.
+
+    The bytes are the same each time.
     """
     profiles = folder / "profiles"
     profiles.mkdir(exist_ok=True)

@@ -76,8 +76,9 @@ def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
 
 
 def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
-    """(model, global batch size) of every job of the trace at `path`; empty where it cannot be
-    read.
+    """The (model, global batch size) of every job of the trace at `path`.
+
+    The set is empty where the trace cannot be read.
     """
     try:
         with path.open(newline="") as file:
