@@ -84,8 +84,9 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """The grace period is nearly over: end workers until so many are left, or all processes where
-    none is to be.
+    """The order to end workers by force: the grace period is nearly over.
+
+    Workers end until so many are left, or all processes where none is to be.
     """
 
     job: str
@@ -108,8 +109,7 @@ def within(one: ByNode, other: ByNode) -> bool:
 def still_coming(
     coming: ByNode, seen: ByNode, *, gone: Collection[str], waited: float, grace: float
 ) -> dict[str, int]:
-    """Of the workers that may yet be forked, those that still may: none once all were seen, or have
-    had their time.
+    """Return the workers that may still be forked: none once all were seen, or their time is over.
 
     Args:
         coming: that a job was asked to have and has not been seen to have.

@@ -1,5 +1,6 @@
-"""The scheduler's book: every job that was ever submitted, in memory and, before anybody hears of
-it, on disk.
+"""The scheduler's book: every job that was ever submitted.
+
+The book is in memory and, before anybody hears of a change, on disk.
 """
 
 from __future__ import annotations
@@ -27,11 +28,9 @@ _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
 class Records(Mapping[str, ScheduledJob]):
-    """Records by id, in the order of submission; those of ended jobs are packed, and unpacked for
-    whoever asks.
+    """Records by id, in the order of submission; those of ended jobs are packed until read.
 
-    Attributes:
-        unfinished: the others.
+    Attributes: unfinished: the others.
     """
 
     def __init__(self) -> None:
@@ -40,8 +39,9 @@ class Records(Mapping[str, ScheduledJob]):
         self._ended: dict[str, float] = {}  # when
 
     def keep(self, record: ScheduledJob, content: bytes) -> None:
-        """Add a record, or know that it was written down as `content`, which may be empty if the
-        job has not ended.
+        """Add a record, or know that it was written down as `content`.
+
+        The content may be empty if the job has not ended.
         """
         if record.life.ended:
             self._packed[record.id] = content
@@ -121,7 +121,7 @@ class Book:
         self._amounts: dict[str, int | None] = {}
 
     def _read_costs(self) -> dict[str, list[float]]:
-        """Read what changes cost; it is learned anew where that cannot be read."""
+        """Read what changes cost; the costs are learned from scratch where that cannot be read."""
         costs = self._database.get(_COSTS)
         try:
             return msgspec.json.decode(costs, type=dict[str, list[float]]) if costs else {}
@@ -164,8 +164,9 @@ class Book:
             self._keys[record.key] = record.id
 
     def forget(self, record: ScheduledJob) -> None:
-        """Know nothing any more of a job that has ended; its directory is among `leavings` until it
-        is gone.
+        """Drop all that is known of a job that has ended.
+
+        Its directory is among `leavings` until it is gone.
         """
         if not record.life.ended:
             raise InternalError(
@@ -178,8 +179,9 @@ class Book:
         self.tell(record.id)
 
     def leavings(self) -> dict[str, str]:
-        """The forgotten jobs whose run directories may still be there, with the accounts that own
-        these.
+        """The forgotten jobs whose run directories may still be there.
+
+        Each has the account that owns its directory.
         """
         return self._database.leavings()
 
@@ -192,9 +194,7 @@ class Book:
         return self.jobs.get(self._keys.get(key, ""))
 
     def together(self) -> contextlib.AbstractContextManager[None]:
-        """What is written within is kept as a whole or not at all; nobody may wait for anything
-        within.
-        """
+        """Keep what is written within as a whole or not at all; nothing within may wait."""
         return self._database.together()
 
     def save(self, record: ScheduledJob) -> None:
@@ -222,15 +222,15 @@ class Book:
         self.note(at, _CLUSTER, event, detail=detail)
 
     def cluster_story(self) -> list[Change]:
-        """When schedulers came and went, and when the cluster was described anew."""
+        """The history of the cluster: schedulers that came and went, and its new descriptions."""
         return [Change(*row) for row in self._database.history(_CLUSTER)]
 
     def story(self, record: ScheduledJob) -> list[Change]:
-        """Everything that happened to a job, with the reasons."""
+        """The history of a job, with the reasons."""
         return [Change(*row) for row in self._database.history(record.id)]
 
     def stories(self) -> dict[str, list[Change]]:
-        """Those of all jobs, by id; of one of which nothing is written down, an empty one."""
+        """The histories of all jobs, by id; empty for a job of which nothing is written down."""
         told: dict[str, list[Change]] = {job: [] for job in self.jobs}
         for row in self._database.histories():
             if row[1] in told:
@@ -243,7 +243,7 @@ class Book:
 
     @property
     def costs(self) -> Mapping[str, list[float]]:
-        """What starts, resizes and ends were seen to cost, in seconds."""
+        """Seconds that starts, resizes and ends were seen to cost."""
         return self._costs
 
     @property
