@@ -1,5 +1,4 @@
-"""The lines of a run's `events.jsonl`, typed: the master writes them, and every view of a run reads
-them.
+"""The typed lines of a run's `events.jsonl`: the master writes them, every view reads them.
 
 The kinds and their fields are a public contract: docs/reference/run-directory.md. A reader must
 survive lines of another version, so fields that are not needed to make sense of a line have
@@ -39,10 +38,10 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
 
 
 class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
-    """The facts of the training data; `block_size` as in `EpochOrder`, `order` as in
-    `Facts`.
+    """The facts of the training data.
 
-    `order_size` is 0 where it is that of `samples`.
+    `block_size` is as in `EpochOrder`, `order` as in `Facts`. `order_size` is 0 where it is that of
+    `samples`.
     """
 
     samples: int
@@ -55,8 +54,9 @@ class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
-    """A worker entered `state`; `reason` says why it left or was lost, as in `signal 9`; a server
-    `serves`.
+    """A worker entered `state`; a server `serves`.
+
+    `reason` says why the worker left or was lost, as in `signal 9`.
     """
 
     worker: str
@@ -74,10 +74,10 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
 
 class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
-    """A new membership: `workers` in rank order with their `shares` of a step's parts, going on
-    after `step`.
+    """A new membership: `workers` in rank order, going on after `step`.
 
-    Who has no share is a server; `world_size` counts the others.
+    `shares` are their shares of a step's parts. A member without a share is a server; `world_size`
+    counts the others.
     """
 
     round: int
@@ -110,9 +110,7 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 
 
 class WorldReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
-    """The time that training stood still for a round,
-    and how many steps' work was lost and done again.
-    """
+    """The time that training stood still for a round, and the steps lost and done again."""
 
     round: int
     seconds: float
@@ -136,8 +134,9 @@ class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
 
 
 class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
-    """Values that the user's code logged of the state after `step`; `epoch` counts the epochs that are
-    over.
+    """Values that the user's code logged of the state after `step`.
+
+    `epoch` counts the epochs that are over.
     """
 
     epoch: int
@@ -146,8 +145,9 @@ class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
 
 
 class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint became official; training stood still for `pause`, and it was written in
-    `seconds`.
+    """A checkpoint became official.
+
+    Training stood still for `pause`, and the checkpoint was written in `seconds`.
     """
 
     step: int
@@ -158,8 +158,9 @@ class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
 
 
 class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
-    """The run went back to the state after `step`: of its first `commits` commits, those past it
-    are undone.
+    """The run went back to the state after `step`.
+
+    Of its first `commits` commits, those past that step are undone.
     """
 
     step: int

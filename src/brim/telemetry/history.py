@@ -1,5 +1,6 @@
-"""A run as its records tell it: one fold, shared by the live view, `brim status`, the report and
-whoever schedules the run.
+"""A run as its records tell it.
+
+The one fold of the records is shared by the live view, `brim status`, the report and the scheduler.
 """
 
 from __future__ import annotations
@@ -47,15 +48,14 @@ class WorkerLife:
 
 @dataclass(slots=True)
 class RunState:
-    """The state of a run, as its records say: the one fold of them, for whoever reads a run.
+    """The state of a run, as its records say: the one fold of them, for all readers of a run.
 
     Restores and steps are put in order by the commits that they count, never by their times: a
     clock may have been set between two lives of a run, and then the times of its two files lie.
 
-    Attributes:
-        commits: lines of `steps.jsonl` so far, those that count no more among them.
-        first, last: the first step that was committed, and the last.
-        crew: the workers of the present life of the run, by name; those that are gone among them.
+    Attributes: commits: lines of `steps.jsonl` so far, those that count no more among them. first,
+    last: the first step that was committed, and the last. crew: the workers of the present life of
+    the run, by name; those that are gone among them.
     """
 
     started: RunStarted | None = None
@@ -202,8 +202,9 @@ class RunHistory(RunState):
         return sum(step.samples for step in inside[1:]) / span if span > 0 else 0.0
 
     def table_rates(self, *, window: float = 5.0) -> dict[str, tuple[float, float]]:
-        """Rows of each table that were read and changed per second, over the last `window` seconds
-        of steps.
+        """Rows of each table that were read and changed per second.
+
+        The rates are over the last `window` seconds of steps.
         """
         newest = self.recent[-1].at if self.recent else 0.0
         inside = [step for step in self.recent if newest - step.at <= window]
@@ -226,7 +227,7 @@ class RunHistory(RunState):
         return next((sample for sample in samples if sample), ())
 
     def seconds_left(self) -> float | None:
-        """Until the planned end at the present rate; None where there is no rate."""
+        """Seconds until the planned end at the present rate; None where there is no rate."""
         if not self.started or len(self.recent) < 2:
             return None
         span = self.recent[-1].at - self.recent[0].at

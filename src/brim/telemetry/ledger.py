@@ -59,7 +59,7 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
 
 
 def _was_stopped(history: RunHistory) -> bool:
-    """Whether the script ended its job early: it is done, and not all steps were made."""
+    """Return whether the script ended its job early: it is done, and not all steps were made."""
     ended, started = history.ended, history.started
     done = ended is not None and ended.summary.get("exit") == "done"
     return done and started is not None and history.step < started.steps

@@ -1,11 +1,10 @@
-"""Keeps logs within a limit, while others write them: the oldest of what they have is given back to
-the disk.
+"""Keeps logs within a limit, while others write them, by giving the oldest parts back.
 
-Whoever writes a log has it open for life, and what user code starts inherits it: a log cannot be
-renamed, nor cut short and copied without losing what is written meanwhile. So a hole is made at its
-front. That is one call, done or not done wherever this process is killed; it takes no room on a
-full disk; several processes may do it; and each byte that is left stays where readers remember it.
-The length of the file counts all that was ever written, its blocks what is left.
+A process that writes a log has it open for life, and what user code starts inherits it: a log
+cannot be renamed, nor cut short and copied without losing what is written meanwhile. So a hole is
+made at its front. That is one call, done or not done wherever this process is killed; it takes no
+room on a full disk; several processes may do it; and each byte that is left stays where readers
+remember it. The length of the file counts all that was ever written, its blocks what is left.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class LogLimit:
         return used
 
     def _names(self) -> Iterable[str]:
-        """Of what there is.
+        """List the names of the logs that are there.
 
         This is done several times a second: by strings, which take half the time of paths.
         """
@@ -80,8 +79,9 @@ class LogLimit:
 
 
 def _most_of_each(sizes: Iterable[int], limit: int) -> int:
-    """How long each may be so that all together are within the limit; too long already, as they
-    are.
+    """Return the largest length of each log that keeps all together within the limit.
+
+    Where other logs are too long already, they count as they are.
 
     >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
     (200, 430)
@@ -135,8 +135,9 @@ def _punch(file: int, begin: int) -> None:
 
 
 def _write_anew(file: int, begin: int) -> None:
-    """Do the same where no hole can be made: less is kept, and where somebody writes meanwhile,
-    nothing.
+    """Cut a log where no hole can be made.
+
+    Less is kept, and where another process writes meanwhile, nothing.
     """
     size = os.fstat(file).st_size
     begin = max(begin, size - _ANEW)

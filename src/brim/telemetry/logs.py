@@ -1,4 +1,4 @@
-"""What the processes of a run printed.
+"""The output of the processes of a run.
 
 `logs/WORKER.log`, read on from where the last reader was.
 """
@@ -45,8 +45,9 @@ class Tail:
             )
 
     def fresh(self, reads: int = 1) -> list[tuple[str, str]]:
-        """Worker and text of lines that were completed since the last call; call again until there
-        are none.
+        """Worker and text of lines that were completed since the last call.
+
+        Call again until there are none.
 
         Where lines are gone by now, because logs are kept within a limit, a line says how much that
         was.
@@ -72,7 +73,7 @@ class Tail:
 
 
 def last_line(log: Path) -> str:
-    """What a log says last; empty where it says nothing, or is not there."""
+    """The last line of a log; empty where it says nothing, or is not there."""
     try:
         with os.fdopen(open_regular(log), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST))
@@ -83,8 +84,9 @@ def last_line(log: Path) -> str:
 
 
 def _read(path: Path, place: int) -> tuple[list[str], int]:
-    """Whole lines of a log from a place on, after a word on those that are gone, and the place
-    behind them.
+    """Whole lines of a log from a place on, and the place behind them.
+
+    Where lines are gone, a word on those comes first.
     """
     try:
         log = open_regular(path)
