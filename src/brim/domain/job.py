@@ -39,7 +39,10 @@ AUTOMATIC = "auto"  # `--micro-batches auto`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRange:
-    """How many workers a job may have: it starts with `minimum` (a gang) and grows to `maximum`."""
+    """The number of workers that a job may have: from `minimum` (a gang) to `maximum`.
+
+    The job starts with the minimum and grows.
+    """
 
     minimum: int
     maximum: int
@@ -52,7 +55,7 @@ class WorkerRange:
             raise SpecError("--workers", got=repr(str(self)), need=need, hint="--workers 1:4")
 
     def __str__(self) -> str:
-        """As `parse` reads it."""
+        """Return the text that `parse` reads."""
         return (
             f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
         )
@@ -91,11 +94,11 @@ def default_micro_batches(workers: WorkerRange) -> int:
 
 
 def fewest_micro_batches(workers: WorkerRange) -> int:
-    """What `--micro-batches auto` stands for: the smallest power of two that has work for every
-    worker.
+    """The number that `--micro-batches auto` stands for.
 
-    A step of few samples takes less time in few parts. The result is the same for 1 worker to as
-    many as there are parts, and for no more.
+    The number is the smallest power of two that has work for every worker. A step of few samples
+    takes less time in few parts. The result is the same for 1 worker to as many as there are parts,
+    and for no more.
 
     >>> [fewest_micro_batches(WorkerRange.parse(workers)) for workers in ("1", "1:4", "3", "9")]
     [1, 4, 4, 16]
@@ -132,10 +135,11 @@ _FAULTS = Kind(metavar="TEXT", read=lambda text, _: parse_faults(text))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """Everything that a run was asked to do; written into its directory and never changed.
+    """The spec of a run: all that it was asked to do.
 
-    The fields with an `option` are what its user can say; `help` describes each, and comments add
-    what only a reader of this code wants to know.
+    The spec is written into the run's directory and never changed. The fields with an `option` are
+    what its user can say; `help` describes each, and comments add what only a reader of this code
+    wants to know.
 
     Args:
         file: path of the training file (level 1), or empty where `command` is given.
