@@ -81,7 +81,7 @@ class LogLimit:
 def _most_of_each(sizes: Iterable[int], limit: int) -> int:
     """Return the largest length of each log that keeps all together within the limit.
 
-    Where other logs are too long already, they count as they are.
+    Logs that are shorter than that stay as they are.
 
     >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
     (200, 430)
