@@ -52,23 +52,24 @@ T = TypeVar("T")
 
 
 class _AnswerLost(EnvironmentFault):
-    """It is not known whether the scheduler carried out a request."""
+    """The request's answer is lost: the scheduler may or may not have carried it out."""
 
 
 def default_state_dir() -> Path:
-    """Where a scheduler keeps its state: `$BRIM_HOME`, else below the user's home."""
+    """Return the directory of a scheduler's state: `$BRIM_HOME`, else below the user's home."""
     return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
 
 
 def named_scheduler() -> str:
-    """`HOST:PORT` of the scheduler that the environment names, `$BRIM_SCHEDULER`; empty where it
-    names none.
+    """Return `HOST:PORT` of the scheduler that the environment names.
+
+    The variable is `$BRIM_SCHEDULER`. The result is empty where it names none.
     """
     return os.environ.get("BRIM_SCHEDULER", "")
 
 
 def jobs_dir(state_dir: Path | None = None) -> Path:
-    """Has the run directories of a scheduler's jobs."""
+    """Return the directory that has the run directories of a scheduler's jobs."""
     return (state_dir or default_state_dir()) / "jobs"
 
 
@@ -157,8 +158,9 @@ class Client:
         return self._call("GET", f"{_path(job)}", JobView)
 
     def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
-        """Wait until a job has `ended` or was `judged`, or for `timeout` seconds; survives the
-        scheduler's death.
+        """Wait until a job has `ended` or was `judged`, or for `timeout` seconds.
+
+        The wait survives the scheduler's death.
         """
         end = monotonic() + timeout
         while True:
@@ -215,10 +217,10 @@ class Client:
         return self._change("POST", f"{_path(job)}/cancel", JobView)
 
     def forget(self, job: str) -> Forgotten:
-        """Remove a job that has ended: its record, its story and its run directory, with logs and
-        checkpoints.
+        """Remove a job that has ended, with its history and its run directory.
 
-        What was exported, or written to other directories, stays.
+        The record, the logs and the checkpoints go. What was exported, or written to other
+        directories, stays.
         """
         try:
             return self._call("DELETE", _path(job), Forgotten)
@@ -238,8 +240,9 @@ class Client:
         return self._call("GET", "/v1/tenants", list[TenantView])
 
     def give_token(self, tenant: str) -> str:
-        """Make a token for a tenant, which cannot be asked for again; the tenant's last one is
-        revoked.
+        """Make a token for a tenant, and revoke the tenant's last one.
+
+        The token cannot be asked for again.
         """
         # Not asked again where the answer is lost: it would be another token.
         return self._call("POST", f"{_path_of_token(tenant)}", Token).token
@@ -268,7 +271,10 @@ class Client:
         return f"{contact.host}:{contact.port}", contact.token
 
     def _change(self, method: str, path: str, gives: type[T], body: object = None) -> T:
-        """As `_call`; asks again where the answer was lost, since asking twice changes nothing."""
+        """Call as `_call` does; ask again where the answer was lost.
+
+        Asking twice changes nothing.
+        """
         try:
             return self._call(method, path, gives, body)
         except _AnswerLost as lost:
@@ -316,7 +322,7 @@ class Client:
                 return answer
 
     def _away(self, error: EnvironmentFault, seconds: float) -> str:
-        """What one who waits should know."""
+        """Return what a waiting user should know while the scheduler is away."""
         contact = None if self._fixed else read_scheduler_contact(self._state_dir)
         if self._fixed or (contact and contact.is_alive):
             what = str(error)
@@ -390,7 +396,7 @@ def _ask(run_dir: Path, verb: str, **fields: Any) -> dict[str, Any]:
 
 
 def status(run_dir: Path) -> dict[str, Any]:
-    """What the master of a run knows beyond its records.
+    """Return what the master of a run knows beyond its records.
 
     Raises:
         EnvironmentFault: the run is not alive.

@@ -26,17 +26,12 @@ TO_MEND = frozenset(
     {
         "agent/__main__.py",
         "cli",
-        "client.py",
         "domain/job.py",
         "lab",
         "runs",
         "scheduler/api.py",
         "scheduler/loop.py",
         "storage/book.py",
-        "telemetry",
-        "train/job.py",
-        "train/join.py",
-        "train/membership.py",
     }
 )
 

@@ -153,7 +153,7 @@ class _Step:
     busy: float = 0.0  # seconds of this worker with the sum, until now
 
     def places(self, span: Span) -> Span:
-        """Of samples of an epoch in this step."""
+        """Return the places in this step of some samples of an epoch."""
         return Span(span.start - self.span.start, span.stop - self.span.start)
 
 
@@ -296,7 +296,7 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """This worker's place among the others, from 0; it changes as workers come and go.
+        """The place of this worker among the others, from 0; it changes as workers come and go.
 
         Servers come behind.
         """
@@ -339,8 +339,9 @@ class Job:
         self._state.register(name, thing)
 
     def carry(self, name: str, start: Tensor | Sequence[Tensor], *, dim: int = 0) -> None:
-        """Carry a hidden state from each sample of a step to the sample at the same position of the
-        next step.
+        """Carry a hidden state from the samples of a step to those of the next step.
+
+        The state of each sample goes to the sample at the same position.
 
         `batch.carried[name]` is the state that the samples of a micro-batch start from, detached.
         Replace it by the state that they end with. Each epoch starts from `start`. The data must
@@ -418,8 +419,9 @@ class Job:
             yield epoch
 
     def own_epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """Like `epochs`, for brim's own loops, whose code between epochs never changes
-        parameters.
+        """Yield epochs as `epochs` does, for brim's own loops.
+
+        The code of these loops between epochs never changes parameters.
         """
         self._check_first_loop()
         self._epochs = self._agreed("epochs", epochs, self.spec.epochs, default=1)
@@ -444,7 +446,7 @@ class Job:
             self._close_epoch()
 
     def _layout(self) -> Layout:
-        """Of what a micro-batch adds to a step."""
+        """Return the layout of what a micro-batch adds to a step."""
         carried = [tensor for each in self._carried.values() for tensor in each.tensors]
         tables = self._embeddings
         return Layout([*self._contributions.like, *carried], tables.weights, tables.partitions)
@@ -462,8 +464,9 @@ class Job:
         shards: int | None = None,
         loaders: int | None = None,
     ) -> Iterator[MicroBatch]:
-        """Yield this worker's micro-batches of every step: of one epoch within `epochs`, else of
-        the whole job.
+        """Yield this worker's micro-batches of every step.
+
+        The steps are those of one epoch within `epochs`, else of the whole job.
 
         Args:
             data: a map-style dataset, a torch DataLoader, or an IterableDataset.
@@ -520,8 +523,9 @@ class Job:
             yield from self._batches_of_epoch(feed)
 
     def use(self, feed: Feed, data: object) -> None:
-        """Read from here what `batches` is asked for of this data; what was read ahead from
-        elsewhere is dropped.
+        """Read from here what `batches` is asked for of this data.
+
+        Samples that were read ahead from elsewhere are dropped.
         """
         feed.check()
         if not feed.samples:
@@ -549,8 +553,9 @@ class Job:
             )
 
     def _agreed(self, name: str, given: int | None, asked: int, *, default: int) -> int:
-        """What the script and the command line say of one number; 0 is a command line that says
-        nothing.
+        """Return the one number that the script and the command line agree on.
+
+        The number 0 is a command line that says nothing.
         """
         if given is not None and asked and given != asked:
             raise SpecError(
@@ -629,8 +634,9 @@ class Job:
     # Rounds ---------------------------------------------------------------------------------------
 
     def _get_ready(self) -> None:
-        """Do for a first time, before this worker counts, what others would else wait for in its
-        first round.
+        """Do for a first time, before this worker counts, what its first round needs.
+
+        The others would else wait for it in that round.
         """
         make_own([*self.model.parameters(), *self.model.buffers()])
         self._sources.seed(0)
@@ -638,11 +644,11 @@ class Job:
             self._feed.indices(0, self._schedule.span(0))
 
     def _while_it_lasts(self) -> _WhileItLasts:
-        """Something that the members of a round do together, and that ends where the round does."""
+        """A common action of the members of a round, which ends where the round does."""
         return _WhileItLasts(self._on_rounds_end)
 
     def _on_rounds_end(self, error: BaseException) -> bool:
-        """What ended a common action; whether the next round is to be entered."""
+        """Handle the end of a common action; return whether the next round is to be entered."""
         match error:
             case RoundChanged():
                 self._leave_round()
@@ -671,7 +677,7 @@ class Job:
         self._contributions.clear()
 
     def _in_round(self) -> _Round:
-        """The round at hand, or the next one once it is there."""
+        """Return the present round, or the next one once it is there."""
         if self._round is None:
             exchange = self.members.next_round(self._checkpoints)
             parts, rank = parts_of(self.spec, len(self.members.workers)), self.members.rank
@@ -697,8 +703,9 @@ class Job:
         return self._round
 
     def _settle_tables(self) -> None:
-        """Have the tables of this host at the last commit;
-        all members have left the round before.
+        """Have the tables of this host at the last commit.
+
+        All members have left the round before.
         """
         if not self._embeddings.names:
             return
@@ -789,8 +796,9 @@ class Job:
 
     @property
     def _ends_epoch(self) -> bool:
-        """Whether the step that was committed last is an epoch's last, as far as the job's data is
-        known yet.
+        """Return whether the step that was committed last is the last of an epoch.
+
+        The answer is as far as the job's data is known yet.
         """
         schedule = self._state.schedule
         return schedule is not None and self.committed % schedule.steps_per_epoch == 0
@@ -851,7 +859,7 @@ class Job:
     def _asynchronous_epoch(
         self, asynchrony: Asynchrony, feed: Feed, end: int
     ) -> Iterator[MicroBatch]:
-        """This worker's batches of an epoch, and the state that came of all workers' batches."""
+        """Yield this worker's batches of an epoch, and take the state that came of all batches."""
         asynchrony.begin_epoch(self._schedule.steps_per_epoch)
         try:
             while asynchrony.is_in_epoch:
@@ -896,10 +904,9 @@ class Job:
             )  # of all: so they find out alike whether all stand here
 
     def _part_of(self, loaders: int) -> int:
-        """This worker's part of the processes that read on its host: at least one, where there are
-        any.
+        """Return this worker's part of the processes that read on its host.
 
-        A server reads nothing.
+        The part is at least one, where there are any. A server reads nothing.
         """
         neighbours = self.members.neighbours
         if self.members.rank not in neighbours:
@@ -1155,8 +1162,9 @@ class Job:
             round.exchange.put_rows(round.rows.blocks())
 
     def _commit_in_turn(self, asynchrony: Asynchrony, round: _Round, step: _Step) -> StepOutcome:
-        """Apply a batch to the newest state, to which others have come meanwhile; none of them does
-        so now.
+        """Apply a batch to the newest state, to which others have come meanwhile.
+
+        None of them applies a batch during this.
         """
         started = monotonic()
         if self.device.type == "cuda":
@@ -1207,8 +1215,9 @@ class Job:
         return report
 
     def _owned(self, round: _Round) -> Sequence[OwnedRows]:
-        """The rows that this worker applies; each host applies all, and those of the first are
-        counted.
+        """The rows that this worker applies.
+
+        Each host applies all, and those of the first are counted.
         """
         is_counted = self.members.neighbours.start == 0
         return (
@@ -1218,10 +1227,10 @@ class Job:
         )
 
     def _prepare(self, round: _Round, total: list[Tensor]) -> StepOutcome:
-        """Give the network the sum of a step, and the tables their update: until the commit both
-        can be undone.
+        """Give the network the sum of a step, and the tables their update.
 
-        Nobody may still be adding up: all members stand behind the reduction.
+        Until the commit both can be undone. Nobody may still be adding up: all members stand behind
+        the reduction.
         """
         outcome = self._contributions.outcome(total)
         self._checkpoints.await_copy()
@@ -1241,8 +1250,7 @@ class Job:
         return outcome
 
     def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[OwnedRows | None]:
-        """The part of the rows that this worker is about to change, with clipped gradients of its
-        own.
+        """The rows that this worker is about to change, with clipped gradients of its own.
 
         Args:
             used: whether any micro-batch of the step gave each table a gradient.
@@ -1265,8 +1273,9 @@ class Job:
         return [part if len(each.ids) else None for part, each in zip(parts, due, strict=True)]
 
     def _clip(self, exchange: Exchange, rows: Sequence[GradientRows], used: Sequence[bool]) -> None:
-        """Scale the gradients of the network, and these rows, down where the norm of all is too
-        large.
+        """Scale down the gradients of the network, and these rows, where the norm is too large.
+
+        The norm is that of all gradients.
         """
         if self.spec.clip_norm is None:
             return
@@ -1301,11 +1310,11 @@ class Job:
             each.put(list(islice(rest, len(each.tensors))), samples=samples)
 
     def _moves(self, outcome: StepOutcome) -> bool:
-        """Whether a step is applied: its losses are numbers, or nobody minds."""
+        """Return whether a step is applied: its losses are numbers, or `--on-nan` only warns."""
         return all(math.isfinite(loss) for loss in outcome.losses) or self.spec.on_nan == "warn"
 
     def _is_to_be_applied(self, outcome: StepOutcome) -> bool:
-        """Whether the losses of a step are numbers; else do what `--on-nan` says.
+        """Return whether the losses of a step are numbers; else do what `--on-nan` says.
 
         Raises:
             UserCodeError: it says stop.
@@ -1353,10 +1362,10 @@ class Job:
         forward: Forward | None = None,
         collate_fn: Collate | None = None,
     ) -> dict[str, float]:
-        """Compute metrics of some data on all workers together: the same values for any number of
-        workers.
+        """Compute metrics of some data on all workers together.
 
-        The model is in eval mode meanwhile, and its buffers are restored afterwards.
+        The values are the same for any number of workers. The model is in eval mode meanwhile, and
+        its buffers are restored afterwards.
 
         Args:
             data: as `batches` takes it.
@@ -1567,7 +1576,7 @@ def _not_asynchronous(what: str) -> SpecError:
 
 
 def _numbers(losses: Sequence[Tensor]) -> list[float]:
-    """What each tensor of one element holds; from a device they come all at once."""
+    """Return the value of each tensor of one element; from a device all come at once."""
     if all(loss.is_cpu for loss in losses):
         return [loss.item() for loss in losses]
     return torch.cat(list(losses)).tolist()
@@ -1596,7 +1605,7 @@ def _check_loss(loss: object) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of what computes here."""
+    """Return the versions of the software that computes here."""
     return {
         "brim": brim.__version__,
         "python": platform.python_version(),
@@ -1605,7 +1614,7 @@ def versions() -> dict[str, str]:
 
 
 def _why(what: str) -> str:
-    """What people can do about a difference, by what differs."""
+    """Return advice for a difference between workers, by what differs."""
     if what.startswith(SAMPLES):
         return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
     if what.startswith(STOP):

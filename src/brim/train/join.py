@@ -24,14 +24,14 @@ _may_join = True
 
 
 def born_with(context: WorkerContext) -> None:
-    """Tell a process that was forked what one started anew finds in its environment."""
+    """Tell a forked process what a process started from scratch finds in its environment."""
     global _born_with, _joined
     _born_with, _joined = context, None
 
 
 @contextlib.contextmanager
 def nobody_joins() -> Iterator[None]:
-    """This process is no worker, whatever a module that is imported meanwhile may do."""
+    """Make this process no worker, whatever a module that is imported meanwhile may do."""
     global _may_join
     _may_join = False
     try:
@@ -130,13 +130,14 @@ def close() -> None:
 
 
 def has_left() -> bool:
-    """Whether this worker was asked to leave its job."""
+    """Return whether this worker was asked to leave its job."""
     return _joined is not None and _joined.has_left
 
 
 def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
-    """What the command line and the script say; where the command line has a default, the script
-    decides.
+    """Combine what the command line and the script say.
+
+    Where the command line has a default, the script decides.
 
     Raises:
         SpecError: they say different things.
@@ -159,7 +160,9 @@ _is_watched = False
 
 
 def _watch_the_end(context: WorkerContext | None) -> None:
-    """What a script raises ends the job, with its traceback first; so does a script that ends
+    """End the job with the script.
+
+    An exception of the script ends the job, with its traceback first. So does a script that ends
     before its loop does.
     """
     global _is_watched

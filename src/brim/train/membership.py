@@ -92,15 +92,14 @@ class Kept(Protocol):
     def state(self) -> State: ...
 
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
-        """Take what is in storage, up to the last step on record; where it came from, and what is
-        wrong with newer.
+        """Take what is in storage, up to the last step on record.
+
+        Returns where it came from, and what is wrong with newer states.
         """
         ...
 
     def catch_up(self, recorded: int) -> None:
-        """Have the state after the last step on record,
-        where another member of this host made it.
-        """
+        """Have the state after the last step on record, made by another member of this host."""
         ...
 
     def now(self) -> None:
@@ -112,14 +111,15 @@ class Kept(Protocol):
         ...
 
     def leave(self) -> None:
-        """Have this very state in storage, as something that nobody permits any more; raises
-        EnvironmentFault.
+        """Have this very state in storage, as something that nobody permits any more.
+
+        Raises EnvironmentFault.
         """
         ...
 
 
 class Members(Protocol):
-    """What the training loop asks of the other workers of its job."""
+    """The training loop's view of the other workers of its job."""
 
     @property
     def rank(self) -> int: ...
@@ -144,8 +144,9 @@ class Members(Protocol):
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """Parts of a step that each rank computes; empty for a process by itself, which computes
-        all.
+        """Parts of a step that each rank computes; empty for a process by itself.
+
+        Such a process computes all parts.
         """
         ...
 
@@ -156,12 +157,13 @@ class Members(Protocol):
 
     @property
     def is_newcomer(self) -> bool:
-        """Whether this worker got the state of this round from a neighbour."""
+        """Return whether this worker got the state of this round from a neighbour."""
         ...
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
-        """Say that this worker is warm and may be named in a round; None where its data is not
-        known yet.
+        """Say that this worker is warm and may be named in a round.
+
+        The facts are None where its data is not known yet.
         """
         ...
 
@@ -193,12 +195,13 @@ class Members(Protocol):
         ...
 
     def moved(self) -> None:
-        """This worker came on within something long: it does not hang."""
+        """Note that this worker came on within something long: it does not hang."""
         ...
 
     def listen(self, seconds: float) -> None:
-        """Hear what comes within so many seconds, and leave it for later; permissions to publish
-        act at once.
+        """Hear what comes within so many seconds, and leave it for later.
+
+        Permissions to publish act at once.
 
         Raises:
             RoundChanged: nothing will come any more.
@@ -210,8 +213,9 @@ class Members(Protocol):
         ...
 
     def turn(self, step: int) -> int:
-        """Wait until it is this worker's turn to apply a batch, computed on the state after so many
-        steps.
+        """Wait until it is this worker's turn to apply a batch.
+
+        The batch was computed on the state after so many steps.
 
         Returns:
             Steps that are committed now; `commit` ends the turn. Raises RoundChanged where there
@@ -259,8 +263,9 @@ class Members(Protocol):
         ...
 
     def wait_for_dismissal(self) -> None:
-        """Stay until nothing of this worker is needed; raises RoundChanged where it is needed
-        again.
+        """Stay until nothing of this worker is needed.
+
+        Raises RoundChanged where it is needed again.
         """
         ...
 
@@ -315,7 +320,7 @@ class Loner:
         return False
 
     def tell(self, message: WorkerMessage) -> None:
-        """There is no master; what it would warn of, the user should know all the same."""
+        """Tell the user a warning that a master would have: there is no master."""
         if isinstance(message, Warn):
             print(f"brim: {message.message}", file=sys.stderr)  # noqa: T201
 
@@ -389,9 +394,7 @@ class Membership:
 
     @property
     def _patience(self) -> float:
-        """Seconds that another worker is waited for that sends nothing: where it hangs, its agent
-        ends it before.
-        """
+        """Seconds that a silent worker is waited for: where it hangs, its agent ends it before."""
         limit = self._context.spec.hang_timeout
         return math.inf if limit is None else limit + _PATIENCE
 
@@ -419,7 +422,9 @@ class Membership:
             self._send_out()
 
     def _beat(self) -> None:
-        """Be heard, also where the main thread is at something long behind steps that nobody knows
+        """Send a sign of life.
+
+        It is heard also where the main thread is at something long behind steps that nobody knows
         of.
         """
         self._tell_made()
@@ -572,8 +577,9 @@ class Membership:
         return exchange
 
     def _leave_behind(self, kept: Kept) -> None:
-        """Leave to the next agent what this worker has said, then what it has: no state is ahead of
-        the records.
+        """Leave to the next agent what this worker has said, then what it has.
+
+        So no state is ahead of the records.
         """
         behind = SystemClock().wall() - monotonic()
         with self._speaking:
@@ -599,8 +605,9 @@ class Membership:
     # Other workers --------------------------------------------------------------------------------
 
     def _is_called(self) -> bool:
-        """Whether the agent has something to say to one that waits for another worker, which is no
-        hang of its own.
+        """Return whether the agent has something to say to a worker that waits for another one.
+
+        Such a wait is no hang of its own.
         """
         self._moves += 1
         return self._link.pending()
