@@ -1,4 +1,4 @@
-"""What a shell may complete: files, runs, jobs of a scheduler, and the workers of a run.
+"""Completions for a shell: files, runs, jobs of a scheduler, and the workers of a run.
 
 Looks at directories alone.
 """
@@ -21,9 +21,7 @@ def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 
 def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The jobs of the scheduler whose state `--state` or the environment names,
-    the newest first.
-    """
+    """The jobs of the scheduler that `--state` or the environment names, the newest first."""
     return _beginning(incomplete, _newest_first(jobs_dir(ctx.params.get("state"))))
 
 
@@ -36,7 +34,7 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Co
 
 
 def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Those of the run that was named, or of the latest."""
+    """The workers of the run that was named, or of the latest."""
     run_dir = find_run(ctx.params.get("run"), state=ctx.params.get("state"))
     return _beginning(incomplete, sorted(path.stem for path in (run_dir / "logs").glob("*.log")))
 

@@ -26,7 +26,8 @@ _TO_END = 5.0  # seconds that the master of a run that was killed may take to en
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """A directory that a new run may write to;
+    """A directory that a new run may write to.
+
     `previous` is what `runs/latest` pointed to before.
     """
 
@@ -49,8 +50,9 @@ def holds_run(path: Path) -> bool:
 
 
 def new_run_dir(subject: str, now: float) -> Path:
-    """Make `runs/<stem>-<date>-<time>`, with a number behind it where two runs begin in
-    one second.
+    """Make `runs/<stem>-<date>-<time>`.
+
+    A number stands behind it where two runs begin in one second.
     """
     stamp = datetime.fromtimestamp(now).strftime("%Y%m%d-%H%M%S")
     from brim.storage.ownership import make_ours
@@ -209,7 +211,7 @@ def check_resumable(run_dir: Path, history: RunHistory, *, field: str) -> None:
 
 
 def recorded_spec(run_dir: Path, history: RunHistory) -> JobSpec:
-    """What a run was asked to do, from its records.
+    """Return the spec of a run from its records.
 
     Raises:
         SpecError: they do not say, or not as this version writes it.
@@ -253,8 +255,9 @@ def check_source(spec: JobSpec) -> None:
 
 
 def _is_running(run_dir: Path) -> bool:
-    """Whether a master answers, or one that is ending does not come to its end: two must not write
-    one run.
+    """Return whether a master answers, or one that is ending does not come to its end.
+
+    Two masters must not write one run.
     """
     from brim import client
     from brim.storage.journal import has_writer

@@ -128,5 +128,5 @@ class Followers:
 
 
 def _why(log: Path) -> str:
-    """What a log says last."""
+    """The last line of a log."""
     return last_line(log) or f"it was killed; see {log}"

@@ -1,4 +1,4 @@
-"""From a run that may start to its end: starts it, shows it, and passes on what interrupts it."""
+"""Follows a run to its end: starts it, shows it, and passes on what interrupts it."""
 
 from __future__ import annotations
 
@@ -220,8 +220,9 @@ def _leave_behind(ready: Ready, history: RunHistory, view: View) -> Path | None:
 
 
 def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:
-    """Remove what an inference job leaves: an output that its writer was killed over, and parts
-    that are used up.
+    """Remove what an inference job leaves.
+
+    That is an output that its writer was killed over, and parts that are used up.
     """
     if wanted.output:
         with contextlib.suppress(OSError):

@@ -124,7 +124,7 @@ def _workers_of(view: JobView) -> str:
 
 
 def _nodes_of(view: JobView) -> str:
-    """Its nodes, each with its number of workers where there are several."""
+    """The nodes of a job, each with its number of workers where there are several."""
     several = len(view.nodes) > 1
     return ", ".join(f"{node}: {count}" if several else node for node, count in view.nodes.items())
 

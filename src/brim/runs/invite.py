@@ -1,4 +1,4 @@
-"""What to type on another host to join a run that listens for agents."""
+"""The command to type on another host to join a run that listens for agents."""
 
 from __future__ import annotations
 

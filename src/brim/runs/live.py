@@ -64,9 +64,7 @@ class Drawing:
         self._happenings.append((self._clock.wall(), text))
 
     def _remember(self, event: Event) -> None:
-        """Keep what a person would want to know;
-        a loss, its round and its pause become one line.
-        """
+        """Keep what a person wants to know; a loss, its round and its pause become one line."""
         match event:
             case RunStarted() | CheckpointPublished() | RunFailed():
                 return

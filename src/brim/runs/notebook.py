@@ -1,5 +1,6 @@
-"""A run as a live block below the cell of a notebook:
-the lines of the terminal, redrawn in place.
+"""A run as a live block below the cell of a notebook.
+
+The block has the lines of the terminal, redrawn in place.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of a run, from its records: its state, its summary, and the error that ended it."""
+"""The outcome of a run, from its records: its state, its summary, and its error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def state_of(history: RunHistory, *, alive: bool) -> str:
 
 
 def facts_of(history: RunHistory) -> dict[str, Any]:
-    """Where a run that began stands: the fields of `brim status --json`."""
+    """The state of a run that began: the fields of `brim status --json`."""
     assert history.started is not None
     last = history.steps[-1] if history.steps else None
     return {
@@ -104,7 +104,7 @@ def _tables(history: RunHistory) -> list[dict[str, Any]]:
 
 
 def _asynchronous(history: RunHistory) -> dict[str, Any]:
-    """What is so of asynchronous training alone."""
+    """The fields of asynchronous training alone."""
     if history.ahead is None:
         return {}
     return {"async": history.ahead, "staleness": dict(sorted(history.staleness.items()))}

@@ -1,5 +1,6 @@
-"""A run as a picture for a notebook: its loss, speed and workers over time, on a light page or a
-dark one.
+"""A run as a picture for a notebook: its loss, speed and workers over time.
+
+The picture is for a light page or a dark one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What rank 0 of a run prints, as it prints it: the worker that has this rank changes with the
-rounds.
+"""The output of rank 0 of a run, as it is printed.
+
+The worker that has this rank changes with the rounds.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class Prints:
         self._there = self._there_before = set(self._sizes)
 
     def fresh(self, history: RunHistory) -> list[str]:
-        """Lines that were completed since the last call, or the first of them where there are too
-        many.
+        """Lines that were completed since the last call.
+
+        Where there are too many, the result is the first of them.
         """
         lines = self._read()
         there = self._there_before

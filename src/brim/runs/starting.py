@@ -135,8 +135,9 @@ def make_ready_again(
 
 
 def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:
-    """Whether a new run, in a directory of its own, is to go on from the checkpoints of another
-    that is lost.
+    """Return whether a new run is to go on from the checkpoints of another that is lost.
+
+    The new run has a directory of its own.
     """
     new = bool(values["run_dir"]) and not holds_run(Path(values["run_dir"]))
     return bool(values["resume"] and values["checkpoints"] and new)

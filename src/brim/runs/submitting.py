@@ -102,7 +102,7 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
 
 
 def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Submit:
-    """What the argument and the options of `submission` say.
+    """Return what the argument and the options of `submission` ask for.
 
     Args:
         ctx: of the command that they were parsed for.

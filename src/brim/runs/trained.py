@@ -97,7 +97,7 @@ def _newest(store: Store, name: str, warn: Callable[[str], None]) -> int:
 
 
 def wanted_of(trained: Trained, kind: Literal["evaluate", "predict"], **how: Any) -> Inference:
-    """What is to be done with the model; `how` as `Inference` has it."""
+    """Return what is to be done with the model; `how` as `Inference` has it."""
     return Inference(
         kind=kind,
         run=str(trained.run_dir),

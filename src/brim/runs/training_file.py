@@ -134,7 +134,10 @@ def _bound_names(tree: ast.Module) -> set[str]:
 
 
 def _is_for_lightning(tree: ast.Module, bound: set[str]) -> bool:
-    """Whether a file looks as if its `model()` gave a LightningModule; only running it tells."""
+    """Return whether a file looks as if its `model()` gave a LightningModule.
+
+    Only running it tells.
+    """
     if bound & {"loss", "optimizer"}:
         return False
     imported = set()

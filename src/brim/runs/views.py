@@ -43,7 +43,7 @@ def choose_view() -> View:
 
 
 def in_notebook() -> bool:
-    """Whether this is the kernel of a notebook: a shell of IPython without a terminal."""
+    """Return whether this is the kernel of a notebook: a shell of IPython without a terminal."""
     if "IPython" not in sys.modules:
         return False
     from IPython import get_ipython
