@@ -70,9 +70,7 @@ class SystemClock:
     def set_by(self) -> float:
         """Seconds by which the host's clock was set ahead of this one.
 
-        0 up to a second.
-
-        0 for less than a second.
+        0 for up to a second.
         """
         by = time.time() - self.wall()
         if abs(by - self._set_by) > _A_STEP:

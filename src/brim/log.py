@@ -2,7 +2,8 @@
 
 brim logs to loggers below `brim`, and configures none of them where it is imported: a program that
 imports it decides what becomes of its lines. brim's own programs write them to stderr, from the
-level on that `BRIM_LOG` names; without it they are silent.
+level on that `BRIM_LOG` names. Without it a master is silent, a scheduler writes warnings, and for
+the other programs Python's own default holds: warnings alone.
 """
 
 from __future__ import annotations

@@ -245,6 +245,20 @@ def test_the_answer_is_taken_in_wherever_a_worker_looks(
         getattr(worker, look)()
 
 
+def test_streams_that_nobody_asked_for_end_with_their_round(
+    pair: tuple[Membership, Agent],
+) -> None:
+    worker, agent = pair
+    old, old_end = socket.socketpair()
+    new, new_end = socket.socketpair()
+    worker._listener._waiting |= {"round 1 state for w9": old, "round 2 state for w9": new}
+    agent.say(InstallRound(world=world(2)))
+    worker.next_round(Nothing())
+    with old_end, new_end:
+        assert old_end.recv(1) == b""
+        assert list(worker._listener._waiting) == ["round 2 state for w9"]
+
+
 @pytest.mark.parametrize("message", [InstallRound(world=world(2)), WriteNow()])
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_worker_whose_step_may_not_count_gives_its_state_to_nobody(

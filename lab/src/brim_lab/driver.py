@@ -23,6 +23,7 @@ from brim.procfs import read_proc
 MARK = "DRIVEN_BY"  # names that begin with BRIM_ are reserved
 TIMEOUT = 180.0  # seconds that a verb may take which is called and not followed
 _POLL = 0.01
+_LAST_WORDS = 1.0  # seconds to hear them: what a killed verb has started may hold its output open
 
 Output = int | IO[bytes] | None
 
@@ -135,9 +136,12 @@ class Driver:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as late:
             process.kill()
-            said = process.communicate()[1].strip()
+            said = _last_words(process)
             message = f"brim {' '.join(words)} did not end within {timeout:g} s:\n{said}"
             raise EnvironmentFault(message) from late
+        except BaseException:
+            process.kill()
+            raise
         if codes and process.returncode not in codes:
             raise EnvironmentFault(
                 f"brim {' '.join(words)} failed with {process.returncode}:\n{err.strip()}"
@@ -179,3 +183,12 @@ def send(pid: int, number: signal.Signals) -> None:
 
 def _lives(entry: Path) -> bool:
     return read_proc(f"{entry}/stat").rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _last_words(process: subprocess.Popen[str]) -> str:
+    """Return what a killed process has said on stderr, as far as it can be had."""
+    try:
+        return process.communicate(timeout=_LAST_WORDS)[1].strip()
+    except subprocess.TimeoutExpired as late:
+        said = late.stderr or b""
+        return (said if isinstance(said, str) else said.decode(errors="replace")).strip()

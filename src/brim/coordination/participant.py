@@ -330,6 +330,7 @@ class Participant:
                 self._next = heard
                 raise RoundChanged
             case Dismissed():
+                self.is_heir = False  # the agent may end before this worker does
                 raise SystemExit(0)
             case WriteNow():  # the job ends here: the step that is under way is given up
                 self._to_write = heard

@@ -202,7 +202,7 @@ def _tell(line: bytes) -> None:
 
     Rounds and failures are for all readers, the rest is for those who look for a fault.
     """
-    if not _log.isEnabledFor(logging.WARNING):
+    if not _log.isEnabledFor(logging.ERROR):
         return
     event: dict[str, object] = msgspec.json.decode(line)
     kind = str(event.pop("kind"))

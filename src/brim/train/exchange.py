@@ -58,7 +58,7 @@ class Exchange(Protocol):
     def rows_total(self) -> Sequence[GradientRows]:
         """Return the rows of each embedding, summed over all micro-batches.
 
-        Call it once all members stand behind `reduce`.
+        Call it once all members have passed the last of `stages`.
 
         Only of a job that clips gradients or delays changes, and of one worker alone: nobody else
         needs all of them.

@@ -31,6 +31,7 @@ from brim.coordination.participant import (
     Receive,
     RestoreState,
     WriteState,
+    round_of,
 )
 from brim.coordination.reduction import ReductionPlan
 from brim.coordination.turns import TURN
@@ -523,6 +524,8 @@ class Membership:
                 self._inheritance.settle(on_me=on_me and knows_all)
                 return self._inheritance.is_mine
             case EnterRound(world):
+                # Nobody asks any more for streams of rounds before, which would stay open for ever.
+                self._listener.drop_waiting(lambda greeting: round_of(greeting) < world.round)
                 return self._exchange(world)
             case _:
                 raise InternalError(f"nobody meets {need}")

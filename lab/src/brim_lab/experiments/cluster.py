@@ -49,8 +49,10 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
         cluster.warm_up()
         yield cluster
     finally:
-        driver.call("down", "--kill", "--state", str(state))
-        driver.end()
+        try:
+            driver.call("down", "--kill", "--state", str(state))
+        finally:
+            driver.end()
 
 
 class DemoCluster:
