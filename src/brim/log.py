@@ -66,6 +66,16 @@ class _Stamped(logging.Formatter):
         return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
+def level_in(text: str) -> str:
+    """Return the level that the environment names; empty where it names none that is known.
+
+    >>> level_in(" INFO"), level_in("loud")
+    ('info', '')
+    """
+    word = text.strip().lower()
+    return word if word in LEVELS else ""
+
+
 def write_to_stderr(level: str = "", *, usual: str = "") -> None:
     """Have this program write brim's lines of log to stderr; for the `main` of a program alone.
 
@@ -73,8 +83,7 @@ def write_to_stderr(level: str = "", *, usual: str = "") -> None:
         level: one of `LEVELS`, from which on; empty for what the environment says.
         usual: the level where nobody says, or not in a word that is known; empty for silence.
     """
-    wanted = level or os.environ.get(VARIABLE, "").strip().lower()
-    chosen = wanted if wanted in LEVELS else usual
+    chosen = level or level_in(os.environ.get(VARIABLE, "")) or usual
     log = logging.getLogger(_NAME)
     log.handlers.clear()  # of an earlier call
     log.propagate = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_the_command_says_which_level_there_is_none() -> None:
     assert done.returncode == 2
     assert "--log-level: got 'inf', need one of debug, info, warning, error" in done.stderr
     assert "did you mean 'info'?" in done.stderr
+
+
+@pytest.mark.parametrize("level", ["DEBUG", " info", "loud"])
+def test_the_environment_may_name_a_level_in_any_case_and_stops_no_verb(level: str) -> None:
+    command = [sys.executable, "-m", "brim.cli", "help", "status"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "BRIM_LOG": level}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, LogLine]]:

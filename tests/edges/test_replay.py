@@ -15,17 +15,20 @@ from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
 from brim.domain.cluster import Cluster
-from brim.domain.schedule import Admitted, Decision, Reason, Rejected
+from brim.domain.course import Origin
+from brim.domain.resizing import OVERHEADS
+from brim.domain.schedule import Admitted, Decision, JobState, Reason, Rejected, Snapshot
 from brim.domain.tenancy import Tenant
 from brim.policies.brim import Remembered
 from brim.policies.named import POLICIES
 from brim.scheduler.cycles import decode_cycle, decode_memory, encode_cycle
 from brim.scheduler.loop import Scheduler
-from brim.scheduler.replay import replay
+from brim.scheduler.replay import CourseOfDecisions, replay
 from brim.storage.database import CycleRow, Database
 from conformance.worlds import LiveWorld, measured, run
 from pages import assert_loads_nothing
 from submissions import submission
+from workloads import random_jobs
 
 TENANTS = (Tenant(id="ads", guaranteed=4), Tenant(id="web", guaranteed=4))
 
@@ -185,6 +188,25 @@ def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> N
     assert done.exit_code == 0
     assert "asked edf: " in done.stdout
     assert "verdict on job-1: promised, this time accepted" in done.stdout
+
+
+def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
+    job = random_jobs(0, 1)[0]
+    cluster = Cluster.parse("1x8")
+    decided = CourseOfDecisions()
+    for after, workers in ((1, 2), (10, 0), (20, 3), (30, 0)):  # none: the cycle leaves it out
+        snapshot = Snapshot(
+            now=job.submitted + after,
+            cluster=cluster,
+            capacity=8,
+            jobs=(JobState(job=job, remaining=job.work),) if workers else (),
+            overheads=OVERHEADS["none"],
+        )
+        decided.take(snapshot, Decision(workers={job.id: workers} if workers else {}))
+    (course,) = decided.course(Origin.REPLAYED, subject="", policy="brim", states={}).jobs
+    assert course.ended == job.submitted + 30
+    held = [(each.workers, each.start - job.submitted) for each in course.holdings]
+    assert held == [(0, 0), (2, 1), (0, 10), (3, 20)]
 
 
 def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(

@@ -170,7 +170,9 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
         client.cancel("job-1")
 
 
-def test_a_job_has_one_handle_on_the_command_line_and_in_python(served: Served) -> None:
+def test_a_job_has_one_handle_on_the_command_line_and_in_python(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = served.client
     job = brim_package.Run(client.submit(ask()).job)
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -185,6 +187,10 @@ def test_a_job_has_one_handle_on_the_command_line_and_in_python(served: Served) 
         assert brim("resume", "job-1", "--workers", "1:3").stderr == "job-1: may run again\n"
         until(lambda: client.job("job-1").workers == 3, "its return, with other workers")
         job.resize("1:6")
+    for name in ("WORKERS", "PS", "AGENTS", "LISTEN"):  # which are meant for new runs
+        monkeypatch.setenv(f"BRIM_{name}", "127.0.0.1:0" if name == "LISTEN" else "4")
+    assert brim("resume", "job-1").stderr == "job-1: may run again\n"
+    assert client.job("job-1").maximum == 6
     refused = brim("resume", "job-1", "--ps", "2")
     assert refused.exit_code == 2
     assert "--ps: got 2, need a run without a scheduler" in refused.stderr

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from brim.errors import EnvironmentFault
 from brim.procfs import read_proc
@@ -190,5 +190,5 @@ def _last_words(process: subprocess.Popen[str]) -> str:
     try:
         return process.communicate(timeout=_LAST_WORDS)[1].strip()
     except subprocess.TimeoutExpired as late:
-        said = late.stderr or b""
-        return (said if isinstance(said, str) else said.decode(errors="replace")).strip()
+        said: Any = late.stderr or b""  # text where some was decoded before
+        return str(said.decode(errors="replace") if isinstance(said, bytes) else said).strip()

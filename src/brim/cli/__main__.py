@@ -9,7 +9,7 @@ import click
 import brim
 from brim.cli.usage import Verbs
 from brim.domain.options import choice
-from brim.log import LEVELS, VARIABLE, write_to_stderr
+from brim.log import LEVELS, VARIABLE, level_in, write_to_stderr
 from brim.runs.values import Value
 
 # group -> verb -> one line of help; each verb is in the module of its name
@@ -78,16 +78,16 @@ brim VERB --help explains a verb, with examples.
 
 def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None:
     """Log from a level on, in this process and in those that it starts."""
-    if level and not ctx.resilient_parsing:
-        os.environ[VARIABLE] = level
-        write_to_stderr(level)
+    chosen = level or level_in(os.environ.get(VARIABLE, ""))
+    if chosen and not ctx.resilient_parsing:
+        os.environ[VARIABLE] = chosen
+        write_to_stderr(chosen)
 
 
 cli = click.option(
     "--log-level",
     type=Value(choice(*LEVELS)),
     metavar="|".join(LEVELS),
-    envvar=VARIABLE,
     expose_value=False,
     is_eager=True,
     callback=_log_from,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from brim.cli.handles import handle_of
 from brim.cli.usage import EXIT_DONE
 from brim.domain.job import WorkerRange
 from brim.runs import completing
+from brim.runs.handle import JobHandle
 from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
 
 
@@ -40,7 +43,20 @@ def resume(
     The file, the options and the working directory are those that the run was started with.
     """
     handle = handle_of(run, state, must=True)
-    ready = handle.resume(workers, servers=servers, listen=listen, agents=agents)
+    asked: dict[str, Any] = {
+        "workers": workers,
+        "servers": servers,
+        "listen": listen,
+        "agents": agents,
+    }
+    if isinstance(handle, JobHandle):
+        # What the environment says of new runs is not meant for a job, which has its own.
+        source = click.get_current_context().get_parameter_source
+        asked = {
+            name: None if source(name) is ParameterSource.ENVIRONMENT else value
+            for name, value in asked.items()
+        }
+    ready = handle.resume(**asked)
     if ready is None:
         click.echo(f"{handle.name}: may run again", err=True)
         return EXIT_DONE

@@ -347,6 +347,8 @@ class RunHandle(Handle):
                 raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
             sleep(_LOOK)
         history = self.history()
+        if history.started is None:  # as `look` says; its workers may be on their way
+            raise not_begun(self._run_dir)
         state, summary = state_of(history, alive=False), summary_of(history, self._run_dir)
         error = error_of(history, self._run_dir)
         return Ending(

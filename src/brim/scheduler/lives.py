@@ -175,7 +175,7 @@ class Lives:
     async def _hold(self) -> str:
         """Wait until another life can begin, or none is wanted; in words, for how long and why."""
         began, first = self._clock.now(), self.problem
-        _log.warning("%s", self._held())
+        _log.error("%s", self._held())  # at this level: it answers why nothing is scheduled
         spent = 0.0
         while True:
             if not self.is_there():

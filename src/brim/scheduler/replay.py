@@ -121,9 +121,11 @@ class CourseOfDecisions:
                 self._jobs[state.job.id] = state.job
                 self._note(state.job.id, "submitted", at=state.job.submitted)
         there = {state.job.id for state in snapshot.jobs}
+        for job in there & self._ended.keys():  # it was held, or waited for its next start
+            del self._ended[job]
         for job in self._jobs.keys() - self._ended.keys() - there:
             self._ended[job] = snapshot.now
-            self._give(job, 0, "ended", "")
+            self._give(job, 0, "left out", "")
         for verdict in decision.verdicts:
             promises = isinstance(verdict, Admitted) and verdict.promises
             (self._promised.add if promises else self._promised.discard)(verdict.job)
