@@ -4,8 +4,6 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
-# A test mostly waits for the processes that it started: more of them run than there are cores.
-TESTS_AT_ONCE ?= $(shell expr 2 \* $$(nproc))
 
 .PHONY: demo test check core clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
@@ -25,7 +23,7 @@ demo: $(VENV)/.all
 
 # Style, types, the direction of imports, doctests and every test.
 test: check
-	$(BIN)/python -m pytest -n $(TESTS_AT_ONCE) --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .

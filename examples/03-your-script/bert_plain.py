@@ -20,11 +20,7 @@ def main():
     torch.manual_seed(42)
     loader = DataLoader(sentences(192, seed=1), batch_size=32, shuffle=True)
     config = BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     model = BertForSequenceClassification(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

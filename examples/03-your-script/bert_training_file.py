@@ -1,5 +1,4 @@
-"""The model of bert_plain.py as a training file, for `brim train`, `brim evaluate` and `brim
-predict`.
+"""The model of bert_plain.py as a training file, for `brim train`, `brim evaluate` and `brim predict`.
 
 brim train bert_training_file.py --global-batch-size 32 --epochs 3
 """
@@ -13,11 +12,7 @@ import brim
 
 def model():
     config = BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
+        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
     )
     return BertForSequenceClassification(config)
 

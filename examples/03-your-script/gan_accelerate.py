@@ -60,9 +60,7 @@ def main():
             opt_g.zero_grad()
             accelerator.backward(g_loss)
             opt_g.step()
-        accelerator.print(
-            f"epoch {epoch}: discriminator {d_loss.item():.3f}, generator {g_loss.item():.3f}"
-        )
+        accelerator.print(f"epoch {epoch}: discriminator {d_loss.item():.3f}, generator {g_loss.item():.3f}")
 
 
 if __name__ == "__main__":

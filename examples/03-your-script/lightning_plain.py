@@ -39,13 +39,8 @@ class Classifier(L.LightningModule):
     def configure_optimizers(self):
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.learning_rate)
         steps = self.trainer.estimated_stepping_batches
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, self.hparams.learning_rate, steps
-        )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
-        }
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.hparams.learning_rate, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 class Shapes(L.LightningDataModule):
@@ -58,9 +53,7 @@ class Shapes(L.LightningDataModule):
 
 def main():
     L.seed_everything(0)
-    trainer = L.Trainer(
-        max_epochs=3, gradient_clip_val=1.0, enable_checkpointing=False, logger=False
-    )
+    trainer = L.Trainer(max_epochs=3, gradient_clip_val=1.0, enable_checkpointing=False, logger=False)
     trainer.fit(Classifier(), Shapes())
     print(f"accuracy {trainer.callback_metrics['val_accuracy']:.3f}")
 

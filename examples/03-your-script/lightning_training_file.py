@@ -1,5 +1,4 @@
-"""The module and the data of lightning_plain.py as a training file, for `brim train` and `brim
-evaluate`.
+"""The module and the data of lightning_plain.py as a training file, for `brim train` and `brim evaluate`.
 
 brim train lightning_training_file.py --epochs 3 --clip-norm 1
 """

@@ -1,6 +1,4 @@
-"""Small pictures to tell apart, drawn with a seed: a bar, a ring, a cross or a slope, each in
-noise.
-"""
+"""Small pictures to tell apart, drawn with a seed: a bar, a ring, a cross or a slope, each in noise."""
 
 import torch
 from torch.utils.data import TensorDataset

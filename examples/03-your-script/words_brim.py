@@ -1,7 +1,4 @@
-"""Which word comes next?
-
-An LSTM whose rows read the text in its order, and whose gradient is clipped.
-"""
+"""Which word comes next? An LSTM whose rows read the text in its order, and whose gradient is clipped."""
 
 import math
 
@@ -38,9 +35,7 @@ def main():
     for epoch in job.epochs(4):
         total = 0.0
         for batch in job.batches(loader):
-            loss = functional.cross_entropy(
-                model(batch.inputs).flatten(0, 1), batch.target.flatten()
-            )
+            loss = functional.cross_entropy(model(batch.inputs).flatten(0, 1), batch.target.flatten())
             total += job.step(loss) or 0.0
         print(f"epoch {epoch}: perplexity {math.exp(total / len(loader)):.1f}")
 

@@ -1,7 +1,4 @@
-"""Which word comes next?
-
-An LSTM whose rows read the text in its order, and whose gradient is clipped.
-"""
+"""Which word comes next? An LSTM whose rows read the text in its order, and whose gradient is clipped."""
 
 import math
 

@@ -146,8 +146,12 @@ def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just
         agent = _process(run, "brim.agent")
 
         def masters() -> set[int]:
-            alive = (each for each in agent.children() if each.status() != psutil.STATUS_ZOMBIE)
-            return {each.pid for each in alive if "brim.master" in each.cmdline()}
+            found = set()
+            for each in agent.children():
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
+                    if each.status() != psutil.STATUS_ZOMBIE and "brim.master" in each.cmdline():
+                        found.add(each.pid)
+            return found
 
         (first,) = masters()
         os.kill(first, signal.SIGKILL)

@@ -103,12 +103,14 @@ def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(
         run.process.kill()
         agent.kill()
         run.process.communicate()
-    assert not any(map(has_ended, left.values()))
-    with run_of(tmp_path, notes, "--resume") as run:
-        until(lambda: all(map(has_ended, left.values())), "the end of what was left", run)
-        until(lambda: len(children(notes)) >= len(left) + 2, "what the next workers start", run)
-        run.process.send_signal(signal.SIGINT)
-        assert run.finish()["exit"] == "suspended"
+        assert not any(map(has_ended, left.values()))
+        with run_of(tmp_path, notes, "--resume") as again:
+            until(lambda: all(map(has_ended, left.values())), "the end of what was left", again)
+            until(
+                lambda: len(children(notes)) >= len(left) + 2, "what the next workers start", again
+            )
+            again.process.send_signal(signal.SIGINT)
+            assert again.finish()["exit"] == "suspended"
     assert all(map(has_ended, children(notes).values()))
     assert groups_of(tmp_path / "run") == []
 
