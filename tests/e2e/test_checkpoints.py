@@ -65,7 +65,17 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     job = (*job, "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     kills = "kill rank 0 at step 7; kill rank 0 at step 80; kill rank 1 at step 80"
-    options = ("--workers", "2", "--checkpoint-every", "5", "--faults", kills)
+    # A step takes some 50 ms, so that a base, which takes a second, is official long before step 80.
+    options = (
+        "--workers",
+        "2",
+        "--set",
+        "pause=0.01",
+        "--checkpoint-every",
+        "5",
+        "--faults",
+        kills,
+    )
     with started(tmp_path / "run", "train", *job, *options) as run:
         summary = run.finish()
     assert summary["exit"] == "done", run.err
