@@ -268,6 +268,16 @@ def test_who_waits_for_data_says_so_once_a_step_and_commits_as_others_do_from_th
     assert follow(worker.commit(1, REPORT, now=9.0), released(1, hold=True)) == ([NEXT], True)
 
 
+def test_who_is_dismissed_leaves_no_state_when_its_agent_ends() -> None:
+    worker = in_round("w1")
+    worker.is_heir = True
+    with pytest.raises(SystemExit):
+        worker.take(Dismissed())
+    with pytest.raises(EnvironmentFault):
+        worker.take(AgentGone())
+    assert not worker.is_orphan
+
+
 def test_the_heir_of_a_dead_agent_gives_its_step_up_and_leaves_the_state() -> None:
     worker = in_round("w1")
     worker.is_heir = True

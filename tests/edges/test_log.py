@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from brim.log import LogLine
+from brim.master import records
 from brim.wire import messages as wire
 from e2e.running import until
-
-__all__ = ["served"]
 from edges.test_master import Desk, lose_everyone, play
 from edges.test_scheduler import Served, ask, served
+
+__all__ = ["served"]
 
 WRITES = """
 import logging
@@ -88,6 +89,17 @@ def test_the_environment_may_name_a_level_in_any_case_and_stops_no_verb(level: s
 
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, LogLine]]:
     return [(each.levelno, each.msg) for each in caplog.records if isinstance(each.msg, LogLine)]
+
+
+@pytest.mark.parametrize("kind", ["failed", "warning"])
+def test_a_failure_of_a_run_is_logged_where_only_errors_are(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "brim")
+    records._tell(json.dumps({"kind": kind, "at": 1.0, "message": "no"}).encode())
+    assert [str(line) for _, line in lines_of(caplog)] == (
+        ["failed message=no"] if kind == "failed" else []
+    )
 
 
 def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(

@@ -38,7 +38,7 @@ from brim.train.job import Job
 from brim.train.membership import Loner
 from brim.wire.messages import Completed
 
-TIME_LIMIT = 180.0  # seconds of one run
+TIME_LIMIT = 60.0  # seconds of one run
 THREADS = torch.get_num_threads()  # as an interpreter that is started anew has them
 
 

@@ -151,7 +151,7 @@ class Driver:
     def follow(
         self, process: subprocess.Popen[str], look: Callable[[], None], *, deadline: float
     ) -> int | None:
-        """Look again and again until a verb has ended, and once more then.
+        """Look until a verb has ended, and once more then.
 
         Args:
             deadline: of the monotonic clock, at which everything is ended.
@@ -187,8 +187,9 @@ def _lives(entry: Path) -> bool:
 
 def _last_words(process: subprocess.Popen[str]) -> str:
     """Return what a killed process has said on stderr, as far as it can be had."""
-    try:
-        return process.communicate(timeout=_LAST_WORDS)[1].strip()
-    except subprocess.TimeoutExpired as late:
-        said: Any = late.stderr or b""  # text where some was decoded before
-        return str(said.decode(errors="replace") if isinstance(said, bytes) else said).strip()
+    with process:  # closes its pipes, and waits for it alone
+        try:
+            return process.communicate(timeout=_LAST_WORDS)[1].strip()
+        except subprocess.TimeoutExpired as late:
+            said: Any = late.stderr or b""  # text where some was decoded before
+            return str(said.decode(errors="replace") if isinstance(said, bytes) else said).strip()

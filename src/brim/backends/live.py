@@ -140,7 +140,7 @@ class LiveBackend:
     # Backend --------------------------------------------------------------------------------------
 
     async def wait(self, until: float | None) -> bool:
-        """Look again and again, and do what is left to do, until there is something to decide."""
+        """Look, and do what is left to do, until there is something to decide."""
         there_is = await self._wait(until)
         self._woke = self._clock.now()
         return there_is

@@ -192,6 +192,7 @@ class Handle(abc.ABC):
 
         Raises:
             TimeoutError: it has not ended after that time.
+            SpecError: its records say nothing yet, and nobody answers.
         """
 
 
@@ -347,8 +348,8 @@ class RunHandle(Handle):
                 raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
             sleep(_LOOK)
         history = self.history()
-        if history.started is None:  # as `look` says; its workers may be on their way
-            raise not_begun(self._run_dir)
+        if not (history.started or history.failed or history.ended):
+            raise not_begun(self._run_dir)  # its workers may be on their way
         state, summary = state_of(history, alive=False), summary_of(history, self._run_dir)
         error = error_of(history, self._run_dir)
         return Ending(
