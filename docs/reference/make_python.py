@@ -25,7 +25,7 @@ Importing brim does not load torch until you use a name that needs it. Wrong inp
 whose message has four parts: its subject, what brim got, what it needs, and a hint.
 """
 # public name -> the class of what it returns, which is described with it
-_RETURNED = {"join": ("brim.train.job", ("Job", "MicroBatch"))}
+_RETURNED = {"join": (("brim.train.job", "Job"), ("brim.train.step", "MicroBatch"))}
 _SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Example|Source)(?:: *(.*)|s? as (.*))")
 
 
@@ -50,8 +50,7 @@ def _module(name: str, module: ModuleType) -> Iterator[str]:
 
 
 def _returned(name: str) -> Iterator[str]:
-    module, classes = _RETURNED.get(name, ("", ()))
-    for each in classes:
+    for module, each in _RETURNED.get(name, ()):
         yield from _entry(
             each, getattr(importlib.import_module(module), each), "###", made_by_users=False
         )

@@ -88,10 +88,12 @@ def test_what_is_carried_is_part_of_the_state() -> None:
         batch = next(reads)
         output, batch.carried["hidden"] = job.model(batch.inputs, batch.carried["hidden"])
         job.step(functional.mse_loss(output, batch.target))
-    other._state.put(job._state.get())
+    other.parts.state.put(job.parts.state.get())
     everyone = Span(0, COLUMNS)
     for one, its in zip(
-        job._carried["hidden"].of(everyone), other._carried["hidden"].of(everyone), strict=True
+        job.parts.carried["hidden"].of(everyone),
+        other.parts.carried["hidden"].of(everyone),
+        strict=True,
     ):
         assert one.abs().sum() > 0
         assert torch.equal(one, its)

@@ -87,10 +87,10 @@ def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
 
     def tell(message: object) -> None:
         if isinstance(message, CheckpointDrafted):
-            job._checkpoints.permit(Publish(step=message.step, writers=[]))
+            job.parts.checkpoints.permit(Publish(step=message.step, writers=[]))
 
-    monkeypatch.setattr(job.members, "tell", tell)
-    job._checkpoints.keep_in(str(tmp_path), writer="w1")
+    monkeypatch.setattr(job.parts.members, "tell", tell)
+    job.parts.checkpoints.keep_in(str(tmp_path), writer="w1")
     gate, waited = Gate(monkeypatch), []
     wait = StateCopy.wait
 
@@ -108,7 +108,7 @@ def test_a_step_goes_on_beside_the_copy_and_its_update_waits(
         if job.step(nn.functional.mse_loss(network(batch.inputs), batch.target)) is not None:
             after.append({name: part.clone() for name, part in network.state_dict().items()})
     gate.open()  # where nobody waited: what is copied now is not what was to be kept
-    job._checkpoints.drain()
+    job.parts.checkpoints.drain()
     assert waited[0] == (1, 4)  # not before both passes of the second step
     store = Store(Directory(tmp_path))
     assert 1 in store.steps()

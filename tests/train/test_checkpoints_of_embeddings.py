@@ -72,10 +72,10 @@ def a_job(
     class Permitting(Loner):
         def tell(self, message: WorkerMessage) -> None:
             if isinstance(message, CheckpointDrafted):
-                job._checkpoints.permit(Publish(step=message.step, writers=[]))
+                job.parts.checkpoints.permit(Publish(step=message.step, writers=[]))
 
-    job.members = Permitting()
-    job._checkpoints.keep_in(str(place), writer="w1")
+    job.parts.members = Permitting()
+    job.parts.checkpoints.keep_in(str(place), writer="w1")
     return job
 
 
@@ -97,8 +97,8 @@ def train(job: Job, *, epochs: int = 2) -> dict[int, dict[str, Tensor]]:
 
 
 def await_storage(job: Job) -> None:
-    assert job._checkpoints._settle(PATIENCE)
-    bases = job._checkpoints._bases
+    assert job.parts.checkpoints._settle(PATIENCE)
+    bases = job.parts.checkpoints._bases
     assert bases is not None
     if bases._coming is not None:
         bases._coming.exception(PATIENCE)

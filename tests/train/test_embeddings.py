@@ -114,7 +114,7 @@ def test_weights_and_optimizer_end_as_the_dense_way_leaves_them(
         model = net(bag=bag)
         made = OPTIMIZERS[optimizer](model.parameters())
         job, loss = trained(model, made, samples=data(dtype), embeddings=way)
-        assert bool(job._embeddings.names) is (way == "auto")
+        assert bool(job.parts.embeddings.names) is (way == "auto")
         ends.append((weights_sha256(model), loss, made.state_dict()["state"]))
     (sha, loss, state), (dense_sha, dense_loss, dense_state) = ends
     assert sha == dense_sha
@@ -162,7 +162,7 @@ def test_a_models_own_lookup_is_by_rows_where_it_says_so() -> None:
             output = model({"ids": batch.inputs})
             job.step(functional.binary_cross_entropy_with_logits(output, batch.target))
         ends.append(weights_sha256(model))
-        assert len(job._embeddings.names) == (2 if way == "auto" else 0)
+        assert len(job.parts.embeddings.names) == (2 if way == "auto" else 0)
     assert ends[0] == ends[1]
 
 
@@ -244,9 +244,9 @@ def test_ids_of_another_type_in_the_same_place_are_looked_up_anew() -> None:
     model = net(bag=True)
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     ids = torch.tensor([1, 2, 2])
-    assert job._embeddings.distinct(ids)[1].dtype is torch.int64
+    assert job.parts.embeddings.distinct(ids)[1].dtype is torch.int64
     ids.data = ids.int()  # the same object, the same values
-    assert job._embeddings.distinct(ids)[1].dtype is torch.int32
+    assert job.parts.embeddings.distinct(ids)[1].dtype is torch.int32
 
 
 @pytest.mark.parametrize("delay", [1, 3])
@@ -348,7 +348,7 @@ def test_a_loop_that_ends_with_an_error_leaves_plain_modules_to_the_next() -> No
         fail()
     assert type(model.table) is nn.Embedding
     job, _ = trained(model, OPTIMIZERS["sgd"](model.parameters()))
-    assert job._embeddings.names == ["table.weight", "wide.weight"]
+    assert job.parts.embeddings.names == ["table.weight", "wide.weight"]
     assert not torch.equal(model.table.weight, before)
 
 
@@ -402,13 +402,13 @@ def test_what_would_change_the_bits_stays_dense(
 ) -> None:
     model = make()
     job = Job(model, optimizer(model.parameters()), spec=spec(**options), context=None)
-    assert job._embeddings.names == []
+    assert job.parts.embeddings.names == []
 
 
 def test_a_weight_that_another_module_uses_stays_dense() -> None:
     model = _tied(net())
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
-    assert job._embeddings.names == ["wide.weight"]
+    assert job.parts.embeddings.names == ["wide.weight"]
 
 
 def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,7 +417,7 @@ def test_small_embeddings_stay_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     model.other = nn.Embedding(ROWS - 1, 8)
     job = Job(model, OPTIMIZERS["sgd"](model.parameters()), spec=spec(), context=None)
     # Of as many rows as a large one: such embeddings are mostly asked for the same ids.
-    assert job._embeddings.names == ["table.weight", "wide.weight"]
+    assert job.parts.embeddings.names == ["table.weight", "wide.weight"]
 
 
 @pytest.mark.parametrize(
@@ -518,7 +518,7 @@ def test_a_scheduler_and_a_loaded_state_change_the_rate_of_rows_too() -> None:
             for batch in job.batches(data()):
                 job.step(functional.mse_loss(model(batch.inputs), batch.target))
             if epoch == 0:
-                job._optimization.put(copy.deepcopy(job._optimization.get()))
+                job.parts.optimization.put(copy.deepcopy(job.parts.optimization.get()))
         ends.append(weights_sha256(model))
     assert ends[0] == ends[1]
 
@@ -530,7 +530,7 @@ def test_hooks_on_an_optimizer_see_every_gradient_or_are_refused(when: str) -> N
     if when == "before":
         optimizer.register_step_post_hook(lambda *_: None)
     job = Job(model, optimizer, spec=spec(micro_batches=1), context=None)
-    assert bool(job._embeddings.names) is (when == "later")
+    assert bool(job.parts.embeddings.names) is (when == "later")
     if when == "later":
         optimizer.register_step_post_hook(lambda *_: None)
         batch = next(iter(job.batches(data())))

@@ -76,8 +76,8 @@ def new_job(
         scheduler=scheduler,
         scheduler_interval="step",
     )
-    job.members = listener = Listener()
-    listener.permit = job._checkpoints.permit
+    job.parts.members = listener = Listener()
+    listener.permit = job.parts.checkpoints.permit
     return job, listener
 
 
@@ -110,7 +110,7 @@ def test_parameter_groups_with_rates_of_their_own_are_told_one_by_one() -> None:
 
 
 def keep_in(job: Job, location: Path) -> None:
-    job._checkpoints.keep_in(str(location), writer="w1")
+    job.parts.checkpoints.keep_in(str(location), writer="w1")
 
 
 def test_a_checkpoint_that_does_not_fit_stops_nobody_but_the_last_is_needed(tmp_path: Path) -> None:
@@ -136,9 +136,11 @@ def test_nothing_is_official_before_the_master_permits_it(tmp_path: Path) -> Non
             while CheckpointDrafted(step=2) not in listener.told and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert store.steps() == []
-            job._checkpoints.permit(Publish(step=1, writers=[]))  # of a draft that was given up
-            job._checkpoints.permit(Publish(step=2, writers=[]))
-            listener.permit = job._checkpoints.permit
+            job.parts.checkpoints.permit(
+                Publish(step=1, writers=[])
+            )  # of a draft that was given up
+            job.parts.checkpoints.permit(Publish(step=2, writers=[]))
+            listener.permit = job.parts.checkpoints.permit
         job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert store.steps() == [2, 4]
 
@@ -153,19 +155,19 @@ def test_a_checkpoint_in_the_middle_of_a_step_has_nothing_of_that_step_in_its_ta
         torch.nn.Embedding(4, 2, sparse=True), torch.nn.Flatten(), torch.nn.Linear(2, 1)
     )
     job = Job(model, sgd(model), spec=spec_of_a_loner(0), context=None)
-    job.members = listener = Listener()
-    listener.permit = job._checkpoints.permit
+    job.parts.members = listener = Listener()
+    listener.permit = job.parts.checkpoints.permit
     keep_in(job, tmp_path)
-    (table,) = job._embeddings.tables
+    (table,) = job.parts.embeddings.tables
     for batch in job.batches(
         [(torch.tensor([1]), torch.zeros(1))] * 20, global_batch_size=16, epochs=2
     ):
         if job.committed == 1:
             before = table.fields["weight"].clone()
             torn = OwnedRows(GradientRows(torch.tensor([1]), torch.ones(1, 2)), owner=0, start=0)
-            job._embeddings.update([torn], step=job.committed + 1)
+            job.parts.embeddings.update([torn], step=job.committed + 1)
             assert not torch.equal(table.fields["weight"], before)
-            job._checkpoints.now()
+            job.parts.checkpoints.now()
             assert torch.equal(table.fields["weight"], before)
             break
         job.step((job.model(batch.inputs) - batch.target).square().mean())
@@ -224,7 +226,7 @@ class Newcomer(Listener):
 
     def __init__(self, job: Job) -> None:
         super().__init__()
-        self._tree = {**job._state.get(), "committed": 1}
+        self._tree = {**job.parts.state.get(), "committed": 1}
 
     def next_round(self, kept: Kept) -> Exchange:
         kept.state.put(self._tree)
@@ -236,7 +238,7 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
     monkeypatch: pytest.MonkeyPatch, between: bool, times: int
 ) -> None:
     job, _ = new_job()
-    job.members = Newcomer(job)
+    job.parts.members = Newcomer(job)
     put = TrainingState.put
     puts: list[int] = []
     monkeypatch.setattr(
@@ -250,7 +252,7 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
         for batch in job.batches(DATA, global_batch_size=10, epochs=1):
             job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert (job.committed, len(puts)) == (2, times)
-    assert job._state._given is None
+    assert job.parts.state._given is None
 
 
 def test_a_script_does_not_know_how_many_workers_it_will_have() -> None:

@@ -46,10 +46,10 @@ def a_job(place: Path) -> Job:
     class Permitting(Loner):
         def tell(self, message: WorkerMessage) -> None:
             if isinstance(message, CheckpointDrafted):
-                job._checkpoints.permit(Publish(step=message.step, writers=[]))
+                job.parts.checkpoints.permit(Publish(step=message.step, writers=[]))
 
-    job.members = Permitting()
-    job._checkpoints.keep_in(str(place), writer="w2")
+    job.parts.members = Permitting()
+    job.parts.checkpoints.keep_in(str(place), writer="w2")
     return job
 
 

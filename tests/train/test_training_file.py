@@ -170,7 +170,7 @@ def test_a_file_may_give_dataloaders(tmp_path: Path) -> None:
     assert job.committed == 2
     points = torch.arange(20.0).reshape(20, 1).expand(20, 2)
     expected = job.model(points).square().mean().item()
-    assert job._state.metrics["error"] == pytest.approx(expected, rel=1e-5)
+    assert job.parts.state.metrics["error"] == pytest.approx(expected, rel=1e-5)
 
 
 LARGE_EMBEDDING = """

@@ -3,7 +3,7 @@
 Pure.
 
 Each is a generator that yields what is next and is sent what came of it. The training loop does
-these (`train/job.py`), and so does the scheduler of schedules in the tests: so the orders that are
+these (`train/loop.py`), and so does the scheduler of schedules in the tests: so the orders that are
 proved are those that train.
 """
 

@@ -46,7 +46,7 @@ from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
 from brim.train.context import shared_environment
 from brim.train.export import example_inputs, shapes_of
-from brim.train.job import versions
+from brim.train.software import versions
 from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model

@@ -24,8 +24,8 @@ from brim.errors import SpecError
 from brim.storage.files import new_directory, write_through
 from brim.train.context import shared_environment
 from brim.train.evaluation import feed_of
-from brim.train.job import versions
 from brim.train.lightning import LightningFile
+from brim.train.software import versions
 from brim.train.state import weights_sha256
 from brim.train.training_file import call, functions_of, load
 from brim.train.weights import trained_model

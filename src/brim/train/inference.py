@@ -26,10 +26,10 @@ from brim.domain.inference import chunks_of_step, steps_of
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.train.context import WorkerContext
-from brim.train.job import versions
 from brim.train.layout import Layout
 from brim.train.membership import Membership
 from brim.train.parts import Parts
+from brim.train.software import versions
 from brim.train.state import weights_sha256
 from brim.wire.messages import Completed, Facts, MicroReport, StepReport, failure_of
 

@@ -1,0 +1,181 @@
+"""The parts of a job on one worker: the network, what trains it, and the other members."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from brim.chance import Sources
+from brim.clock import monotonic
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+from brim.train.asynchronous.turn import Asynchrony
+from brim.train.attributes import Attributes
+from brim.train.carried import Carried
+from brim.train.checkpoints import Checkpoints
+from brim.train.context import WorkerContext
+from brim.train.contribution import Contributions
+from brim.train.embeddings import Embeddings
+from brim.train.job_state import TrainingState
+from brim.train.layout import Layout
+from brim.train.membership import Loner, Members, Membership
+from brim.train.optimization import Optimization
+from brim.wire.messages import WorkerMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class JobParts:
+    """The parts that the loop, its rounds and its steps share.
+
+    Attributes:
+        spec: the options of the job.
+        model: the network; several are in a `ModuleList`.
+        device: where its parameters are.
+        members: the connection to the other workers.
+        optimization: the optimizers, their schedulers and the scaler.
+        embeddings: the tables that are trained by rows.
+        contributions: what a micro-batch adds to a step.
+        attributes: what the network keeps in plain attributes, which brim does not carry.
+        sources: of random numbers.
+        state: what all members must have alike.
+        checkpoints: of this state.
+        asynchrony: this worker's part in asynchronous training, or None.
+        carried: hidden states that go from step to step, by name.
+        tables: descriptor of the memory that holds the tables of this host; None where the worker
+            trains alone.
+        start_method: how this process was started, for the record.
+        seconds: spent on each kind of work since the last report.
+    """
+
+    spec: JobSpec
+    model: nn.Module
+    device: torch.device
+    members: Members
+    optimization: Optimization
+    embeddings: Embeddings
+    contributions: Contributions
+    attributes: Attributes
+    sources: Sources
+    state: TrainingState
+    checkpoints: Checkpoints
+    asynchrony: Asynchrony | None
+    tables: int | None
+    start_method: str
+    carried: dict[str, Carried] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return whether workers apply their batches in turns, each a whole step."""
+        return self.asynchrony is not None and self.members.world_size > 1
+
+    def layout(self) -> Layout:
+        """Return the layout of what a micro-batch adds to a step."""
+        carried = [tensor for each in self.carried.values() for tensor in each.tensors]
+        tables = self.embeddings
+        return Layout([*self.contributions.like, *carried], tables.weights, tables.partitions)
+
+    def spent(self, work: str, since: float) -> float:
+        """Count the seconds since then as spent on a kind of work; return the time."""
+        now = monotonic()
+        self.seconds[work] += now - since
+        return now
+
+
+def assemble(
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *,
+    spec: JobSpec,
+    context: WorkerContext | None,
+    scheduler: Any,
+    scheduler_interval: str | None,
+    monitor: str | None,
+    scaler: torch.amp.GradScaler | None,
+) -> JobParts:
+    """Assemble a job of what a user gives: see `Job`.
+
+    Raises:
+        SpecError: these do not go together.
+    """
+    network = model if isinstance(model, nn.Module) else nn.ModuleList(model)
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    schedulers = (
+        scheduler if isinstance(scheduler, (list, tuple)) else [scheduler] * (scheduler is not None)
+    )
+    optimization = Optimization(
+        network,
+        optimizers,
+        schedulers=schedulers,
+        interval=scheduler_interval,
+        monitor=monitor,
+        scaler=scaler,
+        clip_norm=spec.clip_norm,
+    )
+    obstacle = "a GradScaler" if scaler is not None else ""
+    embeddings = Embeddings(network, optimizers, spec, obstacle=obstacle)
+    if spec.servers and not embeddings.weights:
+        raise _nothing_to_serve(spec)
+    contributions = Contributions(network, losses=len(optimizers), by_rows=embeddings.names)
+    state = TrainingState(network, optimization, embeddings, spec=spec)
+    embeddings.committed = lambda: state.committed
+
+    def tell(message: WorkerMessage) -> None:
+        parts.members.tell(message)
+
+    checkpoints = Checkpoints(
+        state,
+        spec,
+        context=context,
+        tell=tell,
+        listen=lambda seconds: parts.members.listen(seconds),
+    )
+    asynchrony = None
+    if context is not None and spec.asynchronous is not None:
+        if scaler is not None:
+            raise not_asynchronous("a GradScaler, whose scale follows from step to step")
+        asynchrony = Asynchrony(state, embeddings, context.memory)
+        checkpoints.asynchrony = asynchrony
+    parts = JobParts(
+        spec=spec,
+        model=network,
+        device=next((each.device for each in network.parameters()), torch.device("cpu")),
+        members=Membership(context) if context else Loner(),
+        optimization=optimization,
+        embeddings=embeddings,
+        contributions=contributions,
+        attributes=Attributes(network),
+        sources=Sources(network),
+        state=state,
+        checkpoints=checkpoints,
+        asynchrony=asynchrony,
+        tables=context.tables if context else None,
+        start_method=context.start_method if context else "alone",
+    )
+    return parts
+
+
+def not_asynchronous(what: str) -> SpecError:
+    """Return the error of asynchronous training beside something that needs steps in order."""
+    return SpecError(
+        "--async",
+        got=f"it beside {what}",
+        need="steps that may be applied in any order",
+        hint="train without --async",
+    )
+
+
+def _nothing_to_serve(spec: JobSpec) -> SpecError:
+    return SpecError(
+        "--ps",
+        got=f"{spec.servers} for a model without an embedding that is trained by rows",
+        need="nn.Embedding or nn.EmbeddingBag on the CPU, of a million elements or with "
+        "sparse=True, and SGD without "
+        "momentum, Adagrad or SparseAdam: servers own these tables, and nothing else",
+        hint="--ps 0",
+    )

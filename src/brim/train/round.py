@@ -1,0 +1,159 @@
+"""A round as one of its members is in it: how it is entered, and what its members agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import msgspec
+
+from brim.clock import monotonic
+from brim.coordination.reduction import ReductionPlan
+from brim.data.feed import Read
+from brim.errors import UserCodeError
+from brim.train.accumulate import Accumulator
+from brim.train.digests import describe_difference, root_of
+from brim.train.exchange import Exchange
+from brim.train.job_parts import JobParts
+from brim.train.job_state import SAME_DATA, SAMPLES, STOP
+from brim.train.membership import parts_of
+from brim.train.rows import RowSums
+
+
+@dataclass(slots=True, kw_only=True)
+class Round:
+    """A round that this worker is in.
+
+    Attributes:
+        number: of the round.
+        exchange: by which its members add up their contributions.
+        accumulator: of this worker's micro-batches.
+        rows: of embeddings, added up in the same way.
+        rank: of this worker.
+        parts: that each step is cut into.
+        mine: those of this rank.
+        reads: the data of the steps to come, or None before the first.
+        commits: number of steps that the round has made.
+        looked_at: the last step behind which a checkpoint would have been begun, where workers take
+            turns.
+        asked: when this worker asked for its next micro-batch.
+        pace: seconds of this worker's last step, to the commit.
+        held: its last commit was the last of the round.
+    """
+
+    number: int
+    exchange: Exchange
+    accumulator: Accumulator
+    rows: RowSums
+    rank: int
+    parts: int
+    mine: range
+    reads: Generator[Read] | None = None
+    commits: int = 0
+    looked_at: int = 0
+    asked: float = 0.0
+    pace: float = 0.0
+    held: bool = False
+
+    def stop_reading(self) -> None:
+        """Drop samples that were read ahead."""
+        if self.reads is not None:
+            self.reads.close()
+            self.reads = None
+
+
+def enter(parts: JobParts) -> Round:
+    """Wait for the next round, and enter it.
+
+    Raises:
+        SystemExit: this worker was asked to leave.
+    """
+    exchange = parts.members.next_round(parts.checkpoints)
+    members = parts.members
+    cut_in, rank = parts_of(parts.spec, len(members.workers)), members.rank
+    plan = ReductionPlan(cut_in, (members.world_size,), members.shares)
+    if parts.asynchrony is not None:  # each computes whole steps, as who is alone
+        cut_in, rank, plan = 1, 0, ReductionPlan(1, (1,), (1,))
+    blocks = plan.rank_blocks(rank)
+    entered = Round(
+        number=members.round,
+        exchange=exchange,
+        accumulator=Accumulator(cut_in, blocks, exchange.rows),
+        rows=RowSums(cut_in, blocks),
+        rank=members.rank,
+        parts=cut_in,
+        mine=plan.micro_batches(rank),
+    )
+    parts.contributions.begin()
+    return entered
+
+
+def agree(parts: JobParts, *, at_hold: bool = False) -> None:
+    """Compare the state with those of the other members.
+
+    Args:
+        parts: of the job on this worker.
+        at_hold: they compared it before, at the end of the last round, and nothing of the user's
+            ran since.
+
+    Raises:
+        UserCodeError: they differ; nothing brim carries does by itself.
+    """
+    parts.attributes.check()
+    members = parts.members
+    if members.world_size == 1:
+        return
+    step, started = parts.state.committed, monotonic()
+    digests = parts.state.digests(unless_put=at_hold)
+    roots = members.arrive(step, "agree", root_of(digests)).payloads
+    parts.spent("agree", started)
+    if len(set(roots)) == 1:
+        return
+    everyone = members.arrive(step, "differ", msgspec.msgpack.encode(digests)).payloads
+    tables = [msgspec.msgpack.decode(each, type=dict[str, bytes]) for each in everyone]
+    what = describe_difference(tables, members.names)
+    raise UserCodeError(
+        f"the workers do not agree after step {step}: {what}\n  {_advice(what)}\n"
+        "  The last checkpoint on which all agreed is kept."
+    )
+
+
+def settle_tables(parts: JobParts) -> None:
+    """Have the tables of this host at the last commit.
+
+    All members have left the round before.
+    """
+    tables, members, step = parts.embeddings, parts.members, parts.state.committed
+    if not tables.names:
+        return
+    is_first = members.rank == members.neighbours.start
+    if is_first:
+        tables.take_back(step)
+    if members.world_size > 1:
+        was_here = tables.is_shown and not members.is_newcomer
+        word = b"1" if was_here or tables.step == step else b""
+        have = [bool(each) for each in members.arrive(step, "tables", word).payloads]
+        if members.hand_over(have, tables):
+            members.arrive(step, "handed over")
+    if is_first:
+        tables.step = step
+    tables.show()
+
+
+def _advice(what: str) -> str:
+    """Return advice for a difference between workers, by what differs."""
+    if what.startswith(SAMPLES):
+        return f"Their training data has the same length and other samples.\n  hint: {SAME_DATA}"
+    if what.startswith(STOP):
+        return (
+            "They do not agree on job.stop(): the script decides by variables that a newcomer does "
+            "not have.\n"
+            '  hint: keep them in a dict, and name it: job.register_state("best", best)'
+        )
+    return (
+        "brim carries parameters, buffers, optimizers, schedulers and what job.register_state "
+        "names.\n"
+        "  What differs was changed by something else: a variable of the script, the rank, or the "
+        "clock.\n"
+        "  hint: job.register_state(name, thing), or change it in the same way on all workers"
+    )

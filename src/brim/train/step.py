@@ -1,0 +1,644 @@
+"""The steps of a job on one worker: micro-batches out, their losses in, the sum to the network.
+
+`Steps.micro_batches` hands out this worker's part of a step, `Steps.take` does the backward pass of
+each, and `Steps.commit` makes the step count, in the order of `coordination/steps.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from brim.clock import monotonic
+from brim.coordination import steps
+from brim.coordination.participant import RoundChanged
+from brim.coordination.steps import Act, Action, Add, Stand
+from brim.data.feed import MicroBatchRequest, Read
+from brim.domain.batch import Span, cut
+from brim.domain.seeds import mix
+from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
+from brim.train import left_over
+from brim.train.asynchronous.turn import Asynchrony
+from brim.train.carried import check_names
+from brim.train.contribution import StepOutcome
+from brim.train.exchange import Exchange
+from brim.train.job_parts import JobParts
+from brim.train.round import Round
+from brim.train.rows import GradientRows, OwnedRows
+from brim.train.samples import pair_of, to_device
+from brim.train.training_data import TrainingData
+from brim.wire.messages import MicroReport, StepReport, Warn
+
+_SAMPLED = 50  # steps of which one says what rows of embeddings are looked up most
+_WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
+_UPDATE = 1 << 41  # in the place of a micro-batch: what chance is drawn for
+
+_NOTHING = OwnedRows(
+    GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The input of one forward and backward pass.
+
+    Attributes:
+        inputs: the first parts of the samples if they are pairs, else whole samples; collated, on
+            the job's device.
+        target: the second parts of the samples if they are pairs, else None.
+        carried: for each name given to `Job.carry`, what its samples start from; replace it by what
+            they end with.
+    """
+
+    inputs: Any
+    target: Any
+    carried: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class MicroUnderWay:
+    """The micro-batch that the user's code is at work on.
+
+    Attributes:
+        read: its samples.
+        weight: its part of the step's samples.
+        since: when it was handed out.
+        losses: of each optimizer, [1].
+        carried: hidden states, as the user's code leaves them.
+        taken: number of these losses that have come.
+    """
+
+    read: Read
+    weight: float
+    since: float
+    losses: list[Tensor | None]
+    carried: dict[str, Any]
+    taken: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class StepUnderWay:
+    """A step under way on this worker.
+
+    Attributes:
+        number: steps that were committed when it began.
+        batch: whose samples it is of; that of the same number, but for asynchronous training.
+        span: of the samples of its epoch.
+        todo: micro-batches of this worker that are still to come.
+        due: a checkpoint is, behind it.
+        since: when it began.
+        done: micro-batches, each with the checksum of its samples.
+        losses: of these.
+        micro: the micro-batch under way, or None.
+        staleness: how many steps others have made meanwhile; None where they make none.
+        total: the sum over all micro-batches.
+        outcome: of the step, once the network has the sum.
+        busy: seconds that this worker has spent with the sum.
+    """
+
+    number: int
+    batch: int
+    span: Span
+    todo: deque[int]
+    due: bool
+    since: float
+    done: list[tuple[MicroBatchRequest, int]] = field(default_factory=list)
+    losses: list[Tensor] = field(default_factory=list)
+    micro: MicroUnderWay | None = None
+    staleness: int | None = None
+    total: list[Tensor] = field(default_factory=list)
+    outcome: StepOutcome | None = None
+    busy: float = 0.0
+
+    def places(self, span: Span) -> Span:
+        """Return the places in this step of some samples of an epoch."""
+        return Span(span.start - self.span.start, span.stop - self.span.start)
+
+
+class Steps:
+    """The steps that a worker makes.
+
+    Args:
+        parts: of the job on this worker.
+        data: that it trains on.
+
+    Attributes:
+        under_way: the step that was begun last, until its round is left or the next boundary.
+        is_stop_asked: the user's code has called `Job.stop` within a step.
+        is_given_up: the round ended under the last loss, and no micro-batch was handed out since.
+    """
+
+    def __init__(self, parts: JobParts, data: TrainingData) -> None:
+        self._parts, self._data = parts, data
+        self.under_way: StepUnderWay | None = None
+        self.is_stop_asked = False
+        self.is_given_up = False
+        self._saw_a_loss = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Return whether a step is under way that has not been committed."""
+        step = self.under_way
+        return step is not None and step.number == self._parts.state.committed
+
+    @property
+    def is_partly_done(self) -> bool:
+        """Return whether micro-batches of a step that is not committed were handed out."""
+        step = self.under_way
+        return step is not None and self.is_begun and bool(step.done or step.micro)
+
+    def give_up(self) -> None:
+        """Leave the step under way, whose round has ended."""
+        parts = self._parts
+        if self.is_begun:
+            parts.optimization.give_up()
+        self.under_way = None
+        parts.contributions.reset()
+        parts.contributions.clear()
+
+    # Micro-batches --------------------------------------------------------------------------------
+
+    def micro_batches(
+        self, round: Round, reads: Iterator[Read], batch: int
+    ) -> Iterator[MicroBatch]:
+        """Hand out this rank's part of a step, and add up what comes back."""
+        parts = self._parts
+        number = parts.state.committed
+        step = self.under_way = StepUnderWay(
+            number=number,
+            batch=batch,
+            span=self._data.schedule.span(batch),
+            todo=deque(round.mine),
+            due=round.rank == 0 and not parts.takes_turns and parts.checkpoints.is_due(number + 1),
+            since=monotonic(),
+        )
+        round.accumulator.begin()
+        round.rows.begin()
+        if round.rank == 0 and number % _SAMPLED == 0:
+            parts.embeddings.sample_lookups()
+        parts.optimization.begin()
+        self._skip_empty(round, step)
+        while step.todo:
+            parts.members.poll()
+            round.asked = monotonic()
+            yield self._hand_out(round, step, next(reads))
+            if self.under_way is not step:
+                raise RoundChanged  # job.step found it out
+            if step.micro is not None:
+                self._complete(round, step)
+        if parts.state.committed == number:
+            self.commit(round, step)
+
+    def _skip_empty(self, round: Round, step: StepUnderWay) -> None:
+        parts = self._parts
+        if len(step.span) >= round.parts:
+            return
+        spans = cut(step.span, round.parts)
+        while step.todo and not len(spans[step.todo[0]]):
+            nothing = parts.contributions.nothing(stop=self.is_stop_asked, due=step.due)
+            for each in parts.carried.values():
+                nothing += each.nothing()
+            round.rows.add(step.todo[0], parts.embeddings.nothing())
+            round.accumulator.add(step.todo.popleft(), nothing)
+
+    def _hand_out(self, round: Round, step: StepUnderWay, read: Read) -> MicroBatch:
+        parts = self._parts
+        started = monotonic()
+        self.is_given_up = False
+        inputs, target = pair_of(to_device(read.sample, parts.device))
+        if round.commits < _WATCHED_STEPS:
+            parts.attributes.forget()
+        if not step.done:
+            parts.contributions.watch()
+        parts.contributions.reset()
+        parts.embeddings.begin()
+        parts.sources.seed(mix(parts.spec.seed, step.batch, read.request.micro))
+        span = read.request.span
+        carried = {name: each.of(step.places(span)) for name, each in parts.carried.items()}
+        since = parts.spent("data", started)
+        step.micro = MicroUnderWay(
+            read=read,
+            weight=len(span) / len(step.span),
+            since=since,
+            losses=[None] * len(parts.optimization.optimizers),
+            carried=carried,
+        )
+        return MicroBatch(inputs, target, carried)
+
+    def take(
+        self, round: Round, loss: Tensor, optimizer: torch.optim.Optimizer | None
+    ) -> tuple[StepUnderWay, int] | None:
+        """Do the backward pass of the micro-batch under way.
+
+        Args:
+            round: that it belongs to.
+            loss: a scalar tensor, the mean over its samples.
+            optimizer: whose parameters get it; None where the job has one.
+
+        Returns:
+            The step and the place of this loss in it, where the worker has done all of its
+            micro-batches; before that, None.
+
+        Raises:
+            SpecError: the loop does something that it must leave to brim.
+        """
+        parts = self._parts
+        step = self.under_way
+        assert step is not None, "the loop looks"
+        micro = step.micro
+        assert micro is not None, "the loop looks"
+        index = self._index_of(optimizer, micro)
+        _check_loss(loss)
+        if not self._saw_a_loss:
+            self._look_for_left_over(loss)
+        parts.optimization.check_rates()
+        if not micro.taken:
+            parts.contributions.check_untouched()
+        with parts.embeddings.backward():
+            parts.optimization.backward(loss, micro.weight, optimizer)
+        micro.losses[index] = loss.detach().reshape(1)
+        micro.taken += 1
+        if micro.taken < len(micro.losses):
+            return None
+        self._complete(round, step)
+        return None if step.todo else (step, index)
+
+    def _look_for_left_over(self, loss: Tensor) -> None:
+        """Warn, once in a run, of what the loop still does by itself."""
+        parts = self._parts
+        self._saw_a_loss = True
+        if parts.state.committed or parts.members.rank:
+            return
+        own_loop = not parts.spec.file and parts.spec.clip_norm is None
+        for text in (left_over.of_loss(loss), left_over.of_script(sys.argv[0]) if own_loop else ""):
+            if text:
+                parts.members.tell(Warn(message=text))
+
+    def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: MicroUnderWay) -> int:
+        known = self._parts.optimization.optimizers
+        if optimizer is None and len(known) > 1:
+            raise SpecError(
+                "job.step",
+                got=f"a loss for one of {len(known)} optimizers",
+                need="the optimizer that it is for",
+                hint="job.step(loss, optimizer=...)",
+            )
+        index = (
+            0
+            if optimizer is None
+            else next((i for i, each in enumerate(known) if each is optimizer), None)
+        )
+        if index is None:
+            raise SpecError(
+                "job.step(optimizer=)",
+                got="an optimizer that the job does not know",
+                need="one that you gave to brim.join",
+            )
+        if micro.losses[index] is not None:
+            raise SpecError(
+                "job.step", got="a second call for one batch", need="one call for every batch"
+            )
+        return index
+
+    def _complete(self, round: Round, step: StepUnderWay) -> None:
+        """A micro-batch is done: add up what it left."""
+        parts = self._parts
+        micro = step.micro
+        assert micro is not None
+        step.micro = None
+        taken = [loss for loss in micro.losses if loss is not None]
+        if not taken:
+            raise SpecError(
+                "your training loop",
+                got="a batch without a step",
+                need="one call of job.step(loss) for every batch",
+                hint="for batch in job.batches(...): job.step(loss(model(batch.inputs), "
+                "batch.target))",
+            )
+        parts.contributions.check_unchanged()
+        if round.commits < _WATCHED_STEPS:
+            parts.attributes.check()
+        rows, by_rows = parts.embeddings.take()
+        round.rows.add(step.todo[0], rows)
+        contribution = parts.contributions.take(
+            micro.weight, micro.losses, by_rows=by_rows, stop=self.is_stop_asked, due=step.due
+        )
+        if micro.carried or parts.carried:
+            check_names(parts.carried, micro.carried)
+            for name, each in parts.carried.items():
+                contribution += each.left_by(
+                    step.places(micro.read.request.span), micro.carried[name]
+                )
+        round.accumulator.add(step.todo.popleft(), contribution)
+        step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
+        step.done.append((micro.read.request, micro.read.crc32))
+        self._skip_empty(round, step)
+        parts.spent("compute", micro.since)
+
+    # The sum, and what it changes ----------------------------------------------------------------
+
+    def commit(self, round: Round, step: StepUnderWay) -> StepOutcome:
+        parts = self._parts
+        if parts.asynchrony is not None:
+            step.staleness = 0
+            if parts.takes_turns:
+                return self._commit_in_turn(parts.asynchrony, round, step)
+        started = monotonic()
+        if parts.device.type == "cuda":
+            # what it has still to do is this rank's own work, not the exchange's
+            torch.cuda.synchronize(parts.device)
+            started = parts.spent("compute", started)
+        self._put_rows(round)
+        parts.spent("reduce", started)
+        early = bool(parts.embeddings.weights) and parts.members.world_size > 1
+        actions = steps.step(round.exchange.stages, changes_early=early)
+        round.held = steps.follow(actions, partial(self._do, round, step))
+        round.commits += 1
+        assert step.outcome is not None, "every step is prepared"
+        return step.outcome
+
+    def _do(self, round: Round, step: StepUnderWay, action: Action) -> object:
+        """Do the next that a step consists of, and note how long it took."""
+        parts = self._parts
+        started = monotonic()
+        match action:
+            case Stand(phase):
+                if phase == "summed":  # behind it others change the tables that are copied
+                    parts.checkpoints.await_copy()
+                parts.members.arrive(step.number, phase)
+                parts.spent("wait", started)
+            case Add(phase):
+                round.exchange.add(phase)
+                step.busy += parts.spent("reduce", started) - started
+            case Act.SUM:
+                own = round.accumulator.only() if parts.members.world_size == 1 else []
+                step.total = round.exchange.total(own)
+                step.busy += parts.spent("reduce", started) - started
+            case Act.PREPARE:
+                step.outcome = self._prepare(round, step.total)
+                step.busy += parts.spent("apply", started) - started
+            case Act.COMMIT:
+                if step.outcome is not None:
+                    round.exchange.took(step.busy)
+                report = msgspec.msgpack.encode(self._report(round, step))
+                held = parts.members.commit(step.number, report)
+                round.pace = monotonic() - step.since
+                parts.spent("wait", started)
+                return held
+            case Act.APPLY:
+                assert step.outcome is not None, "it was prepared"
+                self._apply(step.total, step.outcome, samples=len(step.span))
+                step.total = []  # it may be large, and the user's code follows
+                if parts.asynchrony is not None:
+                    parts.asynchrony.mark(step.batch % self._data.schedule.steps_per_epoch)
+                parts.spent("apply", started)
+            case _:
+                raise InternalError(f"{action} is no part of a step")
+        return None
+
+    def _put_rows(self, round: Round) -> None:
+        """Leave the gradients of embeddings' rows where the round adds them up."""
+        if self._parts.embeddings.weights:
+            self._parts.embeddings.check()
+            round.exchange.put_rows(round.rows.blocks())
+
+    def _commit_in_turn(
+        self, asynchrony: Asynchrony, round: Round, step: StepUnderWay
+    ) -> StepOutcome:
+        """Apply a batch to the newest state, to which others have come meanwhile.
+
+        None of them applies a batch during this.
+        """
+        parts = self._parts
+        started = monotonic()
+        if parts.device.type == "cuda":
+            torch.cuda.synchronize(parts.device)
+            started = parts.spent("compute", started)
+        self._put_rows(round)
+        total = round.accumulator.only()
+        before = parts.members.turn(step.number)
+        started = parts.spent("wait", started)
+        with asynchrony.turn(round.number):
+            step.staleness = before - step.number
+            parts.checkpoints.await_copy()
+            parts.contributions.reset()
+            asynchrony.refresh(before)
+            parts.contributions.begin()
+            if round.rank == 0:
+                fresh, round.looked_at = range(round.looked_at + 1, before + 1), before
+                if any(map(parts.checkpoints.is_due, fresh)):
+                    parts.embeddings.check_unchanged()
+                    parts.checkpoints.begin(ends_epoch=False)  # `_prepare` waits for the copy
+            report = msgspec.msgpack.encode(self._report(round, step))
+            outcome = self._prepare(round, total)
+            self._apply(total, outcome, samples=len(step.span))
+            asynchrony.mark(step.batch % self._data.schedule.steps_per_epoch)
+            asynchrony.store()
+        started = parts.spent("apply", started)
+        round.held = parts.members.commit(before, report)
+        round.pace = monotonic() - step.since
+        parts.spent("wait", started)
+        round.commits += 1
+        return outcome
+
+    def _report(self, round: Round, step: StepUnderWay) -> StepReport:
+        parts = self._parts
+        losses = _numbers(step.losses)
+        reports = []
+        for (request, crc32), loss in zip(step.done, losses, strict=True):
+            start, stop = request.span.start, request.span.stop
+            reports.append(MicroReport(round.rank, request.micro, start, stop, crc32, loss))
+        report = StepReport(
+            epoch=self._data.schedule.epoch_of(step.batch),
+            parts=reports,
+            seconds=dict(parts.seconds),
+            lr=parts.optimization.learning_rate() if round.rank == 0 or parts.takes_turns else None,
+            staleness=step.staleness,
+            tables=parts.embeddings.traffic(self._owned(round)) if parts.embeddings.weights else {},
+        )
+        parts.seconds.clear()
+        return report
+
+    def _owned(self, round: Round) -> Sequence[OwnedRows]:
+        """The rows that this worker applies.
+
+        Each host applies all, and those of the first are counted.
+        """
+        is_counted = self._parts.members.neighbours.start == 0
+        return (
+            round.exchange.rows_owned()
+            if is_counted
+            else [_NOTHING] * len(self._parts.embeddings.weights)
+        )
+
+    def _prepare(self, round: Round, total: list[Tensor]) -> StepOutcome:
+        """Give the network the sum of a step, and the tables their update.
+
+        Until the commit both can be undone. Nobody may still be adding up: all members stand behind
+        the reduction.
+        """
+        parts = self._parts
+        outcome = parts.contributions.outcome(total)
+        parts.checkpoints.await_copy()
+        parts.contributions.reset()
+        if not self._moves(outcome):
+            return outcome
+        own = len(parts.contributions.like)
+        parts.contributions.put_back(total[:own], outcome, shared=round.exchange.shares_result)
+        used = outcome.used[len(outcome.used) - len(parts.embeddings.weights) :]
+        parts.embeddings.update(self._changes(round.exchange, used), step=parts.state.committed + 1)
+        for name in parts.embeddings.newly_full():
+            text = (
+                f"embedding {name!r} has no room for more rows: other ids stay as they start "
+                "(see its limit)"
+            )
+            parts.members.tell(Warn(message=text))
+        return outcome
+
+    def _changes(self, exchange: Exchange, used: Sequence[bool]) -> list[OwnedRows | None]:
+        """The rows that this worker is about to change, with clipped gradients of its own.
+
+        Args:
+            used: whether any micro-batch of the step gave each table a gradient.
+
+        Returns:
+            Of each table; None where it does not change.
+        """
+        embeddings = self._parts.embeddings
+        if not embeddings.delay:
+            owned = list(exchange.rows_owned())
+            if self._parts.spec.clip_norm is not None:
+                owned = [each._replace(rows=each.rows.copy()) for each in owned]
+                self._clip(exchange, [each.rows for each in owned], used)
+            return [each if is_used else None for each, is_used in zip(owned, used, strict=True)]
+        rows = [each.copy() for each in exchange.rows_total()]  # all of them wait, on each worker
+        self._clip(exchange, rows, used)
+        due = embeddings.put_off(rows)
+        if not due:
+            return [None] * len(rows)
+        owned = list(exchange.owned_of(due))
+        return [each if len(of.ids) else None for each, of in zip(owned, due, strict=True)]
+
+    def _clip(self, exchange: Exchange, rows: Sequence[GradientRows], used: Sequence[bool]) -> None:
+        """Scale down the gradients of the network, and these rows, where the norm is too large.
+
+        The norm is that of all gradients.
+        """
+        if self._parts.spec.clip_norm is None:
+            return
+        stand_ins = [nn.Parameter(torch.empty_like(each.values)) for each in rows]
+        for stand_in, each in zip(stand_ins, rows, strict=True):
+            stand_in.grad = each.values
+        total = zip(exchange.rows_total(), used, strict=True)
+        self._parts.optimization.clip(
+            [each.values for each, is_used in total if is_used], stand_ins
+        )
+
+    def _apply(self, total: list[Tensor], outcome: StepOutcome, *, samples: int) -> None:
+        """The update of a step.
+
+        It must not fail half-way: behind the commit there is no way back.
+        """
+        parts = self._parts
+        parts.sources.seed(mix(parts.spec.seed, parts.state.committed, _UPDATE))
+        if self._is_to_be_applied(outcome):
+            self._put_carried(total[len(parts.contributions.like) :], samples)
+            parts.optimization.step()
+            parts.embeddings.settle()
+            parts.contributions.clear()
+        parts.state.committed += 1
+        if parts.embeddings.weights and parts.members.rank == parts.members.neighbours.start:
+            parts.embeddings.step = parts.state.committed
+        parts.state.due = outcome.due
+        if outcome.stop:
+            parts.state.stop_after = parts.state.epoch + 1
+        parts.contributions.begin()
+
+    def _put_carried(self, total: Sequence[Tensor], samples: int) -> None:
+        rest = iter(total)
+        for each in self._parts.carried.values():
+            each.put(list(islice(rest, len(each.tensors))), samples=samples)
+
+    def _moves(self, outcome: StepOutcome) -> bool:
+        """Return whether a step is applied: its losses are numbers, or `--on-nan` only warns."""
+        return (
+            all(math.isfinite(loss) for loss in outcome.losses) or self._parts.spec.on_nan == "warn"
+        )
+
+    def _is_to_be_applied(self, outcome: StepOutcome) -> bool:
+        """Return whether the losses of a step are numbers; else do what `--on-nan` says.
+
+        Raises:
+            UserCodeError: it says stop.
+        """
+        parts = self._parts
+        if all(math.isfinite(loss) for loss in outcome.losses):
+            parts.state.unsound_since = None
+            return True
+        number, is_first = parts.state.committed, parts.state.unsound_since is None
+        text = (
+            f"the loss of step {number + 1} (epoch {parts.state.epoch + 1}) is {outcome.losses[0]}"
+        )
+        if parts.spec.on_nan == "stop":
+            raise self._not_finite(text)
+        if is_first and (parts.members.rank == 0 or parts.takes_turns):
+            does = "its update is left out" if parts.spec.on_nan == "skip" else "training goes on"
+            parts.members.tell(
+                Warn(message=f"{text}; {does}; the last checkpoint before it is kept")
+            )
+        if is_first:
+            parts.state.unsound_since = number
+        return parts.spec.on_nan == "warn"
+
+    def _not_finite(self, text: str) -> BrimError:
+        """End at the state before the step, with a checkpoint where that state is sound."""
+        parts = self._parts
+        if parts.members.rank == 0 and all(
+            bool(p.isfinite().all()) for p in parts.model.parameters()
+        ):
+            with contextlib.suppress(EnvironmentFault):
+                parts.checkpoints.now()
+        return UserCodeError(
+            f"{text}\n  hint: a smaller learning rate, --clip-norm 1, or --on-nan skip to leave "
+            "such steps out"
+        )
+
+
+def _numbers(losses: Sequence[Tensor]) -> list[float]:
+    """Return the value of each tensor of one element; from a device all come at once."""
+    if all(loss.is_cpu for loss in losses):
+        return [loss.item() for loss in losses]
+    return torch.cat(list(losses)).tolist()
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = (
+            f"a tensor of shape {list(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"a {type(loss).__name__}"
+        )
+        raise SpecError(
+            "loss",
+            got=what,
+            need="a scalar: the mean over the micro-batch",
+            hint="reduction='mean'",
+        )
+    if not loss.requires_grad:
+        raise SpecError(
+            "loss",
+            got="a tensor that does not depend on any parameter",
+            need="the result of the model, with its graph",
+            hint="remove .detach(), .item() and torch.no_grad() between the model and the loss",
+        )

@@ -1,0 +1,197 @@
+"""The data that a job trains on, as one of its workers reads it, and the steps that follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brim.data.feed import Feed
+from brim.domain.batch import Schedule, Span, cut
+from brim.errors import SpecError
+from brim.train.job_parts import JobParts
+from brim.train.software import versions
+from brim.wire.messages import Facts, Introduce
+
+
+class TrainingData:
+    """The training data of a job.
+
+    Args:
+        parts: of the job on this worker.
+
+    Attributes:
+        epochs: that the job has in total; 0 before its loop begins.
+        feed: reads the data that was used last, or None.
+        is_introduced: the master knows the facts of this job.
+    """
+
+    def __init__(self, parts: JobParts) -> None:
+        self._parts = parts
+        self.epochs = 0
+        self.feed: Feed | None = None
+        self.is_introduced = False
+        self._given: object = None
+        self._facts: dict[str, Any] = {}
+
+    @property
+    def schedule(self) -> Schedule:
+        """The steps of the job, once its data is known."""
+        schedule = self._parts.state.schedule
+        assert schedule is not None, "batches plans it"
+        return schedule
+
+    def is_used(self, data: object) -> bool:
+        """Return whether this very data is read now."""
+        return self.feed is not None and self._given is data
+
+    def use(self, feed: Feed, given: object) -> None:
+        """Read from a feed what `Job.batches` is asked for of some data.
+
+        Raises:
+            SpecError: the data has no samples, or is not supported.
+        """
+        feed.check()
+        if not feed.samples:
+            raise SpecError("dataset('train')", got="no samples", need="at least one")
+        self.close()
+        self.feed, self._given = feed, given
+
+    def close(self) -> None:
+        """Read no more."""
+        if self.feed is not None:
+            self.feed.close()
+
+    def plan(self, feed: Feed, epochs: int, *, test_samples: int = 0) -> None:
+        """Set the steps of the job, and report them.
+
+        Args:
+            feed: of the data of the epochs to come.
+            epochs: that the job has in total.
+            test_samples: number of samples that it is measured on, for the record.
+
+        Raises:
+            SpecError: the data does not fit the job, or differs from that of earlier epochs.
+        """
+        parts, state = self._parts, self._parts.state
+        agreed("global-batch-size", feed.global_batch_size, parts.spec.global_batch_size, default=1)
+        if parts.spec.exact and feed.global_batch_size < parts.spec.micro_batches:
+            raise SpecError(
+                "global_batch_size",
+                got=str(feed.global_batch_size),
+                need=f"at least 1 sample for each of the {parts.spec.micro_batches} micro-batches "
+                "of a step",
+                hint=f"{parts.spec.micro_batches} or more, or fewer micro_batches",
+            )
+        self._check_carried(feed)
+        schedule = Schedule(
+            samples=feed.samples, global_batch_size=feed.global_batch_size, epochs=epochs
+        )
+        if state.schedule not in (None, schedule):
+            raise SpecError(
+                "job.batches",
+                got=f"{schedule.samples:,} samples in steps of {schedule.global_batch_size}",
+                need=f"{state.schedule.samples:,} in steps of {state.schedule.global_batch_size}, "
+                "as in the epochs before",
+                hint="one dataset for all epochs",
+            )
+        parts.optimization.check_horizon(epochs, schedule.steps)
+        state.plan(schedule, mark=f"{state.epoch} {feed.mark}" if feed.mark else "")
+        self._facts = {
+            "block_size": feed.block_size,
+            "order": feed.order,
+            "order_size": feed.order_size,
+            "quarantined": int(getattr(feed.dataset, "quarantined", 0)),
+            "quarantine_path": str(getattr(feed.dataset, "quarantine_path", "") or ""),
+            "test_samples": test_samples or self._facts.get("test_samples", 0),
+        }
+        if self.epochs:
+            self.introduce()
+
+    def introduce(self) -> None:
+        """Tell the master the facts of this job, unless it knows them."""
+        if not self.is_introduced:
+            self.is_introduced = True
+            self._parts.members.tell(Introduce(facts=self.facts()))
+
+    def _check_carried(self, feed: Feed) -> None:
+        if self._parts.carried and feed.order == "shuffled":
+            raise SpecError(
+                "job.carry",
+                got="data that is shuffled",
+                need="data in which a sample goes on where the one a step before it ended",
+                hint="job.batches(data, shuffle=False)",
+            )
+        for name, each in self._parts.carried.items():
+            if each.places != feed.global_batch_size:
+                raise SpecError(
+                    f"carried {name!r}",
+                    got=f"{each.places} places",
+                    need=f"{feed.global_batch_size}: one for each sample of a step",
+                    hint="job.carry(name, start, dim=1) where dimension 1 of start is that of the "
+                    "samples",
+                )
+
+    def part_of(self, loaders: int) -> int:
+        """Return this worker's part of the processes that read on its host.
+
+        The part is at least one, where there are any. A server reads nothing.
+        """
+        members = self._parts.members
+        if members.rank not in members.neighbours:
+            return 0
+        part = cut(Span(0, loaders), len(members.neighbours))[
+            members.rank - members.neighbours.start
+        ]
+        return max(len(part), min(loaders, 1))
+
+    def facts(self) -> Facts:
+        """Return the facts of this job, for its record and its master."""
+        parts, schedule = self._parts, self.schedule
+        known = {
+            "block_size": 1,
+            "order": "sampler",
+            "order_size": schedule.samples,
+            "quarantined": 0,
+            "quarantine_path": "",
+            "test_samples": 0,
+        }
+        return Facts(
+            samples=schedule.samples,
+            steps=schedule.steps,
+            steps_per_epoch=schedule.steps_per_epoch,
+            global_batch_size=schedule.global_batch_size,
+            epochs=schedule.epochs,
+            seed=parts.spec.seed,
+            clip_norm=parts.spec.clip_norm,
+            on_nan=parts.spec.on_nan,
+            parameters=sum(parameter.numel() for parameter in parts.model.parameters()),
+            versions=versions(),
+            start_method=parts.start_method,
+            tables=parts.embeddings.facts(),
+            transport=parts.spec.transport,
+            **{**known, **self._facts},
+        )
+
+
+def agreed(name: str, given: int | None, asked: int, *, default: int) -> int:
+    """Return the one number that the script and the command line agree on.
+
+    Args:
+        name: of the option.
+        given: by the script, or None.
+        asked: by the command line, or 0.
+        default: where neither says one.
+
+    Raises:
+        SpecError: they say different numbers, or one below 1.
+    """
+    if given is not None and asked and given != asked:
+        raise SpecError(
+            f"--{name}",
+            got=str(asked),
+            need=f"{given}, as the script has it",
+            hint=f"leave out --{name}",
+        )
+    number = asked or default if given is None else given
+    if number < 1:
+        raise SpecError(name, got=str(number), need="a whole number from 1")
+    return number
