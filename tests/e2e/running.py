@@ -157,3 +157,9 @@ def ledger(directory: Path) -> dict[str, Any]:
     done = Driver().call("ledger", str(directory), "--json", codes=(0, 1))
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def check_ledger(directory: Path) -> None:
+    """Check that each step of a run counted each of its samples once; else show what did not."""
+    account = ledger(directory)
+    assert account["exact"], json.dumps(account, indent=1)

@@ -13,7 +13,7 @@ import pytest
 from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, ROOT, ledger, started, train, until
+from e2e.running import DIGITS, PACED, ROOT, check_ledger, started, train, until
 
 pytestmark = pytest.mark.e2e
 
@@ -46,7 +46,7 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as again:
         resumed = again.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
-    assert ledger(directory)["exact"]
+    check_ledger(directory)
     assert Path(brim("report", str(directory)).strip()).stat().st_size > 10_000
 
 
@@ -135,7 +135,7 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
     with started(tmp_path / "run", "run", *options, "--", *command) as run:
         summary = run.finish()
     assert summary["weights_sha256"] == alone
-    assert ledger(tmp_path / "run")["exact"]
+    check_ledger(tmp_path / "run")
 
 
 UNSEEDED = """

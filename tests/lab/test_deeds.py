@@ -46,6 +46,14 @@ def test_what_is_drawn_can_be_done_and_is_read_as_it_is_written(
     assert parse_deeds("; ".join(map(describe_deed, deeds))) == deeds
 
 
+def test_jobs_of_one_size_are_drawn_from_a_range_of_one() -> None:
+    fixed = WorkerRange.parse("4")
+    for seed in range(50):
+        jobs = random_deeds(seed, kinds=[DeedKind.KILL_SCHEDULER], epochs=4, workers=fixed)
+        sizes = {deed.workers for deed in jobs if deed.kind in SUBMITS}
+        assert sizes == {fixed}
+
+
 def test_seeds_give_every_kind_and_different_deeds() -> None:
     every = [kind for kind in DeedKind if kind not in SUBMITS]
     drawn = [random_deeds(seed, kinds=every, epochs=4, workers=WITHIN) for seed in range(200)]

@@ -11,6 +11,11 @@ from toys import images
 import brim
 from brim import param
 
+# Channels of the first block. oneDNN in torch 2.13.0 writes beyond its memory in the backward pass
+# of a 1x1 convolution with stride 2 where channels come last and are not a multiple of 8, on
+# processors with AVX2 and no AVX-512: the process dies there without brim too.
+WIDTH = 8
+
 
 class BasicBlock(nn.Module):
     def __init__(self, inplanes, planes, stride=1):
@@ -35,10 +40,12 @@ class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+            nn.Conv2d(3, WIDTH, 3, 1, 1, bias=False), nn.BatchNorm2d(WIDTH), nn.ReLU()
         )
-        self.layers = nn.Sequential(BasicBlock(4, 4), BasicBlock(4, 8, stride=2))
-        self.fc = nn.Linear(8, 4)
+        self.layers = nn.Sequential(
+            BasicBlock(WIDTH, WIDTH), BasicBlock(WIDTH, 2 * WIDTH, stride=2)
+        )
+        self.fc = nn.Linear(2 * WIDTH, 4)
 
     def forward(self, x):
         return self.fc(F.adaptive_avg_pool2d(self.layers(self.stem(x)), 1).flatten(1))

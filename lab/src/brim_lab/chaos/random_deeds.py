@@ -76,7 +76,8 @@ def random_deeds(
 
 
 def _submission(draws: Draws, index: int, epochs: int, within: WorkerRange) -> Deed:
-    low = within.minimum + (0 if draws.below(3) else draws.below(2))
+    is_larger = not draws.below(3) and draws.below(2) == 1
+    low = min(within.minimum + is_larger, within.maximum)
     high = low + draws.below(within.maximum - low + 1)
     due = (0.0, 30.0, 45.0, 90.0)[draws.below(4)]
     return Deed(
