@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -66,22 +67,31 @@ def train(job: Job) -> int:
 
 
 @pytest.mark.parametrize("format", [2])
-def test_it_ends_with_the_same_bits(format: int, tmp_path: Path) -> None:
+def test_it_ends_as_that_brim_did(format: int, tmp_path: Path) -> None:
     old = CHECKPOINTS / f"format-{format}"
     shutil.copytree(old / "step-00000003", tmp_path / "step-00000003")
     job = a_job(tmp_path)
     assert train(job) == 3
     expected = state_of(Store(Directory(old)).load(6))
-    weights = dict(job.model.named_parameters())
-    assert all(torch.equal(weights[name], each) for name, each in expected["model"].items())
+    check_weights(job, expected["model"])
     assert [each.name for each in Store(Directory(tmp_path)).load(6).tables] == ["table.weight"]
     manifest = json.loads((tmp_path / "step-00000006" / "manifest.json").read_bytes())
     assert manifest["format"] > format
     again = a_job(tmp_path)
     assert train(again) == 0
-    weights = dict(again.model.named_parameters())
-    assert all(torch.equal(weights[name], each) for name, each in expected["model"].items())
+    check_weights(again, dict(job.model.named_parameters()), exactly=True)
     sums = [state["sum"] for state in expected["optimizer"]["state"].values()]
-    (optimizer,) = again._optimization.optimizers
+    (optimizer,) = again.parts.optimization.optimizers
     found = optimizer.state_dict()["state"].values()
-    assert all(torch.equal(one["sum"], each) for one, each in zip(found, sums, strict=True))
+    for one, each in zip(found, sums, strict=True):
+        torch.testing.assert_close(one["sum"], each, rtol=1e-6, atol=1e-7)
+
+
+def check_weights(job: Job, expected: Mapping[str, Tensor], *, exactly: bool = False) -> None:
+    """Compare the weights of a job; `exactly` where both were computed on one kind of processor,
+    on which the last bits depend.
+    """
+    weights = dict(job.model.named_parameters())
+    for name, each in expected.items():
+        tolerance = 0.0 if exactly else 1e-6
+        torch.testing.assert_close(weights[name], each, rtol=tolerance, atol=tolerance)
