@@ -1,5 +1,7 @@
-"""The laboratory of brim: breaks it on purpose, repeats published experiments, and replays others'
-schedulers beside its own.
+"""The laboratory of brim, which tests it and compares it with others.
+
+It breaks brim on purpose, repeats published experiments, and replays others' schedulers beside
+brim's own.
 
 brim never imports this package. It is found by its entry points (`brim.plugins`).
 """

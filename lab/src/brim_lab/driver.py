@@ -58,7 +58,7 @@ class Mark:
             time.sleep(_POLL)
 
     def left_after(self, seconds: float) -> dict[int, str]:
-        """Who is still alive when so many seconds have passed; returns as soon as nobody is."""
+        """Wait so many seconds, or until no process is alive; return those that are."""
         deadline = time.monotonic() + seconds
         while (left := self.alive()) and time.monotonic() < deadline:
             time.sleep(5 * _POLL)
@@ -66,7 +66,7 @@ class Mark:
 
 
 class Driver:
-    """Where brim's verbs are typed: a folder, an environment without anybody's BRIM_…, and a mark.
+    """The place where brim's verbs are typed: a folder, an environment without BRIM_…, and a mark.
 
     Args:
         folder: that commands are typed in; None for the present one.
@@ -81,7 +81,7 @@ class Driver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of this process as it is now, without BRIM_…, and what was added to it."""
+        """The environment of this process now, without BRIM_…, and what was added to it."""
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
         return {**inherited, **self.mark.environment, **self._variables}
 

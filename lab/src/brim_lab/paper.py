@@ -1,5 +1,6 @@
-"""The figures of the ElasticFlow paper that public data allows, simulated, beside the values it
-published.
+"""The figures of the ElasticFlow paper that public data allows, simulated.
+
+The published values stand beside them.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ _FIG11 = {"0.2": (0.10, 0.24, 0.46, 0.40, 0.67), "0.5": (0.23, 0.19, 0.42, 0.36,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One bar: the share of deadlines met, and mean JCT of best-effort jobs where the figure has
-    those.
+    """One bar of a figure: the share of deadlines met.
+
+    Figures with best-effort jobs have the mean JCT of these too.
     """
 
     figure: str
@@ -178,8 +180,9 @@ def _best_effort(data: Path) -> Iterator[Cell]:
 
 
 def efficiency(run: Run) -> list[tuple[float, float]]:
-    """Figure 10's cluster efficiency over time:
-    the sum of T(n)/T(1) over running jobs, per device.
+    """Figure 10's cluster efficiency over time.
+
+    It is the sum of T(n)/T(1) over running jobs, per device.
     """
     curves = {outcome.job.id: outcome.job.curve for outcome in run.outcomes}
     now: dict[str, float] = {}
@@ -194,9 +197,7 @@ def efficiency(run: Run) -> list[tuple[float, float]]:
 def timelines(
     data: Path, *, policies: Sequence[str] = ("brim", "elasticflow", "edf", "gandiva")
 ) -> dict[str, Any]:
-    """Figures 7a, 7b and 10: devices in use, jobs submitted and promised,
-    and efficiency over time.
-    """
+    """Figures 7a, 7b and 10 over time: devices in use, jobs submitted and promised, efficiency."""
     found: dict[str, Any] = {}
     recorded = Settings(record=True)
     for figure, path, shape in (

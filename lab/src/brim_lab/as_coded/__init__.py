@@ -1,5 +1,6 @@
-"""The policies of ElasticFlow's published artifact replayed, faults included, so that its figures
-come back.
+"""The policies of ElasticFlow's published artifact, replayed with their faults.
+
+With the faults, the artifact's figures come back.
 
 These are replays, not policies: what the artifact computes cannot be had apart from its clock
 (merged windows, planned ends, overhead at every event), so they never see a snapshot and never run

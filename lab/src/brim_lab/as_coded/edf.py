@@ -1,5 +1,6 @@
-"""EDF as the artifact has it, without and with admission: up to 64 workers, however slow that makes
-a job.
+"""EDF as the artifact has it, with or without admission.
+
+A job gets up to 64 workers, however slow that makes it.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from brim_lab.as_coded.windows import Events, Replayed, Restarts, align
 def edf(
     jobs: Sequence[Job], cluster: Cluster, *, slot: float, admission: bool = False
 ) -> list[Replayed]:
-    """Replay `jobs`; `admission` refuses a newcomer if any planned end, its own or another's, is
-    late.
+    """Replay `jobs` under EDF.
+
+    With `admission`, a newcomer is refused if any planned end, its own or another's, is late.
     """
     return _Replay(jobs, cluster, slot, admission).run()
 

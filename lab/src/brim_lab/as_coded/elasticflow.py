@@ -1,6 +1,4 @@
-"""ElasticFlow as its artifact has it: admission by the batch, planned ends, overhead at every
-event.
-"""
+"""ElasticFlow as its artifact has it: admission by batch, planned ends, overhead at each event."""
 
 from __future__ import annotations
 

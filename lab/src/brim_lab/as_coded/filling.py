@@ -1,5 +1,6 @@
-"""Progressive filling and the greedy step as ElasticFlow's artifact has them (3.5 and 3.7 of the
-reference).
+"""Progressive filling and the greedy step as ElasticFlow's artifact has them.
+
+They are 3.5 and 3.7 of the reference.
 
 Kept apart from `brim.policies`, which has them as the paper means them: shares are tail-heavy here,
 the greedy key has the other sign, and overheads are not in the plan.
@@ -87,8 +88,9 @@ class _Filling:
         return Filled(merged, end, real_end, free, real_end <= self.job.deadline)
 
     def force_first(self, workers: int) -> Filled | float:
-        """Give the first segment `workers`: the whole plan if that ends the job, else where to go
-        on.
+        """Give the first segment `workers`.
+
+        Returns the whole plan if the job ends in that segment, else the time to go on from.
         """
         rate = self.job.job.curve.rates[workers]
         place = bisect_right(self.before[0], self.now)
@@ -109,8 +111,9 @@ class _Filling:
         return nxt
 
     def fit(self, start: float) -> Filled | None:
-        """The smallest level that finishes in time, needed only from some moment on; one less
-        before.
+        """Find the smallest level that finishes in time.
+
+        The level is needed only from some moment on; before it, the next smaller one is enough.
         """
         rates, previous = self.job.job.curve.rates, 0
         stop = bisect_left(self.times, self.due)
@@ -154,8 +157,9 @@ class _Filling:
         return self._done(end, real_end)
 
     def overrun(self, start: float, forced: int) -> Filled:
-        """It cannot be in time: the most that is free up to the deadline,
-        and after it until done.
+        """Plan a job that cannot be in time.
+
+        It gets all that is free until its deadline, and after it until it is done.
         """
         rates, job = self.job.job.curve.rates, self.job
         top = self.levels[-1]
@@ -229,8 +233,9 @@ def _given_back(job: Replayed, now: float, free: Free) -> Free:
 def grant_surplus(
     jobs: list[Replayed], now: float, free: Free, *, devices: int, slot: float
 ) -> list[Replayed]:
-    """Give what is free now, level by level, to the job whose device time grows most by it (the
-    sign fault).
+    """Give free devices, level by level, to the job whose device time grows most by them.
+
+    That the device time grows and does not shrink is the artifact's sign fault.
 
     Returns:
         The jobs in the order that the artifact goes on with, which breaks its ties.

@@ -1,5 +1,6 @@
-"""Gandiva as the artifact has it: sets of nodes per job size, time slicing, and its re-balancing's
-faults.
+"""Gandiva as the artifact has it: sets of nodes per job size, and time slicing.
+
+The faults of its re-balancing are included.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ class _Replay:
         sets.sort(key=lambda one: one.load)
 
     def _balance(self) -> None:
-        """Share the nodes out by demand, before the interval that has passed is credited
-        (a fault).
+        """Share the nodes out by demand.
+
+        The artifact does so before it credits the interval that has passed, which is a fault.
         """
         demand = {
             size: size * sum(len(one.jobs) for one in sets) for size, sets in self.classes.items()

@@ -1,5 +1,6 @@
-"""Themis as the artifact has it: a min-max share each slot, then gangs in descending order of that
-share.
+"""Themis as the artifact has it: a min-max share in each slot, then gangs.
+
+Gangs are served in descending order of that share.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ def themis(jobs: Sequence[Job], cluster: Cluster, *, slot: float) -> list[Replay
 def interior_shares(
     waited: Vector, needs: Vector, isolated: Vector, sizes: Vector, devices: int
 ) -> Vector:
-    """Shares that minimise the worst `(waited + needs / x) / isolated` with `sizes . x <= devices`,
-    x <= 1.
+    """Shares that minimise the worst `(waited + needs / x) / isolated`.
+
+    They keep `sizes . x <= devices` and x <= 1.
 
     Where many shares are optimal the published code takes what its interior-point solver ends in;
     here that is the analytic centre of the optimal set.

@@ -1,5 +1,6 @@
-"""Tiresias as the artifact has it: three queues by attained service, first that fits, gangs of
-fixed size.
+"""Tiresias as the artifact has it: three queues by attained service, and first fit.
+
+Gangs have a fixed size.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LIMITS = (3250, 7200)  # device-seconds at which a job leaves the first and the
 
 @dataclass(slots=True)
 class _Service:
-    """What the policy remembers of one job."""
+    """The policy's memory of one job."""
 
     job: Replayed
     total: int = 0

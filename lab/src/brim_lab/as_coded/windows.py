@@ -1,5 +1,6 @@
-"""The clock of the published artifact: events at least a slot apart, overhead charged at each of
-them.
+"""The clock of the published artifact.
+
+Its events are at least a slot apart, and overhead is charged at each of them.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Event:
 
 
 class Events:
-    """The artifact's event list, with its windows: what falls within a slot of now is moved to its
-    end.
+    """The artifact's event list, with its windows.
+
+    An event that falls within a slot of now is moved to the slot's end.
     """
 
     def __init__(self, jobs: Iterable[Replayed]) -> None:
@@ -128,8 +130,9 @@ def overhead(workers: int, *, devices: int, restart: bool = False, cached: bool 
 
 
 class Restarts:
-    """What each job pays at an event: less on ranks that were used before, more every `slot`-th
-    time.
+    """The restart overhead that each job pays at an event.
+
+    It is less on ranks that were used before, and more every `slot`-th time.
     """
 
     def __init__(self, *, devices: int, node: int, slot: float) -> None:
@@ -138,8 +141,9 @@ class Restarts:
         self.count = 0
 
     def charge(self, jobs: Iterable[Replayed]) -> None:
-        """Set the overhead of each job that has workers; `jobs` in the order in which they are
-        placed.
+        """Set the overhead of each job that has workers.
+
+        `jobs` are in the order in which they are placed.
         """
         placed = [job for job in jobs if job.workers]
         ranks = self._first_ranks([job.workers for job in placed])
@@ -155,8 +159,10 @@ class Restarts:
             )
 
     def _first_ranks(self, sizes: list[int]) -> list[int]:
-        """Whole nodes from the front; smaller sizes into an exact hole, else the largest, else a
-        new node.
+        """Return the first rank of each job, with whole nodes taken from the front.
+
+        A size below a node goes into a hole of exactly that size, else into the largest hole, else
+        onto a new node.
         """
         ranks, fresh = [], 0
         holes: dict[int, list[tuple[int, int]]] = {}

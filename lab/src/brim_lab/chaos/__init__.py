@@ -1,3 +1,4 @@
-"""Breaks short jobs on purpose, in every way the language of faults has, and checks what they
-promise.
+"""Breaks short jobs on purpose and checks what brim promises of them.
+
+Faults are of every kind that the language of faults has.
 """

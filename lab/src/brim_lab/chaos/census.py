@@ -1,5 +1,6 @@
-"""Who of a cluster is alive, by where its processes print to: what a count of them at one moment
-shows.
+"""A census of a cluster's processes that are alive at one moment.
+
+A process is known by the file that it prints to.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def _parent(pid: int) -> int:
 
 
 class Recount:
-    """What no moment may show: one too many of something.
+    """Counts of what may never be there twice, such as schedulers or agents of a node.
+
+    A process that is just about to go counts once.
 
     A process that is just about to go counts once.
 
@@ -106,8 +109,9 @@ class Recount:
         self.broken: list[str] = []
 
     def add(self, census: Census) -> None:
-        """Compare a census with the one before: who was there in both, one too many,
-        is told once.
+        """Compare a census with the one before.
+
+        A surplus that both have is added to `broken`, once.
         """
         found = set()
         # Not masters: one that has given its journal away may still be about to end.

@@ -1,5 +1,6 @@
-"""A wall clock that can be made to jump, for all Python processes that are started with its
-environment.
+"""A wall clock that can be made to jump.
+
+It is that of all Python processes started with its environment.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class JumpingClock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in order to follow this clock."""
+        """Variables that make a process follow this clock."""
         inherited = os.environ.get("PYTHONPATH")
         paths = [str(Path(__file__).parent / "jumping"), *([inherited] if inherited else [])]
         return {"BRIM_CHAOS_CLOCK": str(self._path), "PYTHONPATH": os.pathsep.join(paths)}

@@ -1,6 +1,4 @@
-"""One trial of a cluster: a scheduler, a few short jobs, what is done to them,
-and what came of it.
-"""
+"""One trial of a cluster: a scheduler, a few short jobs, the faults, and the outcome."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ class ClusterTrial:
 
     @property
     def devices(self) -> dict[str, int]:
-        """By node."""
+        """The number of devices of each node, by the node's name."""
         each, more = divmod(self.workers.maximum, self.nodes)
         return {f"n{k}": each + (k <= more) for k in range(1, self.nodes + 1)}
 
@@ -80,7 +78,7 @@ class ClusterTrial:
         return "; ".join(map(describe_deed, self.deeds))
 
     def command(self, job: Job) -> str:
-        """What repeats this trial."""
+        """The command that repeats this trial."""
         words = [
             "brim",
             "chaos",
@@ -121,7 +119,7 @@ def run_cluster_trial(
 
 @dataclass
 class _Running:
-    """A trial under way: who asks, who befalls, and what was seen."""
+    """A trial under way: its user, its faults, and what was seen."""
 
     job: Job
     trial: ClusterTrial
@@ -199,7 +197,7 @@ class _Running:
     # Deeds ----------------------------------------------------------------------------------------
 
     def _do(self, deed: Deed) -> bool:
-        """Whether it is done, or can never be."""
+        """Do a deed where that is possible now; return whether it is done, or can never be."""
         if deed.kind in SUBMITS:
             self.submitted += 1
             self.user.ask(deed, self.submitted)
@@ -217,7 +215,7 @@ class _Running:
         return True
 
     def _befall(self, deed: Deed) -> bool:
-        """Whether there was somebody whom it could befall."""
+        """Stop or kill the processes that a deed is aimed at; return whether there were any."""
         victims = self._victims(deed)
         if deed.kind in _ENDS_SCHEDULER and victims:
             self.keeper.expect_death(deed.seconds)
@@ -258,7 +256,7 @@ class _Running:
         return [f"brim down failed: {done.stderr[-1000:]}"] if done.returncode else []
 
     def broken_promises(self, calm: Mapping[int, Calm]) -> list[str]:
-        """Everything that is not as it should be now that the scheduler is down."""
+        """Return all that is not as it should be now that the scheduler is down."""
         left = self.around.driver.mark.left_after(_TO_CLEAN_UP)
         broken = [f"process left over: {pid} {command}" for pid, command in left.items()]
         broken += [*self.recount.broken, *database_is_sound(self.state / "scheduler.db")]
@@ -297,7 +295,7 @@ class _Running:
                     yield disturbed(at, done, end=min(end, done[-1][0]) if done else end)
 
     def strikes(self) -> Iterator[Strike]:
-        """What was done, and how long the job, or all of them, stood still for it."""
+        """Yield each deed with the time for which its job, or all jobs, stood still."""
         commits = self._commits()
         ends = [*(at for at, _ in self.struck), math.inf][1:]
         for (at, deed), end in zip(self.struck, ends, strict=True):

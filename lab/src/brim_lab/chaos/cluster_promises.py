@@ -1,5 +1,6 @@
-"""What must hold once every job of a cluster has ended, whatever befell it: each check returns what
-is broken.
+"""Checks that hold once every job of a cluster has ended, whatever was done to it.
+
+Each returns what is broken.
 """
 
 from __future__ import annotations

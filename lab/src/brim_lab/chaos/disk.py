@@ -42,7 +42,7 @@ class SmallDisk:
 
 
 def can_mount() -> bool:
-    """Whether this process may mount."""
+    """Return whether this process may mount."""
     return os.geteuid() == 0
 
 

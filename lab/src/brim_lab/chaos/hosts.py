@@ -43,7 +43,7 @@ class Host:
 
 @dataclass(slots=True)
 class _Direction:
-    """What happens to packets on their way from one end to the other."""
+    """One direction of the cable: what happens to packets from one end to the other."""
 
     source: int
     target: int
@@ -116,7 +116,7 @@ def _deliver(way: _Direction) -> None:
 
 
 def can_make_hosts() -> bool:
-    """Whether this process may make network namespaces and devices."""
+    """Return whether this process may make network namespaces and devices."""
     return (
         os.geteuid() == 0
         and shutil.which("ip") is not None
@@ -146,8 +146,9 @@ def two_hosts() -> Iterator[tuple[tuple[Host, Host], Cable]]:
 
 
 def _end(host: Host, device: str) -> int:
-    """An end of the cable: what the host sends by the device can be read here, what is written it
-    receives.
+    """Make one end of the cable, and return its file descriptor.
+
+    What the host sends by the device can be read there, and what is written there reaches the host.
     """
     descriptor = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
     fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH", device.encode(), _IFF_TUN | _IFF_NO_PI))

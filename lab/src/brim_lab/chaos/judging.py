@@ -1,4 +1,4 @@
-"""Whether a cluster kept its promises, judged from what it wrote down and what it was told.
+"""Judgement of a cluster's promises, from what it wrote down and what its user was told.
 
 Pure: no file is read.
 """
@@ -41,9 +41,7 @@ class Acknowledged:
 def nobody_is_forgotten(
     acknowledged: Iterable[Acknowledged], jobs: Mapping[str, ScheduledJob]
 ) -> list[str]:
-    """Every job that was taken in is known, once, and is done,
-    but for those that were cancelled.
-    """
+    """Check that every job that was taken in is known, and is done unless it was cancelled."""
     said = list(acknowledged)
     cancelled = {one.job for one in said if one.deed.kind is DeedKind.CANCEL}
     taken_in = {one.job for one in said if one.deed.kind in SUBMITS}
@@ -61,7 +59,9 @@ def nobody_is_forgotten(
 def stories_make_sense(
     stories: Mapping[str, Sequence[Change]], jobs: Mapping[str, ScheduledJob]
 ) -> list[str]:
-    """Nobody starts who runs or is held; each job is submitted once; a promise that was given is
+    """Check that the jobs' stories are possible.
+
+    No job starts while it runs or is held, each is submitted once, and a promise that was given is
     remembered.
     """
     broken = []
@@ -87,7 +87,7 @@ def _false_starts(story: Sequence[Change]) -> list[str]:
 
 
 def promised_at(story: Sequence[Change]) -> float | None:
-    """When the deadline was promised, if that still stands."""
+    """Return when the deadline was promised; None where it was not, or no longer is."""
     at = None
     for change in story:
         if change.event in _PROMISED:
@@ -109,7 +109,7 @@ def deadlines_are_kept(
 
     Args:
         spans: when faults held something up, see `disturbed`.
-        applied: when the cluster was described anew.
+        applied: when the cluster was described again.
     """
     broken = []
     for name, record in jobs.items():
@@ -131,8 +131,9 @@ def deadlines_are_kept(
 
 
 def disturbed(at: float, commits: Iterable[tuple[float, int]], *, end: float) -> Span:
-    """How long a job that was struck made no headway: until its first commit past the steps it had,
-    or `end`.
+    """Return the span in which a job that was struck made no headway.
+
+    It lasts until the job's first commit past the steps that it had, or until `end`.
 
     >>> disturbed(2.0, [(1.0, 1), (1.5, 2), (4.0, 1), (5.0, 2), (6.0, 3)], end=9.0)
     (2.0, 6.0)

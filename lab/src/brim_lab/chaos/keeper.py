@@ -1,5 +1,6 @@
-"""Keeps a scheduler up as its administrator would: by `brim up`, some time after it has died or
-gone down.
+"""Keeps a scheduler up as its administrator would.
+
+It calls `brim up` some time after the scheduler has died or gone down.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LOG = "up.log"
 
 
 class Keeper:
-    """Of one state directory.
+    """The keeper of the scheduler of one state directory.
 
     Args:
         cluster: its cluster file.

@@ -28,8 +28,9 @@ _TO_COME_BACK = 5.0  # seconds that a process may take which another one's death
 
 
 class SecondAgent:
-    """The agent of host 2, kept alive as a service manager would: started when there is a master,
-    and again.
+    """The agent of host 2, kept alive as a service manager would.
+
+    It is started when there is a master, and again when it has ended.
 
     Args:
         driver: on that host.
@@ -65,7 +66,7 @@ class SecondAgent:
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 where it never ran."""
+        """The agent's process id; 0 where it never ran."""
         return self._process.pid if self._process is not None else 0
 
     def kill(self) -> None:
@@ -76,7 +77,7 @@ class SecondAgent:
 
 
 class Outside:
-    """What a trial can be struck with from outside.
+    """The faults that can strike a trial from outside its job.
 
     Attributes:
         command: `brim train`, in the present life of the run.
@@ -103,13 +104,13 @@ class Outside:
             self.second.poll(self._clock.now())
 
     def wait_for_undone(self, deadline: float) -> None:
-        """Until all that has an end is over, or the deadline."""
+        """Wait until everything that has an end is over, or until the deadline."""
         while self._later and self._clock.now() < deadline:
             self.poll()
             time.sleep(0.01)
 
     def is_alive(self) -> bool:
-        """Whether a master or the agent of host 1 is there, which may outlive the command."""
+        """Return whether a master or the agent of host 1 is alive; both may outlive the command."""
         second = self.second.pid if self.second is not None else 0
         return any(
             name_of(pid) in (AGENT, MASTER) and pid != second for pid in self._driver.mark.alive()
@@ -173,13 +174,14 @@ class Outside:
 
     @property
     def _command(self) -> int:
-        """Its process id; 0 where it has ended."""
+        """The command's process id; 0 where it has ended."""
         alive = self.command is not None and self.command.poll() is None
         return self.command.pid if self.command is not None and alive else 0
 
     def _child(self, parent: int, name: str) -> int:
-        """A child by its name, also where the one before was killed a moment ago; 0 where none
-        comes, or there is no parent.
+        """Return the process id of a child by its name; 0 where none comes, or there is no parent.
+
+        Where the child was killed a moment ago, its successor is waited for.
         """
         deadline = self._clock.now() + _TO_COME_BACK
         while parent and self._clock.now() < deadline:
@@ -190,7 +192,10 @@ class Outside:
         return 0
 
     def _master(self) -> int:
-        """Its process id, also where the one before was killed a moment ago; 0 where none comes."""
+        """Return the master's process id; 0 where none comes.
+
+        Where the master was killed a moment ago, its successor is waited for.
+        """
         deadline = self._clock.now() + _TO_COME_BACK
         while self._clock.now() < deadline:
             contact = read_contact(self._run_dir)
@@ -201,7 +206,7 @@ class Outside:
 
 
 def _process_of(history: RunHistory, rank: int) -> int:
-    """The process of a rank of the round at hand; 0 where there is none."""
+    """The process of a rank of the present round; 0 where there is none."""
     members = history.round.workers if history.round is not None else ()
     life = history.workers.get(members[rank]) if rank < len(members) else None
     return (life.pid or 0) if life is not None and life.until is None else 0

@@ -1,4 +1,4 @@
-"""What must hold after every trial: each check returns what is broken, in words."""
+"""Checks that hold after every trial: each returns what is broken, in words."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def result_is_the_calm_one(run_dir: Path, summary: dict[str, Any], digest: str) 
 
 
 def run_directory_is_whole(run_dir: Path) -> list[str]:
-    """No draft, no torn line, no damaged checkpoint, and no address of a master that is gone."""
+    """Check that a run's directory has no draft, torn line, damaged checkpoint or dead address."""
     drafts = [path for path in run_dir.rglob(".*") if not path.name.startswith(_LOCKS)]
     broken = [f"left behind: {path.relative_to(run_dir)}" for path in drafts]
     if (run_dir / "master.json").exists():
@@ -81,8 +81,9 @@ def _torn_lines(path: Path) -> list[str]:
 
 
 def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
-    """No traceback of master or agent: what is foreseen is told in words, and the rest is a bug
-    that was survived.
+    """Check that master and agent printed no traceback.
+
+    What is foreseen is told in words; anything else is a bug that was survived.
     """
     broken = []
     for log in logs:
@@ -101,7 +102,7 @@ def shared_memory() -> frozenset[str]:
 
 
 def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: int) -> list[str]:
-    """No socket or temporary file, and no shared memory that has a name.
+    """Check that no socket, temporary file or named shared memory is left.
 
     Args:
         killed: how many agents were killed; nobody is left then to remove the temporary directory

@@ -1,6 +1,4 @@
-"""What many trials showed: a table by kind of fault,
-and a dated report with the seeds and a plot.
-"""
+"""The report of many trials: a table by kind of fault, and a dated page with seeds and a plot."""
 
 from __future__ import annotations
 
@@ -24,8 +22,9 @@ def _pauses(results: Sequence[Result]) -> dict[str, list[float]]:
 
 
 def by_kind(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """Rows under `HEAD`: how often each kind of fault was performed, and how long nothing was
-    committed then.
+    """Rows under `HEAD`, one for each kind of fault.
+
+    They say how often it was performed, and how long nothing was committed after it.
     """
     rows: list[tuple[str, ...]] = []
     for kind, every in _pauses(results).items():

@@ -1,4 +1,4 @@
-"""What a trial is and what came of it, whatever was broken: a run by itself or a whole cluster."""
+"""The data of a trial and its result, for a run by itself and for a whole cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every trial runs.
+    """The job that every trial runs.
 
     Args:
         file: the training file, as its user names it.
@@ -22,7 +22,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Calm:
-    """How the job ends where nothing is done to it.
+    """The end of the job where nothing is done to it.
 
     Args:
         kept_bytes: in its directory.
@@ -35,8 +35,9 @@ class Calm:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """A fault as it was performed; `pause` is the longest time without a commit from it to the next
-    one.
+    """A fault as it was performed.
+
+    `pause` is the longest time without a commit from it to the next fault.
 
     Args:
         text: the clause that names it.
@@ -49,31 +50,31 @@ class Strike:
 
 
 class Trials(Protocol):
-    """What there is to know of a trial of any kind."""
+    """A trial of any kind."""
 
     @property
     def seed(self) -> int:
-        """What it was drawn from."""
+        """The seed that the trial was drawn from."""
         ...
 
     @property
     def setting(self) -> dict[str, str | int]:
-        """What it runs on: a number or a range under each name."""
+        """The size of the trial: a number or a range under each name."""
         ...
 
     @property
     def schedule(self) -> str:
-        """What is done to it, as clauses."""
+        """The faults of the trial, as clauses."""
         ...
 
     def command(self, job: Job) -> str:
-        """What repeats it."""
+        """The command that repeats the trial."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a trial.
+    """The result of a trial.
 
     Args:
         broken: the promises that did not hold, in words.
@@ -89,8 +90,9 @@ class Result:
 
 
 def longest_pause(commits: list[float], start: float, end: float) -> float | None:
-    """The longest time without a commit that begins in `[start, end)`; None where no commit follows
-    `start`.
+    """Return the longest time without a commit that begins in `[start, end)`.
+
+    None where no commit follows `start`.
 
     >>> longest_pause([1.0, 2.0, 5.0, 5.5], 1.5, 3.0)
     3.0

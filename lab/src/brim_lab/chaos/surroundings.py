@@ -1,4 +1,4 @@
-"""Where a trial happens: a scratch directory, and a driver that leaves nothing anywhere else."""
+"""The scratch directory of a trial, and a driver that leaves nothing anywhere else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from brim_lab.driver import Driver
 
 
 class Surroundings:
-    """Of one trial; nothing of it is left once `close` returns.
+    """The surroundings of one trial; nothing of them is left once `close` returns.
 
     Args:
         directory: that commands are typed in; it keeps what torch makes and keeps for itself.

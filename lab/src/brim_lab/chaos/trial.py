@@ -74,7 +74,7 @@ class Trial:
         return "; ".join(map(describe, self.faults))
 
     def command(self, job: Job) -> str:
-        """What repeats this trial."""
+        """The command that repeats this trial."""
         words = ["brim", "chaos", job.file, "--workers", str(self.workers), *job.options]
         words += ["--ps", str(self.servers)] if self.servers else []
         words += ["--hosts", str(self.hosts)] if self.hosts > 1 else []
@@ -84,7 +84,7 @@ class Trial:
 
 
 def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
-    """Why a kind of fault cannot be performed on this machine, or "" where it can be."""
+    """Return for each kind of fault why it cannot be performed on this machine; "" where it can."""
     found = dict.fromkeys(FaultKind, "")
     for kind in ON_NETWORK:
         found[kind] = "" if hosts > 1 else "needs --hosts 2"
@@ -234,7 +234,7 @@ class _Running:
             self.outside.wait_for_undone(end)
 
     def has_stopped(self) -> bool:
-        """Whether nothing of a run whose command has ended is under way, in good time."""
+        """Return whether all processes of a run whose command has ended are gone in good time."""
         deadline = self.clock.now() + _TO_STOP
         while self.outside.is_alive():
             if self.clock.now() > deadline:
@@ -244,8 +244,9 @@ class _Running:
         return True
 
     def live(self, *, deadline: float) -> None:
-        """Start or resume the run and follow it until it ends; `code` is None where it had to be
-        killed.
+        """Start or resume the run, and follow it until it ends.
+
+        `code` is None where it had to be killed.
         """
         words = self._words()
         self.lives += 1
@@ -284,7 +285,7 @@ class _Running:
     # What came of it ------------------------------------------------------------------------------
 
     def broken_promises(self, calm: Calm, shared_before: frozenset[str], end: float) -> list[str]:
-        """Everything that is not as it should be now that the run is over."""
+        """Return all that is not as it should be now that the run is over."""
         self.outside.wait_for_undone(end)
         left = self.driver.mark.left_after(_TO_GIVE_UP if self.trial.hosts > 1 else _TO_CLEAN_UP)
         logs = (self.run_dir / "logs").glob("[am]*.log")  # of agent and master
@@ -297,7 +298,7 @@ class _Running:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """What the last life said of itself, or its records, where its command was killed."""
+        """Return the last life's summary, from its records where its command was killed."""
         text = (self.directory / f"summary-{self.lives}.json").read_text()
         if text.strip() or self.code != -signal.SIGKILL:
             return dict(json.loads(text)) if text.strip() else {}
@@ -309,8 +310,9 @@ class _Running:
 
     @property
     def agents_killed(self) -> int:
-        """How many agents were killed: each leaves the directory that its socket or its logs were
-        in.
+        """The number of agents that were killed.
+
+        Each leaves the directory that its socket or its logs were in.
         """
         killed = [fault.kind for _, fault in self.struck]
         return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(

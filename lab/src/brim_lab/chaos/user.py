@@ -1,6 +1,4 @@
-"""Who asks a cluster for things while it is broken: again and again, until it has been
-acknowledged.
-"""
+"""The user of a cluster that is being broken: asks until each request is acknowledged."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ class User:
         self._watching = self._threads.submit(self._watch)
 
     def busy(self) -> bool:
-        """Whether something that was asked is not acknowledged yet. Raises what a thread raised."""
+        """Return whether a request is not acknowledged yet; raise what a thread raised."""
         for future in [future for future in self._asking if future.done()]:
             del self._asking[future]
             future.result()
@@ -68,7 +66,7 @@ class User:
 
     @property
     def pending(self) -> str:
-        """What was asked and is not acknowledged yet."""
+        """The requests that are not acknowledged yet."""
         return "; ".join(map(describe_deed, self._asking.values()))
 
     def close(self) -> None:

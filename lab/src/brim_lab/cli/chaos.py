@@ -1,6 +1,4 @@
-"""`brim chaos`: run a file under random faults, again and again, and check every promise after each
-run.
-"""
+"""`brim chaos`: runs a file many times under random faults, and checks every promise after each."""
 
 from __future__ import annotations
 
@@ -310,7 +308,7 @@ def _run_all(job: Job, ready: Iterator[Ready], folder: Path) -> list[Result]:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Where stderr is a terminal, a bar below what is told; else a line for each run."""
+    """Open a bar below what is told where stderr is a terminal; else tell each run in a line."""
     if not sys.stderr.isatty():
         yield lambda text: click.echo(text, err=True)
         return

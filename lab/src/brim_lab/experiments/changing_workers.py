@@ -1,5 +1,6 @@
-"""Experiment 3: a job whose workers come and go with an online service's load, and the same job
-undisturbed.
+"""Experiment 3: a job whose workers come and go with an online service's load.
+
+The same job runs undisturbed beside it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LIMIT = 900.0  # seconds for the job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangingWorkers:
-    """What was found.
+    """The findings of experiment 3.
 
     Args:
         rounds: the elastic job, once for each repetition.
@@ -38,7 +39,7 @@ class ChangingWorkers:
 
     @property
     def claims(self) -> list[Claim]:
-        """What held in every repetition."""
+        """The claims, each with whether it held in every repetition."""
         return claims.in_all([claims.changing_workers(each, self.fixed) for each in self.rounds])
 
 

@@ -1,4 +1,4 @@
-"""What an experiment is to show, and whether it did. Pure."""
+"""The claims of each experiment, and whether they held. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Claim:
 
 
 def error(live: float, predicted: float) -> float:
-    """How much longer it took than was predicted, as a part of the prediction.
+    """Return how much longer it took than was predicted, as a part of the prediction.
 
     >>> round(error(63.0, 60.0), 3)
     0.05

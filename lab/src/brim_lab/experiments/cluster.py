@@ -1,5 +1,6 @@
-"""A scheduler of an experiment's own: started, handed jobs, watched and ended; and plain runs
-beside it.
+"""A scheduler of an experiment's own: started, handed jobs, watched and ended.
+
+Plain runs beside it are here too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ Tell = Callable[[str], None]
 
 @contextlib.contextmanager
 def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster]:
-    """A scheduler with its state in `folder`; it and its jobs end with the context, however that
-    ends.
+    """Start a scheduler with its state in `folder`.
+
+    The scheduler and its jobs end with the context, however that ends.
     """
     described = folder / "cluster.yaml"
     nodes = [{"name": _NODE, "workers": scale.slots}]
@@ -56,7 +58,7 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
 
 
 class DemoCluster:
-    """What an experiment asks of its scheduler.
+    """The scheduler of an experiment, with what the experiment asks of it.
 
     Args:
         client: of the scheduler.
@@ -67,7 +69,7 @@ class DemoCluster:
         self._clock = SystemClock()
 
     def configure(self, *, policy: str = "brim", headroom: int = 0) -> None:
-        """From now on this policy, with so many slots left alone."""
+        """Set the policy, and the number of slots that no job may have."""
         cluster = Cluster(nodes=(Node(id=_NODE, devices=self.scale.slots),))
         self.client.apply(ClusterSpec(cluster=cluster, policy=policy, headroom=headroom))
 
@@ -90,8 +92,9 @@ class DemoCluster:
         return view
 
     def warm_up(self) -> None:
-        """Run a job to its first step: the first one of a new node's agent waits until that has
-        imported torch.
+        """Run a job to its first step, and cancel it.
+
+        The first job of a new node's agent waits until that agent has imported torch.
 
         Raises:
             EnvironmentFault: it does not come to it.
@@ -115,8 +118,9 @@ class DemoCluster:
         return self._clock.wall()
 
     def ended(self, jobs: list[JobView], *, timeout: float, origin: float) -> list[TrainingCourse]:
-        """Watch jobs to their ends, and tell what they do; what they did, in seconds since
-        `origin`.
+        """Watch jobs to their ends, tell their progress, and return their courses.
+
+        Times in the courses are seconds since `origin`.
 
         Raises:
             EnvironmentFault: one failed, or it took longer than `timeout` seconds.
@@ -181,8 +185,9 @@ def _course_of(
 def calm_run(
     scale: Scale, folder: Path, name: str, *, workers: int, seed: int = 0
 ) -> TrainingCourse:
-    """The same job, undisturbed, by `brim train`:
-    nothing of it waits, for waiting changes no bit.
+    """Run the same job undisturbed, by `brim train`.
+
+    No step of it waits, since waiting changes no bit.
     """
     run = folder / name
     parameters = [

@@ -1,4 +1,4 @@
-"""What a job did, seen from its submission: steps, workers, metrics; and what its changes cost it.
+"""The course of a job from its submission: steps, workers, metrics, and what its changes cost it.
 
 Pure.
 """
@@ -20,7 +20,7 @@ Workers = tuple[tuple[float, int], ...]
 
 
 class Request(NamedTuple):
-    """At `at` seconds somebody asked that the job have so many workers."""
+    """A request, at `at` seconds, that the job have so many workers."""
 
     at: float
     workers: int
@@ -28,8 +28,9 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCourse:
-    """One job from its submission to its end; times are seconds since the first submission of its
-    experiment.
+    """One job from its submission to its end.
+
+    Times are seconds since the first submission of its experiment.
 
     Args:
         steps: when each was committed, in order.
@@ -67,7 +68,7 @@ def makespan(courses: Iterable[TrainingCourse]) -> float:
 def overheads_of(
     course: TrainingCourse, requests: Sequence[Request], rates: Mapping[int, float]
 ) -> Overheads:
-    """What starts and changes of workers cost this job, in seconds without progress.
+    """Return what starts and changes of workers cost this job, in seconds without progress.
 
     Args:
         requests: the submission, and those for other numbers of workers, each granted before the
@@ -95,7 +96,9 @@ def overheads_of(
 
 
 def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) -> float:
-    """Seconds from a request to some steps of the world that it asked for, less what these steps
+    """Return the seconds that a request cost.
+
+    They run from the request to some steps of the world that it asked for, less what these steps
     take there.
     """
     asked, workers = request
@@ -109,9 +112,7 @@ def _lost(course: TrainingCourse, request: Request, rates: Mapping[int, float]) 
 
 
 def _begun(course: TrainingCourse, at: float) -> float:
-    """The part of a step that was done at a time, by the length of that step;
-    0 before the first.
-    """
+    """The part of a step that was done at a time, by that step's length; 0 before the first."""
     done = course.steps_by(at)
     if not 0 < done < len(course.steps):
         return 0.0

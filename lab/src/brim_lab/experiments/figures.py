@@ -1,5 +1,6 @@
-"""Draws an experiment: workers over time, live as areas, simulated as dashed lines; and the AUC by
-step.
+"""Draws an experiment: its workers over time, and the AUC by step.
+
+Live workers are areas, and simulated ones dashed lines.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Measures the job of an experiment before it: its speed at several sizes, and what starts and
-changes cost.
-"""
+"""Measures an experiment's job beforehand: its speed at several sizes, and the cost of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `brim demo` and the benchmark say of an experiment: claims, numbers, a table and a sentence.
+"""The claims, numbers, table and sentence that `brim demo` and the benchmark give.
 
 Pure.
 """
@@ -29,7 +29,7 @@ def shown(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
 
 
 def numbers_of(found: TwoJobs | ChangingWorkers) -> dict[str, Any]:
-    """Everything, as what JSON knows."""
+    """Return all that was found, in types that JSON has."""
     numbers = {name: getattr(found, name) for name in found.__dataclass_fields__ if name != "scale"}
     content = {"claims": found.claims, "held": all(claim.held for claim in found.claims), **numbers}
     plain: dict[str, Any] = msgspec.to_builtins(content, str_keys=True)
@@ -79,7 +79,7 @@ def _changing(found: ChangingWorkers) -> tuple[Sequence[str], list[list[str]]]:
 
 
 def sentence_of(found: TwoJobs | ChangingWorkers) -> str:
-    """What it shows, or what did not hold."""
+    """Say what the experiment shows, or what did not hold."""
     broken = [
         f"{claim.claim}: {claim.got} (need: {claim.need})"
         for claim in found.claims

@@ -1,4 +1,4 @@
-"""What the simulator says that an experiment's jobs will do: the policies are the scheduler's own.
+"""The simulator's prediction for an experiment's jobs: the policies are the scheduler's own.
 
 Pure.
 """
@@ -21,9 +21,7 @@ from brim_lab.experiments.scale import Scale
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What was measured of a job before: steps per second by number of workers, and what changes
-    cost.
-    """
+    """Measurements of a job: steps per second by number of workers, and the cost of changes."""
 
     rates: Mapping[int, float]
     overheads: Overheads

@@ -1,4 +1,4 @@
-"""How large the experiments are: jobs, slots, and when what comes and goes. Pure."""
+"""The size of the experiments: jobs, slots, and the times at which they come and go. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Scale:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def capacity(self, *, until: float) -> tuple[tuple[float, int], ...]:
-        """What the service leaves for training: (seconds since it began, slots).
+        """Return what the service leaves for training: (seconds since it began, slots).
 
         >>> QUICK_CHANGING_WORKERS.capacity(until=4.0)
         ((0.0, 8), (2.0, 4), (4.0, 6))

@@ -1,5 +1,6 @@
-"""ElasticDL's experiments 1 and 2, simulated: two jobs share a cluster; training fills in around a
-service.
+"""ElasticDL's experiments 1 and 2, simulated.
+
+Two jobs share a cluster, and training fills in around a service.
 """
 
 from __future__ import annotations

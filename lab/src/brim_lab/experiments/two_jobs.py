@@ -24,7 +24,7 @@ _LIMIT = 900.0  # seconds for one side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoJobs:
-    """What was found.
+    """The findings of experiment 1.
 
     Args:
         rounds: of each repetition, the courses of both jobs by side.
@@ -40,7 +40,7 @@ class TwoJobs:
 
     @property
     def claims(self) -> list[Claim]:
-        """What held in every repetition."""
+        """The claims, each with whether it held in every repetition."""
         return claims.in_all(
             [
                 claims.two_jobs(each["gang"], each["elastic"], self.predicted, self.calm)
@@ -95,5 +95,5 @@ def _side(cluster: DemoCluster, side: str, policy: str, tell: Tell) -> list[Trai
 
 
 def _wanted(scale: Scale, side: str) -> WorkerRange:
-    """What the jobs ask for: a gang has all of its workers or none."""
+    """Return the workers that the jobs ask for: a gang has all of its workers or none."""
     return WorkerRange(minimum=scale.workers if side == "gang" else 1, maximum=scale.workers)
