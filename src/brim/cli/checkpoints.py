@@ -53,7 +53,7 @@ def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
 
 
 def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
-    """Where the checkpoints are, and by which metric the best is kept."""
+    """Return where the checkpoints are, and by which metric the best is kept."""
     from brim.domain.checkpointing import Best
     from brim.runs.directories import find_run
     from brim.storage.file_stores import is_url, location_of

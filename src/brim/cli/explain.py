@@ -64,7 +64,7 @@ def explain(
 
 
 def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
-    """What happened to a job, line by line."""
+    """Print what happened to a job of the scheduler, line by line."""
     import msgspec
 
     from brim.domain.course import sentence_of
@@ -80,7 +80,10 @@ def _explain_live(client: Client, job: str, *, as_json: bool) -> int:
 
 
 def _is(name: str, asked: str) -> bool:
-    """Whether `asked` is the job's id, its row in the trace, or what the trace itself calls it."""
+    """Return whether a job is the one that was asked for.
+
+    `asked` may be its id, the number of its row in the trace, or its name in the trace.
+    """
     number, _, own = name.partition("-")
     return asked in (name, own) or (
         asked.isdigit() and number.isdigit() and int(asked) == int(number)

@@ -1,4 +1,4 @@
-"""From a spec that was checked to a run's last line: start it, show it, say how it ended."""
+"""The way from a checked spec to a run's last line: start it, show it, say how it ended."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
-    """Start a run, show it, and say how it ended: the user's own trace first, then the summary, then
-    where the report is. Returns the exit code.
+    """Start a run, show it, say how it ended, and return the exit code.
+
+    The trace of an error in the user's code comes first, then the summary, then where the report
+    is.
 
     Args:
         prints: show what rank 0 of the user's own loop prints; not beside JSON.
@@ -51,8 +53,9 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
 
 
 def _of_inference(spec: JobSpec) -> dict[str, Any]:
-    """What the summary of an evaluation or a prediction says besides: which weights, which rows,
-    where to.
+    """Return what the summary of an evaluation or a prediction has besides.
+
+    That is the weights, the rows, and where predictions are written.
     """
     if spec.inference is None:
         return {}
@@ -76,8 +79,10 @@ def _print_summary(
 
 
 def _can_resume(history: RunHistory) -> bool:
-    """It has something to go on from and was not done; what the user's code did once it would do
-    again.
+    """Return whether resuming the run makes sense.
+
+    It has not ended well, it has something to go on from, and its failure was not the user's code,
+    which would fail again.
     """
     from brim.runs.outcome import state_of
     from brim.telemetry.events import CheckpointPublished

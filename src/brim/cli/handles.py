@@ -1,5 +1,6 @@
-"""Finds the scheduler, the run or the job that a command is meant for; whoever waits for a scheduler
-is told so on stderr.
+"""Finds the scheduler, the run or the job that a command is meant for.
+
+A user who has to wait for a scheduler is told so on stderr.
 """
 
 from __future__ import annotations

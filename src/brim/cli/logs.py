@@ -43,8 +43,9 @@ INTERVAL = 0.2
 )
 @STATE
 def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
-    """Show what the processes of RUN, or of a job of the scheduler, print, each line under its
-    worker's name.
+    """Show what the processes of RUN, or of a job of the scheduler, print.
+
+    Each line stands under its worker's name.
 
     \b
     brim logs
@@ -67,9 +68,7 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
 
 @contextlib.contextmanager
 def _progress(run_dir: Path) -> Iterator[None]:
-    """Show on stderr how the run gets on, beside the lines on stdout: whoever reads those waits for
-    them.
-    """
+    """Show the run's progress on stderr, for a user who waits for lines on stdout."""
     from brim.clock import SystemClock
     from brim.runs.plain import PlainView
     from brim.telemetry.history import RunReader

@@ -83,8 +83,9 @@ def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> 
 
 @contextlib.contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Do not look for garbage in a history of thousands of jobs: there is none, and it takes a
-    fifth of the time.
+    """Turn garbage collection off while a report is made.
+
+    A history of thousands of jobs has no garbage, and looking for it takes a fifth of the time.
     """
     gc.disable()
     try:

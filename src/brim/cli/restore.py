@@ -32,8 +32,8 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
     brim restore brim-2026-11-22.tar.gz && brim up
     brim restore brim-2026-11-22.tar.gz --force      (what is there goes to before-restore-…)
 
-    Unfinished jobs continue from their checkpoints if their run directories are there, and begin
-    anew if not.
+    Unfinished jobs continue from their checkpoints if their run directories are there, and start
+    from scratch if not.
     """
     from brim.client import default_state_dir
     from brim.storage.backup import finish_restore, is_half_restored, prepare_restore, read_manifest
@@ -70,7 +70,7 @@ def restore(file: Path, force: bool, as_json: bool, state: Path | None) -> int:
         click.echo(f"what was there is in {kept}", err=True)
     for jobs, what in (
         (restored.go_on, "continue from their checkpoints"),
-        (restored.begin_anew, "begin anew, since their run directories are not there"),
+        (restored.begin_anew, "start from scratch, since their run directories are not there"),
         (restored.unknown, "are not in the backup: their directories stay, and belong to no job"),
     ):
         if jobs:

@@ -1,4 +1,4 @@
-"""Shows a text again and again: in place on a terminal, else whenever it has changed."""
+"""Shows a text and keeps it current: in place on a terminal, else whenever it has changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTERVAL = 1.0
 
 
 def keep_showing(look: Callable[[], str], *, interval: float = _INTERVAL) -> None:
-    """Until Ctrl-C.
+    """Show a text, and bring it up to date until Ctrl-C.
 
     Where there is nothing to see for a while, that is said above what was seen last.
 
@@ -38,7 +38,7 @@ def keep_showing(look: Callable[[], str], *, interval: float = _INTERVAL) -> Non
 
 @contextlib.contextmanager
 def _place() -> Iterator[Callable[[str], None]]:
-    """Where to show a text."""
+    """Open the place where a text is shown: a terminal's screen, or lines on stdout."""
     if not sys.stdout.isatty():
         yield _Lines()
         return

@@ -54,8 +54,9 @@ from brim.storage.contact import token_in
 def serve(
     bundle: str, listen: str, token_file: Path | None, batch_rows: int, batch_wait: int
 ) -> int:
-    """Answer requests with the predictions of BUNDLE, or of the newest version in a directory of
-    them.
+    """Answer requests with the predictions of BUNDLE.
+
+    BUNDLE is a bundle, or a directory of versions, of which the newest is served.
 
     \b
     brim export latest --output versions/1 --format bundle

@@ -131,8 +131,7 @@ def simulate(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Run a trace under one or more policies and compare them with each other and with what is
-    possible.
+    """Run a trace under policies, and compare them with each other and with what is possible.
 
     \b
     brim simulate                                     (a sample that comes with brim)
@@ -312,7 +311,7 @@ def write_all(
     trace: str,
     tenants: tuple[Tenant, ...],
 ) -> None:
-    """Everything that belongs into the folder of `--out`."""
+    """Write all files that belong in the folder of `--out`."""
     # Figures need the `simulate` extra.
     from brim.report.comparison import write_page, write_pngs
 
@@ -403,8 +402,9 @@ def policies_command() -> None:
 
 
 def main() -> None:
-    """`python -m brim.cli.simulate`: this command alone,
-    errors as the whole command line has them.
+    """Run `python -m brim.cli.simulate`: this command alone.
+
+    Errors are shown as the whole command line shows them.
     """
     from brim.cli.explain import explain
 

@@ -1,4 +1,4 @@
-"""The state directory of a scheduler, for commands that need no scheduler: its lock, its database."""
+"""The state directory of a scheduler, for commands that need no scheduler: lock and database."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _show_submitted(view: JobView, *, as_json: bool) -> int:
 
 
 def _say_verdict(view: JobView) -> None:
-    """What the policy says of its deadline, with the numbers."""
+    """Print what the policy says of the job's deadline, with the numbers."""
     if view.was_refused:
         goes_on = (
             ""

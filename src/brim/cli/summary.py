@@ -40,7 +40,7 @@ def render_summary(summary: Mapping[str, Any], *, report: str = "", resume: str 
 
 
 def _servers(numbers: list[int]) -> str:
-    """What there is to say of them: nothing of a run that never had any."""
+    """Return the numbers of servers in words; empty for a run that never had any."""
     return ", ".join(map(str, numbers)) if any(numbers) else ""
 
 

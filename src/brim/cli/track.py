@@ -64,7 +64,7 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
 
 
 class _Waiting:
-    """How long a run had no master: one that dies is replaced within moments."""
+    """The time for which a run has had no master: one that dies is replaced within moments."""
 
     def __init__(self, run_dir: Path) -> None:
         self._journal = run_dir / "journal"

@@ -104,8 +104,10 @@ def up(
 
 
 def _claim(state: Path, *, hint: str) -> int:
-    """The lock of the scheduler: whoever describes the cluster has it, since one that runs may not
-    answer yet.
+    """Take the lock of the scheduler that is about to start.
+
+    Only its holder may describe the cluster. A scheduler that runs already may need a moment to
+    answer; it is given up to a limit.
     """
     end = monotonic() + _TO_COME_UP
     while True:
@@ -132,8 +134,9 @@ def _claim(state: Path, *, hint: str) -> int:
 
 
 def _describe(state: Path, spec: ClusterSpec | None) -> None:
-    """Write down what a new cluster is; the scheduler of one that is there writes down what it is
-    anew.
+    """Write down what a new cluster is.
+
+    The scheduler itself writes down a new description of a cluster that exists.
 
     Raises:
         StorageFault: no database can be made. One that cannot be read is for the scheduler, which

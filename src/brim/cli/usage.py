@@ -1,6 +1,4 @@
-"""How the command line says no: every wrong word becomes field, got, need and hint, and exit code
-2.
-"""
+"""Errors of the command line: a wrong word becomes field, got, need, hint and exit code 2."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
 
 class Verbs(OpenGroup):
-    """A group whose verbs are imported only when they are used, and whose errors speak brim's
-    language.
+    """A group that imports a verb only when it is used, and words errors as brim does.
 
     Args:
         verbs: group -> name -> one line of help, in the order in which help lists them. Each is
@@ -86,9 +83,7 @@ class Verbs(OpenGroup):
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Run the verb and leave with its exit code; no stack trace for what brim raises on
-        purpose.
-        """
+        """Run the verb and leave with its exit code; brim's own errors have no stack trace."""
         extra["standalone_mode"] = False
         words = list(sys.argv[1:] if args is None else args)
         with guarded_streams():
@@ -129,7 +124,7 @@ def warn(text: str) -> None:
 
 
 def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError:
-    """What click found wrong, as field, got, need and hint.
+    """Return what click found wrong, as field, got, need and hint.
 
     Args:
         words: the command line, from which hints take values.
@@ -161,8 +156,10 @@ def explain(wrong: click.ClickException, words: Sequence[str] = ()) -> SpecError
 
 
 def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) -> str:
-    """The option that was meant, or how a parameter of the user's own is given; empty where nobody
-    can say.
+    """Return a hint for an option that does not exist; empty where there is none.
+
+    It names the option that was meant, or says how one gives an option of a script or a parameter
+    of the training file.
     """
     known = _long_options(ctx)
     # Without their hyphens, which would make any two of them alike.
@@ -183,7 +180,7 @@ def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) 
 
 
 def _value_of(name: str, words: Sequence[str]) -> str:
-    """What stands behind an option: `0.1` of `--lr 0.1` and of `--lr=0.1`."""
+    """Return the value that follows an option: `0.1` of `--lr 0.1` and of `--lr=0.1`."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith(f"{name}="):
             return word.partition("=")[2]

@@ -282,8 +282,9 @@ _FIXED = {
 
 
 def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:
-    """The spec to resume with: what was not given is as recorded, what decides the result must be
-    equal.
+    """Return the spec to resume with.
+
+    What was not given is as recorded; what decides the result must be equal.
 
     Args:
         spec: what the command line says, defaults included.

@@ -1,5 +1,7 @@
-"""The processes that tell a run's loggers: started beside the run, and again; nobody waits for them
-while it trains.
+"""The processes that tell a run's loggers.
+
+They are started beside the run, and again when they end. The run does not wait for them while it
+trains.
 """
 
 from __future__ import annotations

@@ -98,8 +98,7 @@ def follow(ready: Ready, *, prints: bool = False, signals: bool = False) -> Foll
 
 
 def follow_to_a_good_end(ready: Ready) -> None:
-    """Start a run from Python, show it, and return once it is done, or was suspended by somebody
-    else.
+    """Start a run from Python, show it, and return once it is done or somebody has suspended it.
 
     Raises:
         SpecError, UserCodeError, EnvironmentFault, InternalError: it could not be started, or

@@ -132,8 +132,9 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def suspend(self) -> str:
-        """Pause it with a checkpoint at its next step; returns what continues it, as a part of a
-        sentence.
+        """Pause it with a checkpoint at its next step.
+
+        Returns what continues it, as a part of a sentence.
 
         Raises:
             EnvironmentFault: it is not running.
@@ -226,8 +227,9 @@ def handle_of(
 def _scheduler_of(
     name: str | None, state: Path | None, *, must: bool, notice: Callable[[str], None] | None
 ) -> Client | None:
-    """Return the scheduler of this host, or the one that the environment names, where `name` is one
-    of its jobs and no run here.
+    """Return the scheduler that has a job of this name; None where a run here has the name.
+
+    That is the scheduler of this host, or the one that the environment names.
     """
     if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
         return None

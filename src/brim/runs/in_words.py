@@ -1,7 +1,7 @@
 """Runs and jobs in words: the lines of `brim status` and the columns of `brim jobs`.
 
-Records are read by what takes longer to import than a scheduler to answer: only whoever has some
-waits for that.
+The module that reads records takes longer to import than a scheduler to answer. So it is imported
+only where there are records to read.
 """
 
 from __future__ import annotations

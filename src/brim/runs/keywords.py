@@ -1,5 +1,6 @@
-"""Options as keyword arguments of Python: read by the parsers of the command line, refused in words
-of Python.
+"""Options as keyword arguments of Python.
+
+The parsers of the command line read them; errors name them as Python does.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ _OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=
 def context_of(
     command: click.Command, caller: str, given: Mapping[str, Any], *words: str
 ) -> click.Context:
-    """The parsed options of `command` as Python gave them; what it did not give is as on the
-    command line.
+    """Return the parsed options of `command` as Python gave them.
+
+    Those that it did not give are as on the command line.
 
     Args:
         command: whose options the keywords are, `global_batch_size` for `--global-batch-size`.

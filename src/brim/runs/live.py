@@ -39,8 +39,7 @@ _LINGER = 8.0
 
 
 class Drawing:
-    """A few lines that show where a run stands; whoever has them on a screen draws them again and
-    again.
+    """A few lines that show where a run stands, to be drawn at each look at the run.
 
     Args:
         clock: stamps what is not in the records.
@@ -84,8 +83,9 @@ class Drawing:
             self._happenings.append((event.at, text))
 
     def _describe_round(self, event: WorldReFormed) -> str:
-        """`w1 lost (signal 9) · round 3 · 3 workers · 24 ms`, in place of the line that it began
-        as.
+        """Return a line such as `w1 lost (signal 9) · round 3 · 3 workers · 24 ms`.
+
+        It takes the place of the line that said how the change began.
         """
         if self._gone and self._happenings and self._happenings[-1][1] == self._gone:
             self._happenings.pop()

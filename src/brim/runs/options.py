@@ -1,5 +1,7 @@
-"""Options of the command line: those of `JobSpec` as click has them, the few that are no part of a
-spec, and the spec that they make.
+"""Options of the command line.
+
+They are those of `JobSpec` as click has them, the few that are no part of a spec, and the spec that
+they make.
 """
 
 from __future__ import annotations
@@ -138,7 +140,7 @@ def _with_options(
 
 
 def given(ctx: click.Context) -> set[str]:
-    """Names of the values that came from the command line or the environment, not from a default."""
+    """Names of the values that the command line or the environment gave, not a default."""
     return {
         name
         for name in ctx.params

@@ -119,7 +119,7 @@ def _share(life: WorkerLife, history: RunHistory) -> int | None:
 
 
 def error_of(history: RunHistory, run_dir: Path) -> BrimError | None:
-    """Why a run that has ended did not end well; None where it is done or suspended.
+    """Return why a run that has ended did not end well; None where it is done or suspended.
 
     >>> error_of(RunHistory(), Path("runs/a"))
     EnvironmentFault('the agent of runs/a is gone, and its master and workers ended with it')

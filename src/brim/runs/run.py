@@ -51,15 +51,15 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Its directory: records, logs, checkpoints and the report
-        (docs/reference/run-directory.md).
+        """The run's directory: records, logs, checkpoints and the report.
+
+        Its files are described in docs/reference/run-directory.md.
         """
         return self._handle.run_dir
 
     @property
     def job(self) -> JobView | None:
-        """The scheduler's view of the job: deadline, promise, reason …; None for a run without a
-        scheduler.
+        """The scheduler's view of the job: deadline, promise, reason …; None without a scheduler.
 
         Raises:
             EnvironmentFault: the scheduler does not answer.
@@ -68,8 +68,10 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`starting`, `running`, `done`, `suspended`, `failed`, or `died` if it was killed from
-        outside.
+        """The state of the run or job, in one word.
+
+        Of a run: `starting`, `running`, `done`, `suspended`, `failed`, or `died` if it was killed
+        from outside.
 
         For a job: `submitted`, `admitted`, `running`, `suspended`, `done`, `failed`, `cancelled` or
         `refused`.
@@ -83,15 +85,18 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The fields of `brim train --json`, as far as they are known
-        (docs/reference/summary.md).
+        """The fields of `brim train --json`, as far as they are known.
+
+        They are described in docs/reference/summary.md.
         """
         return summary_of(self._history(), self.path)
 
     @property
     def steps(self) -> list[dict[str, Any]]:
-        """Every step that counts: `step` and `epoch` from 1, `loss`, `samples`, `workers`, `at`
-        (seconds since 1970).
+        """Every step that counts, as a dict each.
+
+        It has `step` and `epoch` from 1, `loss`, `samples`, `workers`, and `at` (seconds since
+        1970).
 
         `lr` is the learning rate, or a tuple with one for each parameter group where they differ;
         None in records of earlier versions. Also its seconds, averaged over the workers: `data`,
@@ -142,8 +147,9 @@ class Run:
         return pandas.DataFrame(self.steps)
 
     def logs(self, worker: str = "") -> str:
-        """Return what its processes printed, each line with its worker's name, as `brim logs` shows
-        it.
+        """Return what its processes printed, each line with its worker's name.
+
+        The lines are those of `brim logs`.
 
         Args:
             worker: only the lines of this worker, such as `w1`.
@@ -156,8 +162,9 @@ class Run:
         return "\n".join(lines)
 
     def model(self, *, device: str = "cpu") -> Any:
-        """Return the trained model, built by the training file, with the weights of the newest
-        intact checkpoint.
+        """Return the trained model, with the weights of the newest intact checkpoint.
+
+        The training file builds it.
 
         Args:
             device: where to put it, `cpu` or `cuda`.
@@ -270,7 +277,7 @@ class Run:
         return f"<brim.Run {self._said()}>"
 
     def _said(self) -> str:
-        """Which run, how it is, how far it got, and how good."""
+        """Describe the run in a line: its name, its state, its steps and its metrics."""
         history = self._history()
         planned = f"/{history.started.steps:,}" if history.started else ""
         known: dict[str, float | None] = {**self.metrics}

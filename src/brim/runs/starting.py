@@ -1,6 +1,4 @@
-"""The last checks before a run starts, and its directory: what `brim train` and `brim.train` have
-in common.
-"""
+"""The last checks before a run starts, and its directory, for `brim train` and `brim.train`."""
 
 from __future__ import annotations
 
@@ -113,7 +111,7 @@ def make_ready_again(
     agents: int = 1,
     listen: str | None = None,
 ) -> Ready:
-    """What goes on with a run that has ended before its end, as it was but for its workers.
+    """Prepare a run that ended before its end to go on, as it was but for its workers.
 
     Args:
         workers: from now on; None for as many as it had.

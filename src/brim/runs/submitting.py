@@ -1,6 +1,4 @@
-"""What is handed to a scheduler: a training file, a command, or a job.yaml with the words of the
-options.
-"""
+"""Jobs to hand to a scheduler: a training file, a command, or a job.yaml that names the options."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ _TO_JUDGE = 3.0  # seconds to hear whether a deadline is promised
 
 
 def submission(function: Decorated) -> Decorated:
-    """Give a command the argument FILE, and the options that describe a job and what is asked for
-    it.
-    """
+    """Give a command the argument FILE and the options that describe a job."""
     for decorate in reversed(
         (
             click.argument(

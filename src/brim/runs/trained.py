@@ -38,8 +38,10 @@ class Trained:
 
 
 def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None = None) -> Trained:
-    """What trained a model: a run, whose newest sound checkpoint is taken, or the directory of a
-    checkpoint.
+    """Find the run that trained a model, and the checkpoint with its weights.
+
+    The name of a run means its newest sound checkpoint; a checkpoint may also be named by its
+    directory.
 
     Args:
         warn: is told of what the user should know, such as a training file that has changed since.

@@ -1,6 +1,4 @@
-"""`brim.train`, `brim.run` and `brim.submit`:
-what the verbs of the command line do, from Python.
-"""
+"""`brim.train`, `brim.run` and `brim.submit`: the verbs of the command line, from Python."""
 
 from __future__ import annotations
 
@@ -122,8 +120,9 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
 
 
 def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
-    """Run your own training loop, which calls `brim.join`, on every worker, as `brim run --
-    COMMAND` does.
+    """Run your own training loop on every worker, as `brim run -- COMMAND` does.
+
+    The loop calls `brim.join`.
 
     What rank 0 prints is shown among the progress. Everything else is as for `brim.train`.
 

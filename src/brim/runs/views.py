@@ -1,6 +1,4 @@
-"""How a run is shown to whoever waits for it: in place on a terminal or in a notebook, else line by
-line.
-"""
+"""Views of a run: redrawn in place on a terminal or in a notebook, else line by line."""
 
 from __future__ import annotations
 
