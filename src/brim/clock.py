@@ -21,7 +21,7 @@ def monotonic() -> float:
 
 
 def wall() -> float:
-    """Seconds since 1970 as the host's clock says now, which somebody may set: for single moments."""
+    """Seconds since 1970 as the host's clock says now, which may be set: for single moments."""
     return time.time()
 
 

@@ -69,7 +69,7 @@ def test_another_directory_goes_on_with_the_run_directories_that_it_has(
     moved.state.mkdir(mode=0o700)
     shutil.copytree(home.run_dir(has), moved.run_dir(has))
     moved.brim("restore", str(tmp_path / "b.tar.gz"))
-    assert f"begin anew, since their run directories are not there: {lacks}" in moved.err
+    assert f"start from scratch, since their run directories are not there: {lacks}" in moved.err
     moved.brim("up")
     for job in (has, lacks):
         until(moved.run_dir(job).exists, "its directory")

@@ -86,10 +86,10 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
         )
         sql.execute("insert or replace into settings values ('costs', x'c1')")
     home.brim("up")
-    assert "promises stand, and plans are made anew" in problem(home)
-    assert "and is learned anew" in problem(home)
+    assert "promises stand, and plans are made again" in problem(home)
+    assert "and is learned again" in problem(home)
     home.brim("status", job)
-    assert "promises stand, and plans are made anew" in home.err
+    assert "promises stand, and plans are made again" in home.err
     hurry(home, job)
     end = home.finished(job)
     assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)

@@ -95,7 +95,9 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
     )
     other = tmp_path / "other"
     said = brim("restore", tmp_path / "b.tar.gz", other)
-    assert "begin anew, since their run directories are not there: job-2, job-3" in said.stderr
+    assert (
+        "start from scratch, since their run directories are not there: job-2, job-3" in said.stderr
+    )
     assert sorted(path.name for path in other.iterdir()) == sorted(
         [".scheduler.lock", "scheduler.db", *SMALL]
     )

@@ -301,7 +301,7 @@ def test_a_scheduler_goes_on_without_what_the_last_cycle_left_and_keeps_its_prom
         until(lambda: second.client.job("job-1").workers > 0, "workers")
         assert second.client.job("job-1").promised
         assert "what a cycle left to the next one is damaged" in problem(second.client)
-        assert "promises stand, and plans are made anew" in brim("status", "job-1").stderr
+        assert "promises stand, and plans are made again" in brim("status", "job-1").stderr
         assert not second.client.cluster().holds
         assert "went on without" in [event for event, _ in cluster_story(second)]
         assert "decided again: the same plans" in brim("simulate", "replay").stdout
@@ -319,7 +319,7 @@ def test_a_scheduler_goes_on_without_what_changes_have_cost(served: Served) -> N
     try:
         second.client.submit(ask("1:4"))
         until(lambda: second.client.job("job-1").workers == 4, "4 workers")
-        assert "is learned anew" in problem(second.client)
+        assert "is learned again" in problem(second.client)
         assert "went on without" in [event for event, _ in cluster_story(second)]
     finally:
         second.close()

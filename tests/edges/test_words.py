@@ -1,7 +1,7 @@
 """The words of brim: one name per class, plain first lines, and no refused words.
 
-`docs/glossary.md` has the terms and the refused words. Packages that do not keep these rules yet
-are listed here by name. The lists may only shrink: a listed one that keeps the rules fails.
+`docs/glossary.md` has the terms and the refused words. Class names that still stand for several
+things are listed here. The lists may only shrink: a listed name that stands for one thing fails.
 """
 
 from __future__ import annotations
@@ -20,20 +20,6 @@ SOURCES = {"": ROOT / "src" / "brim", "lab/": ROOT / "lab" / "src" / "brim_lab"}
 GLOSSARY = ROOT / "docs" / "glossary.md"
 # Pages that are made from the code, where their words are looked at.
 GENERATED = {ROOT / "docs" / "reference" / name for name in ("command-line.md", "python.md")}
-
-# A package, or one of its modules, whose first lines or words are still to be mended.
-TO_MEND = frozenset(
-    {
-        "agent/__main__.py",
-        "cli",
-        "domain/job.py",
-        "lab",
-        "runs",
-        "scheduler/api.py",
-        "scheduler/loop.py",
-        "storage/book.py",
-    }
-)
 
 # Public names of classes that still stand for several things.
 SHARED_NAMES = frozenset(
@@ -80,14 +66,6 @@ def sources() -> Mapping[str, ast.Module]:
     }
 
 
-def unit_of(path: str) -> str:
-    """The entry of `TO_MEND` that a module belongs to: itself, its package, or what lies above."""
-    parts = path.split("/")
-    return next(
-        (above for n in range(len(parts)) if (above := "/".join(parts[: n + 1])) in TO_MEND), path
-    )
-
-
 def classes() -> dict[str, list[str]]:
     found = defaultdict(list)
     for path, tree in sources().items():
@@ -130,30 +108,21 @@ def refused_in(text: str) -> Iterator[str]:
         yield f"says {match[0]!r}: {instead[match[0].lower()]}"
 
 
-@functools.cache
-def faults() -> Mapping[str, list[str]]:
-    """What is to be mended in each module or listed package."""
-    found: dict[str, list[str]] = defaultdict(list)
+def faults() -> Iterator[str]:
+    """What is to be mended, each with its place."""
     for path, tree in sources().items():
-        told = found[unit_of(path)]
         for node in ast.walk(tree):
             if isinstance(node, _Definition) and (docstring := ast.get_docstring(node)):
                 at = f"{path}:{node.body[0].lineno}"
-                told += [f"{at} {each}" for each in poor_heads(docstring)]
+                yield from (f"{at} {each}" for each in poor_heads(docstring))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 at = f"{path}:{node.lineno}"
-                told += [f"{at} {each}" for each in refused_in(node.value)]
-    return found
+                yield from (f"{at} {each}" for each in refused_in(node.value))
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun_and_words_are_plain() -> None:
-    to_mend = [each for unit, told in faults().items() if unit not in TO_MEND for each in told]
+    to_mend = list(faults())
     assert not to_mend, "\n".join(to_mend)
-
-
-@pytest.mark.parametrize("unit", sorted(TO_MEND))
-def test_what_is_still_to_be_mended_is_so(unit: str) -> None:
-    assert faults().get(unit), f"{unit} keeps the rules: remove it from TO_MEND"
 
 
 def test_a_class_name_exists_once() -> None:

@@ -45,7 +45,7 @@ def join(master: str, *, token: str) -> int:
             try:
                 return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
             except Displaced as displaced:
-                print(printable(f"brim: {displaced}; joining anew"), file=sys.stderr)  # noqa: T201
+                print(printable(f"brim: {displaced}; joining again"), file=sys.stderr)  # noqa: T201
             finally:
                 _end_what_is_left()
     raise AssertionError("there is always another attempt")

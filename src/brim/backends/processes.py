@@ -1,4 +1,4 @@
-"""The seam between a live cluster and the processes of its jobs: to look at them, and to ask them."""
+"""The seam between a live cluster and the processes of its jobs: to look at them, and ask them."""
 
 from __future__ import annotations
 

@@ -543,7 +543,10 @@ class ScheduledJobs:
         return job.profile != before
 
     def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Settle what becomes of a job whose processes have ended: for good, or until it has workers again."""
+        """Settle what becomes of a job whose processes have ended.
+
+        It has ended for good, or waits until it has workers again.
+        """
         self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         asked = not job.allocation.told
         job.allocation = replace(job.allocation, told={}, coming={})

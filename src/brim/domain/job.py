@@ -295,7 +295,7 @@ class JobSpec:
     start_method: str = option(
         choice("auto", "fork", "spawn"),
         default="auto",
-        help="fork workers from a process that has everything loaded, or start (spawn) each anew.",
+        help="fork workers from a process that has everything loaded, or start each by itself (spawn).",
     )
     transport: str = option(
         choice("auto", "distributed"),

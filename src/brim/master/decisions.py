@@ -138,7 +138,7 @@ class Decisions:
         return self._rendezvous.phase is RendezvousPhase.ENDING
 
     def goes_on_without(self, agent: str) -> bool:
-        """A round is under way that has workers of other agents: these have all that is committed."""
+        """Return whether a round runs that has workers of other agents: these have all commits."""
         workers = at_work(self._rendezvous.roster.members)
         return self._rendezvous.phase is RendezvousPhase.RUNNING and any(
             each.agent != agent for each in workers
@@ -587,7 +587,7 @@ class Decisions:
                 assert_never(command)
 
     def _hold(self, round: int) -> None:
-        """Have everyone stop at the next step boundary; the root of the round's barrier sees to it."""
+        """Have all members stop at the next step boundary, by the root of the round's barrier."""
         if len(self.state.hosts) > 1:
             self.state.barrier.hold(round)
         else:
@@ -805,7 +805,7 @@ class Decisions:
 
 
 def refusal(question: wire.Ask, spec: JobSpec, *, is_stopping: bool) -> str:
-    """The reason why people cannot have what they ask of a job that is alive; empty where they can."""
+    """Return why what a user asks of a living job is refused; empty where it is not."""
     if question.verb == "suspend":
         return ""
     if question.verb != "resize":

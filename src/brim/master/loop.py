@@ -97,7 +97,9 @@ class Master:
             connection.news.set()
 
     def _give_up(self, error: Exception, said: dict[str, int]) -> None:
-        """End a run that cannot be recorded any more, at once: what is not on record did not happen.
+        """End a run that cannot be recorded any more, at once.
+
+        What is not on record did not happen.
 
         Args:
             error: what is in the way.

@@ -282,32 +282,28 @@ _WHICH_JOBS: dict[str, dict[str, Any]] = {
 }
 _JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
 _CALLS = (
-    _Call("GET", "/v1/cluster", "The cluster now", None, ClusterView, _cluster, Right.SEE_CLUSTER),
-    _Call("PUT", "/v1/cluster", "Describe the cluster "
-                                "anew", ClusterSpec, ClusterView, _apply, Right.APPLY),
-    _Call("GET", "/v1/tenants", "Who owns what, and holds "
-                                "what", None, list[TenantView], _tenants, Right.SEE_CLUSTER),
-    _Call("POST", _TOKEN, "Give a token, and revoke the last "
-                          "one", None, Token, _give_token, Right.GIVE_TOKENS),
+    _Call("GET", "/v1/cluster", "Show the cluster", None, ClusterView, _cluster, Right.SEE_CLUSTER),
+    _Call("PUT", "/v1/cluster", "Replace the description of the cluster",
+          ClusterSpec, ClusterView, _apply, Right.APPLY),
+    _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
+          None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("POST", _TOKEN, "Give a token, and revoke the last one", None, Token, _give_token, Right.GIVE_TOKENS),
     _Call("DELETE", _TOKEN, "Revoke the token", None, Token, _revoke_token, Right.GIVE_TOKENS),
-    _Call("GET", "/v1/jobs", "Jobs by order of "
-                             "submission", None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
+    _Call("GET", "/v1/jobs", "List jobs in order of submission",
+          None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
-    _Call("POST", "/v1/forecast", "What would happen to a "
-                                  "job", Submit, Forecast, _forecast, Right.SUBMIT),
-    _Call("GET", _JOB, "One job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
-    _Call("GET", f"{_JOB}/explain", "Its story, with "
-                                    "reasons", None, list[ChangeView], _explain, Right.SEE_JOB),
-    _Call("GET", f"{_JOB}/logs", "What it printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
-    _Call("POST", f"{_JOB}/resize", "Let it have other numbers of "
-                                    "workers", Range, JobView, _resize, Right.RESIZE),
-    _Call("POST", f"{_JOB}/suspend", "Hold it", None, JobView, _wish(Happening.HOLD), Right.HOLD),
-    _Call("POST", f"{_JOB}/resume", "Let it run again", None, JobView, _wish(Happening.RELEASE), Right.HOLD),
-    _Call("POST", f"{_JOB}/cancel", "End it for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
-    _Call("DELETE", _JOB, "Forget a job that has ended, with its "
-                          "directory", None, Forgotten, _forget, Right.FORGET),
-    _Call("POST", "/v1/down", "Suspend all jobs and end the "
-                              "scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
+    _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
+    _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
+    _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
+          None, list[ChangeView], _explain, Right.SEE_JOB),
+    _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
+    _Call("POST", f"{_JOB}/resize", "Change a job's range of workers", Range, JobView, _resize, Right.RESIZE),
+    _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
+    _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
+          None, JobView, _wish(Happening.RELEASE), Right.HOLD),
+    _Call("POST", f"{_JOB}/cancel", "End a job for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
+    _Call("DELETE", _JOB, "Delete an ended job with its directory", None, Forgotten, _forget, Right.FORGET),
+    _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),
 )  # fmt: skip
 
 

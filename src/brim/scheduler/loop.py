@@ -227,7 +227,7 @@ class Scheduler:
         try:
             self._backend.memory = decode_memory(last.memory, policy=last.policy)
         except EnvironmentFault as fault:
-            self._unreadable.append(f"{fault}; promises stand, and plans are made anew")
+            self._unreadable.append(f"{fault}; promises stand, and plans are made again")
 
     async def run(self, held: str = "") -> None:
         """Decide and act, until it is told to end.

@@ -103,7 +103,10 @@ def replay(
 
 @dataclass(slots=True)
 class CourseOfDecisions:
-    """Makes a course of what was decided, cycle by cycle; when a job ended is what the cycles saw."""
+    """Makes a course of what was decided, cycle by cycle.
+
+    A job ends in it when the cycles saw it end.
+    """
 
     _jobs: dict[str, Job] = field(default_factory=dict)
     _workers: dict[str, int] = field(default_factory=dict)

@@ -128,7 +128,7 @@ class Book:
         except UNDECODABLE as error:
             self.unreadable.append(
                 f"what starts and changes of jobs cost cannot be decoded ({error}) and is learned "
-                "anew"
+                "again"
             )
             return {}
 

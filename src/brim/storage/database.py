@@ -253,7 +253,7 @@ class Database:
     # History --------------------------------------------------------------------------------------
 
     def add_history(self, row: HistoryRow) -> None:
-        """Add a line to the story of a job, or of the cluster itself; it is a line of log as well."""
+        """Add a line to the story of a job or of the cluster itself, and log it."""
         self._write(f"insert into history ({_HISTORY}) values (?, ?, ?, ?, ?, ?, ?)", row)
         _, job, event, before, after, reason, detail = row
         level = logging.WARNING if event in _BAD else logging.INFO

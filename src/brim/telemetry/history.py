@@ -173,7 +173,7 @@ class RunHistory(RunState):
 
     @property
     def planned_epochs(self) -> int:
-        """Passes over the data; a loop of one's own names them itself, so the spec does not know."""
+        """Passes over the data, from the planned steps: the spec of a user's own loop has none."""
         return self.started.steps // max(1, self.started.steps_per_epoch) if self.started else 0
 
     @property
@@ -220,7 +220,7 @@ class RunHistory(RunState):
         }
 
     def hottest(self, table: str) -> tuple[tuple[int, int], ...]:
-        """Ids of a table that are looked up most, as the last sample has them, and how often in it."""
+        """Ids of a table that are looked up most, with how often, as the last sample has them."""
         samples = (
             step.tables[table].hottest for step in reversed(self.recent) if table in step.tables
         )
