@@ -39,7 +39,7 @@ _TIMEOUT = 30.0
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
-_TO_HEAR = 60.0  # seconds for an answer that was lost: whoever asked stands in front of a terminal
+_TO_HEAR = 60.0  # seconds for an answer that was lost: a person waits for it at a terminal
 _AGAIN = 0.2  # seconds between two calls of one who waits
 _SAID = (
     0.0,
@@ -347,7 +347,7 @@ class Client:
             if self._reach() != (
                 address,
                 token,
-            ):  # it has died: whoever is there now may be anybody
+            ):  # it has died: what listens there now may be anything
                 raise ConnectionResetError("another scheduler has taken its place")
             fault = _AnswerLost
             connection.request(method, path, content, headers)

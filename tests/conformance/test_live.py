@@ -131,8 +131,8 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
 def test_a_job_that_waited_for_its_next_start_is_decided_about_though_nothing_else_happens(
     world: LiveWorld,
 ) -> None:
-    """Found by chaos: whoever looked a moment after the job's time had come never
-    decided about it.
+    """Found by chaos: a policy that looked a moment after the job's time had come
+    never decided about it.
     """
     world.cycle(decide)
     world.settle()

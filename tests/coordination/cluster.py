@@ -2,8 +2,8 @@
 
 What ships: the rendezvous, the barriers, the hubs, the protocol of workers, the order in which they
 make steps and pass boundaries, and the messages between all of these. Simulated: what computes,
-writes checkpoints and carries the state, and the links. Every link is a queue, and whoever chooses what
-happens next is the adversary. Numbers are symbols: a sum of gradients is the tree that made it, so
+writes checkpoints and carries the state, and the links. Every link is a queue, and what chooses
+what happens next is the adversary. Numbers are symbols: a sum of gradients is the tree that made it, so
 that a wrong order of additions shows as a difference, and memory that workers share can be spoilt
 here as it can there.
 

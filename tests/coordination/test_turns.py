@@ -107,7 +107,7 @@ class Schedule:
         return f"w{self.born}"
 
     def begin(self) -> None:
-        """A round: what is not committed is free, whoever had it."""
+        """A round: what is not committed is free, whichever worker had it."""
         self.round += 1
         self.turns.begin(self.round, self.names)
         left = sorted(set(range(self.batches)) - set(self.committed))

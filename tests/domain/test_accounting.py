@@ -161,8 +161,8 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
 def test_whatever_the_clocks_say_what_lasts_is_each_sample_once(
     deaths: list[tuple[int, int]], clocks: list[float]
 ) -> None:
-    """However often a run goes on a while and is thrown back,
-    and whoever sets a clock meanwhile.
+    """A run may go on a while and be thrown back any number of times,
+    and its clock may be set meanwhile.
     """
     times, step = iter(clocks), 0
     steps: list[StepRecord] = []

@@ -168,7 +168,7 @@ def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:
     log = home.state / "jobs" / job / "logs" / "w9.log"
     log.symlink_to(home.state / "token")
     token = (home.state / "token").read_text()
-    (home.state / "token").write_text(f"{token}\n")  # a whole line, for whoever reads lines
+    (home.state / "token").write_text(f"{token}\n")  # a whole line, for readers of lines
     tenant = Client(address=_address(home), token=client.give_token("ads"))
     with log.with_name("w1.log").open("a") as own:
         own.write("its own words\n")

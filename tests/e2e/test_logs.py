@@ -38,7 +38,7 @@ def length(folder: Path) -> int:
 
 
 class Watch(threading.Thread):
-    """Looks again and again at what the logs of a run take, until it is over."""
+    """Looks every few moments at what the logs of a run take, until it is over."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
 
 
 def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
-    """Also while they are written by others: whoever inherited them."""
+    """Also while they are written by processes that inherited them."""
     most = 64 << 20
     own = [home.state / "scheduler.log", home.state / "nodes" / "n1" / "node.log"]
     job = home.submit("--workers", "2", *LIMITED)

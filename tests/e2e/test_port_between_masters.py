@@ -1,5 +1,5 @@
-"""The port of a run belongs to whoever starts masters: between two of them it is no stranger's
-either.
+"""The port of a run belongs to the process that starts masters: between two of them it is no
+stranger's either.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`brim serve` in a process of its own: requests are answered whatever versions come and whoever
-calls.
+"""`brim serve` in a process of its own: requests are answered whatever versions come and whichever
+client calls.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(
 def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
     versions: Path, tmp_path: Path
 ) -> None:
-    """Whoever copies it under its own name, file by file, the manifest first."""
+    """A bundle may be copied under its own name, file by file, the manifest first."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)

@@ -116,7 +116,7 @@ def test_what_the_master_has_is_not_said_again() -> None:
 
 
 def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
-    """Two masters can never both be obeyed: whoever has heard a later life hears no earlier one."""
+    """Two masters can never both be obeyed: an agent that has heard a later life hears no earlier."""
     later = Script(life(3), says(1, HOLDS[0]))
     earlier = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
     again = Script(life(3), says(2, HOLDS[3]))

@@ -1,5 +1,5 @@
-"""Ended jobs are forgotten: nothing of them is left, nothing else goes, and whoever dies in between
-leaves no half.
+"""Ended jobs are forgotten: nothing of them is left, nothing else goes, and a process that
+dies in between leaves no half.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Many who wait, many jobs: nobody looks again and again, lists come by pages, a report is drawn in
-seconds.
-"""
+"""Many who wait, many jobs: nobody polls, lists come by pages, a report takes seconds."""
 
 from __future__ import annotations
 

@@ -542,7 +542,7 @@ def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_lif
 
 
 def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
-    """One worker's mistake may be heard before another is ready: whoever reads the records must
+    """One worker's mistake may be heard before another is ready: a reader of the records must
     still see it.
     """
     desk = Desk(tmp_path, workers=2, agents=1)

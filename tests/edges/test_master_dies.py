@@ -111,7 +111,7 @@ class Stream:
             await house.master.converse(self._requests(), self._down.put)
         except Died:
             house.restart()
-        except Exception as error:  # noqa: BLE001 - told by whoever waits
+        except Exception as error:  # noqa: BLE001 - told by the one that waits
             house.broken = error
         finally:
             self._down.put_nowait(None)
@@ -176,7 +176,7 @@ class House:
         streams, self.streams = self.streams, []
         try:
             self.start()
-        except Exception as error:  # noqa: BLE001 - told by whoever waits
+        except Exception as error:  # noqa: BLE001 - told by the one that waits
             self.broken = error
         for stream in streams:
             asyncio.get_running_loop().create_task(stream.close())

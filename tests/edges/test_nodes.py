@@ -1,4 +1,4 @@
-"""The agents of nodes: what they start ends with them, whoever finds them,
+"""The agents of nodes: what they start ends with them, what finds them,
 and when they come back.
 """
 

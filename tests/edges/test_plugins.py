@@ -21,7 +21,7 @@ from brim.policies.edf import admit_all, edf
 
 @click.command()
 def greet():
-    "Greet whoever asks."
+    "Greet the caller."
     click.echo("hello")
 
 def greedy(snapshot):

@@ -1,4 +1,4 @@
-"""What rank 0 prints is shown once, whoever rank 0 is."""
+"""What rank 0 prints is shown once, whichever worker rank 0 is."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class MortalProcesses(FakeProcesses):
         await super().suspend(launch)
 
     def train(self, seconds: float) -> None:
-        """Some time passes; whoever has done all steps ends."""
+        """Some time passes; jobs that have done all steps end."""
         self.settle()
         nobody_shares(job.held for job in self.jobs.values() if job.alive)
         for name, job in self.jobs.items():

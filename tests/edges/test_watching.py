@@ -136,9 +136,7 @@ def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
 
 
 def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: RecordedRun) -> None:
-    """Whoever owns the records of a run may write into them what it likes: a scheduler keeps little
-    of that.
-    """
+    """The owner of a run's records may write anything into them: a scheduler keeps little of it."""
     for number in range(1_000):
         run.events.append(
             "worker",

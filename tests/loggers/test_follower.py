@@ -1,5 +1,5 @@
-"""A logger has each step that counts once, with the values that count, whoever is killed at
-whatever moment.
+"""A logger has each step that counts once, with the values that count, whichever process is
+killed at whatever moment.
 """
 
 from __future__ import annotations

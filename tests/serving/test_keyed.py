@@ -58,7 +58,7 @@ def test_ids_have_the_vectors_that_training_has_of_them(rows: int, how: dict[str
 
 
 def test_keys_that_do_not_spread_are_found_too() -> None:
-    """Whoever knows how ids are mixed can choose ids whose keys are neighbours."""
+    """A caller that knows how ids are mixed can choose ids whose keys are neighbours."""
     keys = torch.arange(2**40, 2**40 + 500)
     embedding = brim.Embedding(4)
     hold(embedding, HeldRows(keys, torch.randn(500, 4)))

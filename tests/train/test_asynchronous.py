@@ -1,5 +1,5 @@
-"""The state that asynchronous workers share stays whole, whoever dies, and goes from one to the
-other as it was.
+"""The state that asynchronous workers share stays whole, whichever worker dies, and goes from
+one to the other as it was.
 """
 
 from __future__ import annotations

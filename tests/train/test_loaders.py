@@ -33,7 +33,7 @@ SIZE, BATCH, PARTS = 40, 8, 2
 
 
 class Noisy(Dataset[dict[str, Any]]):
-    """Augmented by all that people draw from, and read by whoever `reader` says."""
+    """Augmented by all that people draw from, and read by the process `reader`."""
 
     def __len__(self) -> int:
         return SIZE
@@ -205,7 +205,7 @@ def test_a_sample_that_cannot_be_sent_is_the_users_error(new_feed: Any) -> None:
 
 
 class Mortal(Noisy):
-    """Whoever reads sample 20 dies of it, as long as there is something to die of."""
+    """A process that reads sample 20 dies of it, as long as there is something to die of."""
 
     def __init__(self, poison: Path) -> None:
         self.poison = poison

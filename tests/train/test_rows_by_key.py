@@ -71,7 +71,7 @@ class Job:
         self.step += 1
 
     def _some(self, count: int, of: int) -> Tensor:
-        # Half are new ids again and again, so that places are given to others.
+        # Half are new ids in each step, so that places are given to others.
         ids = self.chance.sample(range(of), count // 2)
         ids += [1000 + 50 * self.step + number for number in range(count // 2)]
         return mix(torch.tensor(ids)).sort().values

@@ -1,5 +1,5 @@
-"""A table in storage is whole or absent, whoever is killed over it, and is read as it was at its
-step.
+"""A table in storage is whole or absent, whichever process is killed over it, and is read as it was at
+its step.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died, and whoever waited has been told
+        with contextlib.suppress(BrokenPipeError):  # it has died, and the caller has been told
             self._process.stdin.close()
         self._process.wait(TO_ANSWER)
         self._reader.join(TO_ANSWER)

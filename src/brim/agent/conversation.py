@@ -191,7 +191,7 @@ class Conversation:
             heard=self._heard,
             unheard=tuple(self._unheard.left) if self._unheard else (),
         )
-        with contextlib.suppress(EnvironmentFault):  # whoever listens sees the end of the stream
+        with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))
             sent = await admitted
             while True:

@@ -39,7 +39,7 @@ class Keeper:
         self.ended = asyncio.Event()  # there is no master any more, and there will be none
 
     def _start(self, start: Start) -> Process:
-        # Its standard input is ours: a pipe that closes with whoever wanted the job.
+        # Its standard input is ours: a pipe that closes with the process that wanted the job.
         with open_log(self._log) as log:
             return start(
                 "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept

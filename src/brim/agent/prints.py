@@ -11,7 +11,7 @@ from brim.coordination.membership import World
 from brim.telemetry.logs import Tail
 
 _MOST = 16 << 10  # bytes that are passed on at once
-# Whoever prints without end must not keep this host's agent from everything else.
+# A worker that prints without end must not keep this host's agent from everything else.
 _READS = 4  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that will not be read again
 

@@ -18,7 +18,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage.journal import Journal, set_aside_if_damaged
 from brim.wire.messages import AgentMessage, Codec, Commits, Unheard
 
-_LONGEST = 256 << 10  # bytes beyond which the file is written anew, without what was heard
+_LONGEST = 256 << 10  # bytes beyond which the file is written again, without what was heard
 
 
 class UnheardFile:

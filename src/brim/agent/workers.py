@@ -518,7 +518,7 @@ class Workers:
             self._stop_reading_notice(process)
             process.stacks.close()
         os.close(self._memory)
-        os.close(self._tables)  # an agent that joins anew has other workers
+        os.close(self._tables)  # an agent that joins again has other workers
 
     async def _end_template(self) -> None:
         process, requests = self._template.process, self._template.requests

@@ -178,8 +178,7 @@ class RunWatch:
             self.measured.add(size, step.at - last.at)
 
     def _note_end(self, event: WorkerChanged) -> None:
-        # Whoever owns the records may write into them what it likes: a scheduler keeps little of
-        # that.
+        # The owner of the records may write anything into them: a scheduler keeps little of that.
         self.state.crew[event.worker].reason = ""
         if event.ran_out_of_memory and len(self.out_of_memory) < _TOLD:
             words = f"{event.worker}: {event.reason.removeprefix('out of memory: ')}"

@@ -124,8 +124,8 @@ def still_coming(
     {'n1': 4}
     """
     left = {node: count for node, count in coming.items() if node not in gone}
-    # Whoever was told to have fewer before they were forked has heard it before force ends all
-    # processes.
+    # An agent that was told to have fewer before they were forked has heard it before force ends
+    # all processes.
     late = bool(seen) and waited >= grace - _step_of_force(grace)
     return {} if late or within(left, seen) else left
 

@@ -195,7 +195,7 @@ class Feed:
             UserCodeError: the user's code raised in a process that reads; in the step, what it
                 raised comes as it is.
             SpecError: the data is not what it promised to be.
-            EnvironmentFault: processes that read die again and again.
+            EnvironmentFault: processes that read died three times over the same data.
         """
         works = (_Work(request, self.indices(request.epoch, request.span)) for request in requests)
         if self._loaders is None:

@@ -78,7 +78,7 @@ class Loaders(Generic[Work]):
         Raises:
             UserCodeError: reading raised, in a process; with the traceback there.
             BrimError: one of brim's own was raised there.
-            EnvironmentFault: processes die again and again over one piece of work.
+            EnvironmentFault: processes died three times over one piece of work.
         """
         self._resize(count)
         self._reading.value += 1

@@ -18,7 +18,7 @@ from brim.errors import SpecError, did_you_mean
 class RowGroup:
     """Rows that are read at once.
 
-    `read` may be called again and again, also in a forked process.
+    `read` may be called any number of times, also in a forked process.
     """
 
     file: str

@@ -49,7 +49,7 @@ class Fault:
             master's.
         seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
         by: seconds that packets are delayed, that the clock jumps, which may be back, or that a
-            slow rank stands still again and again.
+            slow rank stands still at each of its stops.
     """
 
     kind: FaultKind

@@ -57,7 +57,7 @@ def recorded_loggers(run_dir: Path) -> list[str]:
 
 
 class Follower:
-    """Brings one logger up to where a run is, again and again.
+    """Brings one logger up to where a run is, at each look at its records.
 
     Args:
         run_dir: of the run; its first records may not be there yet.

@@ -617,7 +617,7 @@ class Decisions:
             step=step,
             cause=cause,
         )
-        # Whoever was cut off may publish, by an old permission, a checkpoint that is ahead of the
+        # A worker that was cut off may publish, by an old permission, a checkpoint that is ahead of the
         # records by now.
         recorded = step if step or self.state.commits else None
         for agent in world.hosts:

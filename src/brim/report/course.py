@@ -658,7 +658,7 @@ class _Rows:
         left = self.view.at(holding.start, course)
         wide = self.view.at(holding.end, course) - left
         outlined = course is not self.view.course and holding.workers > 0
-        # As barh draws it, which looks anew at all limits for each.
+        # As barh draws it, which looks again at all limits for each.
         bar = Rectangle(
             (left, middle - height / 2),
             wide,

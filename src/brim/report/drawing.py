@@ -75,7 +75,7 @@ def style(paint: Mapping[str, str]) -> Any:
         "axes.titlesize": 10,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
-        "axes.titley": 1.0,  # else all ticks are measured, again and again, to find room for it
+        "axes.titley": 1.0,  # else all ticks are measured many times to find room for it
         "axes.titlecolor": paint["ink"],
         "axes.spines.top": False,
         "axes.spines.right": False,

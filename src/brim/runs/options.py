@@ -220,6 +220,6 @@ def build_spec(
     fields["env"] = parse_env(values["env"], os.environ)
     fields["checkpoints"] = absolute(values["checkpoints"])
     if values["micro_batches"] == AUTOMATIC:
-        # What is recorded is a number, whoever chose it.
+        # What is recorded is a number, also where brim chose it.
         fields["micro_batches"] = fewest_micro_batches(values["workers"])
     return JobSpec(file=file, command=command, directory=os.getcwd(), **fields)

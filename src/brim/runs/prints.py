@@ -11,7 +11,7 @@ from pathlib import Path
 from brim.telemetry.history import RunHistory
 from brim.telemetry.logs import Tail
 
-# Whoever prints without end must not keep us from everything else.
+# A worker that prints without end must not keep us from everything else.
 _READS = 16  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that another one follows as rank 0
 

@@ -1,4 +1,4 @@
-"""Wakes those who wait for news of a job, so that nobody has to look again and again."""
+"""Wakes callers that wait for news of a job, so that none has to ask every moment."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Found:
 
 
 class Versions:
-    """The versions in a directory, looked for again and again.
+    """The versions in a directory, as they are at each look.
 
     A version is read once, unless its files change.
 

@@ -127,8 +127,8 @@ class RunState:
     def _add_worker(self, event: WorkerChanged) -> None:
         known = self.crew.get(event.worker)
         if known and event.pid and known.pid not in (0, event.pid):
-            # Names begin anew with each start: whoever had one before ended with its agent, and
-            # nobody was left to say so.
+            # Names begin from w1 with each start: the worker that had one before ended with its
+            # agent, and nobody was left to say so.
             self._all_gone(event.at)
             self.crew = {}
         life = self.crew.setdefault(

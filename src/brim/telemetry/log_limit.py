@@ -43,7 +43,7 @@ class LogLimit:
         self.limit = limit
 
     async def keep(self) -> None:
-        """Enforce it again and again, and a last time when this is cancelled."""
+        """Enforce the limit from time to time, and a last time when this is cancelled."""
         try:
             while True:
                 used = await asyncio.to_thread(self.enforce)  # a disk may take its time

@@ -237,7 +237,7 @@ def _make_ready(peer: socket.socket) -> None:
 
 
 def _is_unanswered(peer: socket.socket) -> bool:
-    """Return whether the kernel resends the same data again and again.
+    """Return whether the kernel resends data, since the other host does not answer.
 
     Where only the worker does not read, the other host answers, and nothing is resent.
     """

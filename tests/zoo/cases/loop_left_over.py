@@ -26,7 +26,7 @@ if KIND == "registered_by_rank":
     job.register_state("running", running)
 for batch in job.batches(data, global_batch_size=24, epochs=2):
     optimizer.zero_grad()
-    if KIND == "freezes_once" and job.committed == 4:  # whoever joins later does not
+    if KIND == "freezes_once" and job.committed == 4:  # a worker that joins later does not
         model[1].requires_grad_(False)
     if KIND == "freezes" and job.committed >= 4:
         model[1].requires_grad_(False)

@@ -18,7 +18,7 @@ from brim_lab.chaos.deeds import SUBMITS, Deed, DeedKind
 _TOLERANCE, _ERROR = 1.0, 0.1
 _PHASES = frozenset(phase.value for phase in Phase)
 # What each word of a story says of the deadline: promised from then on, or not. Who is held or
-# resized is judged anew.
+# resized is judged again.
 _PROMISED = {
     "promised": True,
     "refused": False,
