@@ -17,13 +17,13 @@ from brim.runs.options import ADDRESS, option
     "--token-file",
     type=click.File(),
     metavar="F",
-    help="File with the token; - reads standard input.",
+    help="Read the token from this file; - is standard input.",
 )
 def agent(master_address: str, token_file: TextIO | None) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
 
-    The run's token, which `brim train --listen` prints, comes from the environment variable
-    BRIM_TOKEN or from a file: other users of this host could read it on a command line.
+    Give the run's token, which `brim train --listen` prints, in the environment variable BRIM_TOKEN
+    or in a file: other users of this host could read it on a command line.
 
     \b
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)

@@ -21,14 +21,14 @@ _TOLD = 2.0  # seconds between two lines of progress
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def backup(file: Path, as_json: bool, state: Path | None) -> int:
-    """Write what the scheduler remembers to FILE: all jobs, the cluster, tokens and the audit log.
+    """Write the scheduler's state to FILE: all jobs, the cluster, tokens and the audit log.
 
     \b
     brim backup brim-2026-11-22.tar.gz
     brim backup backups/nightly.tar.gz --state /srv/brim
 
-    The scheduler may be running. Run directories, with logs and checkpoints, are not in it. FILE
-    has tokens in it, and only its owner can read it.
+    The scheduler may be running. FILE does not have the run directories with their logs and
+    checkpoints. It has tokens, so only its owner can read it.
     """
     from brim.client import default_state_dir
     from brim.storage.backup import write_backup

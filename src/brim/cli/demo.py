@@ -65,7 +65,9 @@ def _demo_called(name: str) -> Demo:
     ],
 )
 @option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Where to write the results."
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the results to this directory.",
 )
 @option(
     "--quick", is_flag=True, help="Run a smaller version for a first look; its times prove nothing."
@@ -79,7 +81,7 @@ def demo(name: str | None, out: Path | None, quick: bool, as_json: bool) -> int:
     brim demo first-job
     brim demo experiment-1 --out out         (of the package brim-lab)
 
-    Exit code 0 only if all that it claims held.
+    Exit code 0 only if every claim of the demo held.
     """
     if name is None:
         demos = dict(_demos())

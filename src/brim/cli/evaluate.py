@@ -21,7 +21,7 @@ def evaluate(trained: str, **values: Any) -> int:
     brim evaluate latest --split train --workers 4
     brim evaluate runs/flights-1/checkpoints/step-00000575 --input december.csv
 
-    Without --split and --input: the test split. The numbers equal those at the end of a training
-    epoch, bit for bit.
+    Without --split and --input, the rows are those of the test split. The numbers equal those at
+    the end of a training epoch, bit for bit.
     """
     return infer("evaluate", trained, values)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     "--sim",
     "folder",
     type=click.Path(path_type=Path),
-    help="A job of a simulation: the directory that `simulate --out` wrote.",
+    help="Explain a job of a simulation, from the directory that `simulate --out` wrote.",
 )
-@click.option("--policy", help="Of a simulation: under this policy only.")
+@click.option("--policy", help="With --sim: show only what this policy decided.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
 @STATE
 def explain(
     job: str, folder: Path | None, policy: str | None, as_json: bool, state: Path | None
 ) -> int:
-    """Tell the story of JOB: every decision about it, with its reason.
+    """Tell every decision about JOB, with its time and its reason.
 
     \b
     brim explain flights-1

@@ -33,25 +33,27 @@ _SERVED = ("bundle", "delta")
 
 @click.command()
 @click.argument("trained", metavar="RUN|CHECKPOINT", shell_complete=completing.runs)
-@option("--output", required=True, metavar="DIR", help="Directory to make.")
+@option(
+    "--output", required=True, metavar="DIR", help="Make this directory and write the files there."
+)
 @option(
     "--format",
     type=Value(choice(*_FILES, *_SERVED)),
     default="safetensors",
     metavar="|".join((*_FILES, *_SERVED)),
-    help="What to write: weights, with a program of torch.export or an ONNX graph; or what brim "
-    "serve takes.",
+    help="Write the weights, alone or with a program of torch.export or an ONNX graph; or write "
+    "what brim serve needs: a bundle or a delta.",
 )
 @option(
     "--since",
     metavar="VERSION|DIR",
-    help="With delta: the version that it changes, or the directory of its bundle or delta.",
+    help="With delta: write what changed since this version, or since the bundle or delta in DIR.",
 )
 @option(
     "--follow",
     is_flag=True,
-    help="With bundle: go on with a delta for each new checkpoint, in a directory for each below "
-    "--output.",
+    help="With bundle: also write a delta for each new checkpoint, each in its own directory "
+    "below --output.",
 )
 @STATE
 def export(

@@ -30,9 +30,9 @@ _NAMED = 5  # jobs that are named before they are deleted
 @option(
     "--ended-before",
     metavar="DURATION",
-    help="All jobs that ended longer ago than this, such as 30d.",
+    help="Delete jobs that ended longer ago than this, such as 30d.",
 )
-@option("--tenant", help="All ended jobs of this tenant.")
+@option("--tenant", help="Delete ended jobs of this tenant.")
 @option("--yes", is_flag=True, help="Do not ask before deleting.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE

@@ -37,15 +37,19 @@ def inference_options(function: Decorated) -> Decorated:
             job_option(
                 "workers",
                 default=None,
-                help="How many workers: 4, or 1:4. [default: as in training]",
+                help="Use this many workers: 4, or 1:4. [default: as in training]",
             ),
-            job_option("device", default=None, help="Where to compute. [default: as in training]"),
-            job_option("faults", help='As for training: "kill rank 1 at step 3".'),
+            job_option(
+                "device", default=None, help="Compute on this device. [default: as in training]"
+            ),
+            job_option(
+                "faults", help='Break things on purpose, as in training: "kill rank 1 at step 3".'
+            ),
             option(
                 "--run-dir",
                 type=click.Path(),
                 metavar="DIR",
-                help="Where to write the records of this job.",
+                help="Write the records of this job to DIR.",
             ),
             JSON,
             STATE,

@@ -27,7 +27,9 @@ _NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.option("--all", "everything", is_flag=True, help="Include jobs that have ended.")
 @click.option(
-    "--watch", is_flag=True, help="Keep showing them until Ctrl-C, also while no scheduler runs."
+    "--watch",
+    is_flag=True,
+    help="Keep showing the list until Ctrl-C, even while no scheduler runs.",
 )
 @STATE
 def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> int:

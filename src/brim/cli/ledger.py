@@ -28,7 +28,7 @@ def ledger(run: str | None, as_json: bool, state: Path | None) -> int:
     brim ledger
     brim ledger flights-20260102-030405 --json
 
-    Exit code 0 if that is so, else 1.
+    Exit code 0 if each was, else 1.
     """
     from brim.telemetry.ledger import audit_run
 

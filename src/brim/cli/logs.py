@@ -26,14 +26,14 @@ INTERVAL = 0.2
     "--follow",
     "-f",
     is_flag=True,
-    help="Go on until the run ends, and show its progress on stderr.",
+    help="Follow the logs until the run ends, and show its progress on stderr.",
 )
 @option(
     "--worker",
     metavar="W",
     default="",
     shell_complete=completing.workers,
-    help="Only the lines of this worker, such as w1.",
+    help="Show only the lines of this worker, such as w1.",
 )
 @option(
     "--json",
@@ -45,7 +45,7 @@ INTERVAL = 0.2
 def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path | None) -> int:
     """Show what the processes of RUN, or of a job of the scheduler, print.
 
-    Each line stands under its worker's name.
+    Each line begins with its worker's name.
 
     \b
     brim logs

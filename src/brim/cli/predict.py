@@ -23,9 +23,11 @@ _SUFFIXES = (".parquet", ".pq", ".csv")
     required=True,
     metavar="FILE",
     shell_complete=completing.files,
-    help="File to write: .parquet or .csv.",
+    help="Write the output to this file: .parquet or .csv.",
 )
-@option("--keep", default="", metavar="COL,…", help="Columns of the input to copy into the output.")
+@option(
+    "--keep", default="", metavar="COL,…", help="Copy these columns of the input into the output."
+)
 @inference_options
 def predict(trained: str, output: str, keep: str, **values: Any) -> int:
     """Write a trained model's outputs for every row of a file or split, in the same order.
@@ -35,9 +37,9 @@ def predict(trained: str, output: str, keep: str, **values: Any) -> int:
     brim predict latest --input december.csv --output late.csv --keep carrier,flight
     brim predict latest --split test --output test.parquet
 
-    Columns: row (from 0), and output, or output_0, output_1 … of a model with several. A function
-    predict(output) in the training file may name and change them. A row that cannot be read has
-    nulls, and is set aside with its reason.
+    The columns are row, from 0, and output; a model with several outputs has output_0, output_1 …
+    A function predict(output) in the training file may name and change them. A row that cannot be
+    read has nulls, and is set aside with its reason.
     """
     if not output.endswith(_SUFFIXES):
         raise SpecError(

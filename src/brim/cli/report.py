@@ -22,11 +22,16 @@ from brim.runs.outcome import write_report
 @click.option(
     "--cluster",
     is_flag=True,
-    help="Report on all that this host's scheduler did; works after brim down, too.",
+    help="Report on all that this host's scheduler did. This works after brim down, too.",
 )
-@click.option("--last", metavar="DURATION", help="With --cluster: only the last part, such as 2h.")
 @click.option(
-    "--table", "as_table", is_flag=True, help="With --cluster: print its jobs, and write nothing."
+    "--last", metavar="DURATION", help="With --cluster: report only on the last part, such as 2h."
+)
+@click.option(
+    "--table",
+    "as_table",
+    is_flag=True,
+    help="With --cluster: print a table of the jobs, and write nothing.",
 )
 @STATE
 def report(

@@ -16,7 +16,12 @@ from brim.runs.options import STATE, WORKERS, job_option
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
 @click.argument("workers", metavar="[WORKERS]", type=WORKERS, required=False)
-@job_option("servers", default=None, envvar=None, help="How many servers, of a run that has some.")
+@job_option(
+    "servers",
+    default=None,
+    envvar=None,
+    help="Use this many servers. The run must have been started with some.",
+)
 @STATE
 def resize(run: str, workers: WorkerRange | None, servers: int | None, state: Path | None) -> int:
     """Give RUN this many WORKERS. Training goes on meanwhile; new workers join once they are ready.

@@ -21,7 +21,7 @@ from brim.runs.options import STATE, option
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option(
-    "--force", is_flag=True, help="Move what the state directory has aside, instead of refusing."
+    "--force", is_flag=True, help="Move what is in the state directory aside, instead of refusing."
 )
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE

@@ -18,10 +18,12 @@ from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
 
 @click.command()
 @click.argument("run", metavar="RUN", shell_complete=completing.runs)
-@job_option("workers", default=None, help="How many workers from now on. [default: as before]")
-@job_option("servers", default=None, help="How many servers from now on. [default: as before]")
-@option("--listen", type=ADDRESS, help="Address at which other hosts can join. [default: none can]")
-@job_option("agents", default=None, help="Hosts to wait for before the first step. [default: 1]")
+@job_option("workers", default=None, help="Use this many workers from now on. [default: as before]")
+@job_option("servers", default=None, help="Use this many servers from now on. [default: as before]")
+@option("--listen", type=ADDRESS, help="Let other hosts join at this address. [default: none can]")
+@job_option(
+    "agents", default=None, help="Wait for this many hosts before the first step. [default: 1]"
+)
 @JSON
 @STATE
 def resume(

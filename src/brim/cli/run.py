@@ -18,7 +18,7 @@ from brim.runs.starting import make_ready
 @option(
     "--prints/--no-prints",
     default=True,
-    help="Show what rank 0 prints, beside the progress; not with --json.",
+    help="Show what rank 0 prints among the progress. This has no effect with --json.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, shell_complete=completing.files)
 @click.pass_context

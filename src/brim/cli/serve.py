@@ -27,21 +27,20 @@ from brim.storage.contact import token_in
     type=ADDRESS,
     default="127.0.0.1:0",
     show_default=True,
-    help="Address at which clients reach it.",
+    help="Listen for clients at this address.",
 )
 @option(
     "--token-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A file with the token that requests must have. [default: none, and only this host may "
-    "ask]",
+    help="Refuse requests without the token in FILE. [default: none, and only this host may ask]",
 )
 @option(
     "--batch-rows",
     type=Value(whole(least=0)),
     default=2048,
     show_default=True,
-    help="Compute requests that wait together, up to so many rows; 0: each by itself.",
+    help="Compute waiting requests together, up to this many rows; 0: each request by itself.",
 )
 @option(
     "--batch-wait",
@@ -49,7 +48,7 @@ from brim.storage.contact import token_in
     default=0,
     show_default=True,
     metavar="MS",
-    help="How long a batch waits for further requests.",
+    help="Wait this long for more requests before computing a batch.",
 )
 def serve(
     bundle: str, listen: str, token_file: Path | None, batch_rows: int, batch_wait: int
@@ -65,8 +64,8 @@ def serve(
         -d '{"rows": [{"color": "red"}]}'
 
     A directory is watched: a newer bundle, or a delta for the version that is served, takes over
-    once it is there, and no request is lost. GET /health, /version and /metrics tell how it is.
-    Ctrl-C or SIGTERM ends it.
+    once it is there, and no request is lost. GET /health, /version and /metrics show its
+    state. Ctrl-C or SIGTERM ends it.
     """
     require_train_extra()
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:

@@ -47,69 +47,79 @@ from brim.terminal import console
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Trace: ITP, Philly or generated format. [default: a sample]",
+    help="Read the jobs from this trace, in ITP, Philly or generated format. [default: a sample]",
 )
 @click.option(
-    "--cluster", default="16x8", show_default=True, help="NODESxDEVICES, or SWITCHESxNODESxDEVICES."
+    "--cluster",
+    default="16x8",
+    show_default=True,
+    help="Simulate a cluster of NODESxDEVICES, or SWITCHESxNODESxDEVICES.",
 )
 @click.option(
     "--policy",
     "policies",
     default="brim,elasticflow,edf",
     show_default=True,
-    help="Names or FILE.py:NAME, by comma.",
+    help="Run these policies, names or FILE.py:NAME, separated by commas.",
 )
 @click.option(
     "--profiles",
     type=click.Path(path_type=Path),
-    help="Folder of throughput CSVs [default: near the trace].",
+    help="Read throughput CSVs from this folder. [default: near the trace]",
 )
 @click.option(
     "--slot",
     type=click.FloatRange(min=0, max=86400),
-    help="Seconds between cycles [default: 0; 240 for :as-coded].",
+    help="Decide at most once in this many seconds when jobs arrive or end. "
+    "[default: 0; 240 for :as-coded]",
 )
 @click.option(
-    "--overheads", default="published", show_default=True, type=click.Choice(sorted(OVERHEADS))
+    "--overheads",
+    default="published",
+    show_default=True,
+    type=click.Choice(sorted(OVERHEADS)),
+    help="Charge jobs these overheads when they start or change workers.",
 )
 @click.option(
     "--profile-error",
     default=0.0,
     show_default=True,
     type=click.FloatRange(0, 0.9),
-    help="True speed: 1 ± this.",
+    help="Make each job's true speed differ from its profile by up to this part.",
 )
 @click.option(
     "--failures",
     default=0.0,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="Mean hours between failures of a worker; 0: none.",
+    help="Let each worker fail every so many hours on average; 0: never.",
 )
 @click.option(
     "--stragglers",
     default=0.0,
     show_default=True,
     type=click.FloatRange(0, 1),
-    help="Probability of a slow node.",
+    help="Slow a job's node down with this probability at each change of its workers.",
 )
 @click.option(
     "--promise",
     default=PromiseAt.ARRIVAL.value,
     show_default=True,
     type=click.Choice([word.value for word in PromiseAt]),
-    help="Promise deadlines on arrival, or once a job's speed was measured (policy brim).",
+    help="Promise deadlines on arrival, or once a job's speed is measured (policy brim).",
 )
 @click.option("--placement", is_flag=True, help="Place workers on devices and charge migrations.")
 @click.option(
     "--tenant",
     "tenants",
     multiple=True,
-    help="ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x.",
+    help="Add a tenant: ID:guaranteed=8,exclusive=2,limit=16,weight=1,cohort=x. May be repeated.",
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", default=0, show_default=True, help="Seed everything that is random.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for jobs, decisions and figures."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write jobs, decisions and figures to this folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @click.pass_context
@@ -333,19 +343,45 @@ def write_all(
 
 @simulate.command("generate")
 @click.option(
-    "--profiles", type=click.Path(path_type=Path), required=True, help="Folder of throughput CSVs."
+    "--profiles",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Read throughput CSVs from this folder.",
 )
-@click.option("--jobs", default=100, show_default=True)
+@click.option("--jobs", default=100, show_default=True, help="Make this many jobs.")
 @click.option(
-    "--interarrival", default=1500.0, show_default=True, help="Mean seconds between arrivals."
+    "--interarrival",
+    default=1500.0,
+    show_default=True,
+    help="Let this many seconds pass between two arrivals on average.",
 )
-@click.option("--arrivals", default="poisson", show_default=True, type=click.Choice(ARRIVALS))
 @click.option(
-    "--deadline", default="0.5:1.5", show_default=True, help="Bounds, in multiples of the duration."
+    "--arrivals",
+    default="poisson",
+    show_default=True,
+    type=click.Choice(ARRIVALS),
+    help="Let jobs arrive at random, by the hour of the day, or in groups.",
 )
-@click.option("--best-effort", default=0.0, show_default=True, type=click.FloatRange(0, 1))
-@click.option("--seed", default=0, show_default=True)
-@click.option("--out", type=click.File("w"), default="-", help="File [default: stdout].")
+@click.option(
+    "--deadline",
+    default="0.5:1.5",
+    show_default=True,
+    help="Draw deadlines from these bounds, in multiples of the job's duration.",
+)
+@click.option(
+    "--best-effort",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1),
+    help="Leave a job without a deadline with this probability.",
+)
+@click.option("--seed", default=0, show_default=True, help="Draw everything from this seed.")
+@click.option(
+    "--out",
+    type=click.File("w"),
+    default="-",
+    help="Write the trace to this file. [default: stdout]",
+)
 def generate_command(
     profiles: Path,
     jobs: int,
@@ -356,7 +392,7 @@ def generate_command(
     seed: int,
     out: Any,
 ) -> None:
-    """Make a trace as the paper's generator does, with every draw from one seed."""
+    """Make a trace as the generator of the ElasticFlow paper does, from one seed."""
     low, colon, high = deadline.partition(":")
     try:
         bounds = float(low), float(high if colon else low)
@@ -377,7 +413,7 @@ def generate_command(
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for a page that shows both courses beside each other.",
+    help="Write a page with both courses beside each other to this folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE

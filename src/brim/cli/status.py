@@ -16,7 +16,7 @@ from brim.runs.options import STATE, option
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=completing.runs)
-@option("--wait", is_flag=True, help="Wait until it ends; exit with its exit code.")
+@option("--wait", is_flag=True, help="Wait until the run ends, and exit with its exit code.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 def status(run: str | None, wait: bool, as_json: bool, state: Path | None) -> int:

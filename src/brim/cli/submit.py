@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @submission
-@option("--wait", is_flag=True, help="Wait until the job ends; exit with its exit code.")
-@option("--dry-run", is_flag=True, help="Only say what would happen.")
+@option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
+@option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 @STATE
 @click.pass_context
@@ -39,7 +39,7 @@ def submit(
     \b
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
-    brim submit flights.py --key nightly-2026-11-21 --wait      (however often: it is one job)
+    brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
 
     Exit code 3: the scheduler does not promise the deadline.
     """

@@ -19,9 +19,9 @@ from brim.runs.options import STATE, option
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write it to a new file that only you can read. [default: print it]",
+    help="Write the token to a new file that only you can read. [default: print it]",
 )
-@option("--revoke", is_flag=True, help="Refuse the tenant's token from now on; give it no other.")
+@option("--revoke", is_flag=True, help="Revoke the tenant's token, and give no new one.")
 @STATE
 def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) -> int:
     """Give TENANT, a tenant of cluster.yaml, a token.

@@ -29,8 +29,8 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
     brim track flights-20260102-030405 --logger mlflow
     brim track flights-1 --logger mlflow    (a job of the scheduler; goes on until it ends)
 
-    Each step gets there once, however often this is started. Without --logger: those that the run
-    had.
+    Each step is sent once, however often you start this. Without --logger, the records go to the
+    loggers that the run had.
     """
     from brim.loggers.follower import Follower, recorded_loggers
     from brim.loggers.named import check_loggers, make_logger

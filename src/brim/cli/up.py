@@ -33,14 +33,14 @@ _LOOK = 0.05
     "--cluster",
     "file",
     type=click.Path(path_type=Path),
-    help="A file that describes the cluster. [default: this host]",
+    help="Describe the cluster by this file. [default: this host]",
 )
 @option(
     "--listen",
     type=ADDRESS,
     default="127.0.0.1:0",
     show_default=True,
-    help="Address at which clients reach it.",
+    help="Listen for clients at this address.",
 )
 @option(
     "--env",
@@ -48,12 +48,13 @@ _LOOK = 0.05
     multiple=True,
     metavar="NAME[=VALUE]",
     envvar=None,
-    help="An environment variable for all jobs, by name alone as it is here.",
+    help="Set an environment variable of all jobs; NAME alone passes on its present value. May be "
+    "repeated.",
 )
 @click.option(
     "--foreground",
     is_flag=True,
-    help="Be the scheduler instead of starting it, as service managers want it; log on stderr.",
+    help="Run the scheduler in this process, as service managers need, and log on stderr.",
 )
 @STATE
 def up(
@@ -66,7 +67,7 @@ def up(
     brim up --cluster cluster.yaml
     brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
     brim up --listen 0.0.0.0:4000   (other hosts can connect, with the state directory's token)
-    brim up --env HF_HOME           (jobs have PATH and the like, this, and their own --env)
+    brim up --env HF_HOME           (jobs get it beside PATH and their own --env)
     """
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir

@@ -158,60 +158,63 @@ class JobSpec:
     parameters: dict[str, str] = pairs(
         text("NAME=VALUE"),
         flag="--set",
-        help="A parameter that the file reads with brim.param; may be repeated.",
+        help="Give the file a parameter, which it reads with brim.param. May be repeated.",
         decides=True,
     )
     # Set before any of the user's code runs, in the template and the workers.
     env: dict[str, str] = pairs(
         text("NAME[=VALUE]"),
-        help="An environment variable for the workers, by name alone as it is here; kept in the "
-        "run's records.",
+        help="Set an environment variable of the workers; NAME alone passes on its present value. "
+        "The run's records keep it. May be repeated.",
     )
     workers: WorkerRange = option(
         _WORKERS,
         default="1",
-        help="How many workers: 4, or 1:4 to start with 1 and grow to 4. The result is the same.",
+        help="Use this many workers: 4, or 1:4 to start with 1 and grow to 4. The number does not "
+        "change the result.",
     )
     # They take no share of the batch.
     servers: int = option(
         whole(least=0, hint="--ps 1, or 0 for none"),
         default=0,
         flag="--ps",
-        help="How many servers: processes beside the workers that own embeddings trained by rows. "
-        "Their CPU time is what updates cost; where they live on, no worker's death loses a step.",
+        help="Start this many servers, processes beside the workers that own embeddings trained "
+        "by rows. Servers need CPU time for updates. While they live, no worker's death loses a "
+        "step.",
     )
     # 0, of a command alone: as its own loop says.
     epochs: int = option(
         whole(least=1),
         unset=0,
-        help="Passes over the training data. [default: 1, or as a script says]",
+        help="Pass over the training data this many times. [default: 1, or as a script says]",
         decides=True,
     )
     # 0: as the user's DataLoader or loop says, else GLOBAL_BATCH_SIZE.
     global_batch_size: int = option(
         whole(least=1),
         unset=0,
-        help="Samples per step, at any number of workers. [default: 512, or as a script says]",
+        help="Use this many samples per step, with any number of workers. [default: 512, or as a "
+        "script says]",
         decides=True,
     )
     # Fixed for the job's life; 0 is replaced by `default_micro_batches(workers)` below.
     micro_batches: int = option(
         _PARTS,
         unset=0,
-        help="How many parts a step is computed in; auto: as few as the largest of --workers needs. "
+        help="Compute each step in this many parts; auto: as few as give every worker a part. "
         "[default: 8, or more for more workers]",
         decides=True,
     )
     seed: int = option(
         whole(least=0, most=_LARGEST_SEED, hint="--seed 0"),
         default=0,
-        help="Seeds all that is random: the order of the data, dropout.",
+        help="Seed everything that is random with this: the order of the data, dropout.",
         decides=True,
     )
     faults: tuple[Fault, ...] = option(
         _FAULTS,
         default="",
-        help='Things to break on purpose: "kill rank 1 at step 40; add 2 at step 60".',
+        help='Break things on purpose: "kill rank 1 at step 40; add 2 at step 60".',
     )
     # False: the sum over one large batch per worker.
     exact: bool = option(
@@ -226,93 +229,101 @@ class JobSpec:
     clip_norm: float | None = option(
         NUMBER,
         unset=None,
-        help="Clip the gradient's 2-norm to this. [default: no clipping]",
+        help="Clip the gradient to this 2-norm. [default: no clipping]",
         decides=True,
     )
     on_nan: str = option(
         choice("warn", "skip", "stop"),
         default="warn",
-        help="Where a loss is not a number: train on, skip the update, or stop the run.",
+        help="Warn and train on, skip the update, or stop the run when a loss is not a number.",
     )
-    threads: int = option(whole(least=1), default=1, help="Torch threads per worker.", decides=True)
+    threads: int = option(
+        whole(least=1), default=1, help="Use this many torch threads per worker.", decides=True
+    )
     # Shared out among the workers of a host; 0 reads in the step.
     loaders: int | None = option(
         whole(least=0),
         unset=None,
-        help="Processes per host that read data beside the step. [default: as a DataLoader says, "
-        "else 0]",
+        help="Read data in this many processes per host beside the step; 0: in the step itself. "
+        "[default: as a DataLoader says, else 0]",
     )
     checkpoint_every: Interval = option(
         _INTERVAL,
         default=str(EACH_EPOCH),
-        help="Steps (50) or time (30s) between checkpoints; 0: after each epoch, and every 5 "
-        "minutes.",
+        help="Write a checkpoint every so many steps (50) or so often (30s); 0: after each epoch, "
+        "and every 5 minutes.",
     )
     # A path from the root or a URL; empty for the run's directory.
     checkpoints: str = option(
         text("PATH|URL"),
         default="",
-        help="Where to write checkpoints: a path, or s3://bucket/run. [default: in the run's "
-        "directory]",
+        help="Write checkpoints to a path, or to a URL such as s3://bucket/run. [default: in the "
+        "run's directory]",
     )
-    keep: int = option(
-        whole(least=1), default=2, help="How many of the newest checkpoints to keep."
-    )
+    keep: int = option(whole(least=1), default=2, help="Keep this many of the newest checkpoints.")
     keep_best: Best | None = option(
         _BEST,
         unset=None,
-        help="Keep the checkpoint with the best metric too: auc, or log_loss:min where lower is "
+        help="Also keep the checkpoint with the best metric: auc, or log_loss:min if lower is "
         "better.",
     )
     heartbeat_timeout: float = option(
         DURATION,
         default="3s",
-        help="Silence after which a worker that is stopped is lost: 500ms, 3s, 1m.",
+        help="Replace a worker that is stopped and has been silent for this long: 500ms, 3s, 1m.",
     )
     hang_timeout: float | None = option(
         DURATION_OR_NEVER,
         default="30m",
-        help="Time without progress after which a worker that hangs is killed; none: never.",
+        help="Kill a worker that makes no progress for this long; none: never.",
     )
     memory: int | None = option(
         size(hint="4GiB", none=True),
         default="none",
-        help="Memory that a worker may have, with what it starts: 4GiB, 500MiB; one with more is "
-        "replaced.",
+        help="Limit the memory of a worker and the processes that it starts: 4GiB, 500MiB. A "
+        "worker that has more is replaced.",
     )
     # The oldest lines of the longest logs go first.
     log_limit: int = option(
         size(least=_LEAST_LOG_LIMIT, hint="256MiB"),
         default=f"{LOG_LIMIT >> 20}MiB",
-        help="How much of what the processes print is kept on each host: the newest of every log.",
+        help="Keep this much of what the processes print on each host. The oldest lines of the "
+        "longest logs go first.",
     )
     spares: int = option(
         whole(least=0, hint="0 keeps none"),
         default=1,
-        help="Warm workers kept ready to replace a lost one.",
+        help="Keep this many warm workers ready to replace lost ones.",
         scheduled=False,
     )
     start_method: str = option(
         choice("auto", "fork", "spawn"),
         default="auto",
-        help="fork workers from a process that has everything loaded, or start each by itself (spawn).",
+        help="Fork workers from a process that has loaded everything, or start each from scratch "
+        "(spawn); auto: fork if possible.",
     )
     transport: str = option(
         choice("auto", "distributed"),
         default="auto",
-        help="auto: shared memory and TCP; distributed: torch.distributed (NCCL).",
+        help="Exchange gradients by shared memory and TCP (auto), or by torch.distributed: NCCL "
+        "or gloo.",
     )
-    device: str = option(choice("auto", "cpu", "cuda"), default="auto", help="Where to compute.")
+    device: str = option(
+        choice("auto", "cpu", "cuda"),
+        default="auto",
+        help="Compute on this device; auto: cuda if torch can use it, else cpu.",
+    )
     embeddings: str = option(
         choice("auto", "dense"),
         default="auto",
-        help="auto: train large embeddings by the rows in use, where the result stays the same.",
+        help="Train large embeddings by the rows in use where that does not change the result "
+        "(auto), or as a whole (dense).",
     )
     delay: int = option(
         whole(least=0, metavar="STEPS", hint="0 changes embeddings in the step itself"),
         default=0,
-        help="How many steps late embeddings that are trained by rows change. The result depends "
-        "on it, and not on the workers; it costs quality.",
+        help="Change embeddings that are trained by rows this many steps late. The result depends "
+        "on this number, not on the workers. It costs quality.",
         decides=True,
     )
     # `exact` is false then.
@@ -320,16 +331,16 @@ class JobSpec:
         whole(least=0, metavar="K", hint="--async 4"),
         unset=None,
         flag="--async",
-        help="Have each worker apply batches by itself, at most K ahead of the slowest: quicker "
-        "where workers are uneven, but the result depends on timing. [default: all workers compute "
-        "each step together]",
+        help="Let each worker apply its batches by itself, at most K ahead of the slowest. This "
+        "is quicker if workers are uneven, but the result depends on timing. [default: all "
+        "workers compute each step together]",
         decides=True,
         scheduled=False,
     )
     agents: int = option(
         whole(least=1),
         default=1,
-        help="How many hosts to wait for before the first step.",
+        help="Wait for this many hosts before the first step.",
         scheduled=False,
     )
 

@@ -75,7 +75,7 @@ _OF_RUNS = (
         "--run-dir",
         type=click.Path(),
         metavar="DIR",
-        help="Where to write the run's records. [default: runs/FILE-DATE]",
+        help="Write the run's records to this directory. [default: runs/FILE-DATE]",
     ),
     option(
         "--resume",
@@ -85,7 +85,7 @@ _OF_RUNS = (
     option(
         "--listen",
         type=ADDRESS,
-        help="Address at which other hosts can join. [default: none can]",
+        help="Let other hosts join at this address. [default: none can]",
     ),
 )
 JSON = option(
@@ -96,14 +96,14 @@ LOGGERS = option(
     "loggers",
     multiple=True,
     metavar="NAME",
-    help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME; may be repeated.",
+    help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME. May be repeated.",
 )
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
     envvar="BRIM_HOME",
     metavar="DIR",
-    help="Where the scheduler keeps its state. [default: ~/.local/state/brim]",
+    help="Use the scheduler whose state is in DIR. [default: ~/.local/state/brim]",
 )
 
 

@@ -43,20 +43,23 @@ def submission(function: Decorated) -> Decorated:
             option(
                 "--deadline",
                 metavar="WHEN",
-                help="When it must be done: 2h from now, or 2026-12-01T08:00.",
+                help="Ask for the job to be done by then: 2h from now, or 2026-12-01T08:00.",
             ),
-            option("--tenant", default="default", show_default=True, help="Whose quota to use."),
+            option(
+                "--tenant", default="default", show_default=True, help="Use this tenant's quota."
+            ),
             option(
                 "--priority",
                 default="preemptible",
                 show_default=True,
-                help="online, preserved or preemptible.",
+                help="Choose the priority: online, preserved or preemptible.",
             ),
             option(
                 "--key",
                 metavar="TEXT",
                 default="",
-                help="A name for this submission: the same key again is the same job, not another.",
+                help="Name this submission. Submitting with the same key again gives the same "
+                "job, not another.",
             ),
         )
     ):

@@ -21,7 +21,7 @@ from brim.cli.usage import EXIT_DONE, EXIT_FAILED
 from brim.domain.options import whole
 from brim.errors import SpecError, did_you_mean
 from brim.runs import completing
-from brim.runs.options import JSON, job_options, option, parse_parameters
+from brim.runs.options import JSON, job_option, job_options, option, parse_parameters
 from brim.runs.training_file import check_training_file
 from brim.runs.values import Value
 from brim.terminal import console
@@ -54,48 +54,55 @@ _SHARED = {
     type=Value(whole(least=1)),
     default=20,
     show_default=True,
-    help="How many runs; each has a seed of its own.",
+    help="Do this many runs. Each has a seed of its own.",
 )
-@job_options(parameters=None, workers="1:4", servers=0, **_SHARED, seed=1)
+@job_option(
+    "seed", default=1, help="Give the first run this seed, and each further run the next number."
+)
+@job_options(parameters=None, workers="1:4", servers=0, **_SHARED)
 @JSON
 @option(
     "--faults",
     metavar="TEXT",
     default="",
-    help="Use these faults, not random ones: kill master at step 40.",
+    help="Use these faults instead of random ones: kill master at step 40.",
 )
 @option(
     "--hosts",
     type=click.Choice(["1", "2"]),
     default="1",
     show_default=True,
-    help="2 runs agents in network namespaces, as on two hosts.",
+    help="Run the job on this many hosts; the agents of 2 are in network namespaces.",
 )
 @option(
     "--kinds",
     metavar="KIND,…",
     default="",
-    help="Kinds of faults to choose from. [default: all that this machine allows]",
+    help="Draw faults of these kinds only. [default: all that this machine allows]",
 )
 @option(
     "--cluster",
     is_flag=True,
-    help="Break a scheduler and a few jobs, on as many devices as --workers has.",
+    help="Break a scheduler and a few jobs, on as many devices as the most of --workers.",
 )
 @option(
     "--nodes",
     type=Value(whole(least=1)),
-    help="Of a cluster. [default: as many as --faults names, else 1 to 3, drawn from the seed]",
+    help="Give the cluster this many nodes. [default: as many as --faults names, else 1 to 3, "
+    "drawn from the seed]",
 )
 @option(
     "--deadline",
     type=Value(whole(least=1)),
     default=60,
     show_default=True,
-    help="Seconds that each run may take.",
+    help="Give each run this many seconds to end.",
 )
 @option(
-    "--report", type=click.Path(file_okay=False), metavar="DIR", help="Write a dated report there."
+    "--report",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write a dated report to this directory.",
 )
 def chaos(file: str, **values: Any) -> int:
     """Run FILE, a short job, under random faults, and check every promise after each run.
@@ -107,9 +114,9 @@ def chaos(file: str, **values: Any) -> int:
     brim chaos job.py --faults "kill everything at step 40"
     brim chaos job.py --cluster                      (a scheduler with a few such jobs)
 
-    Workers (within --workers) and faults of each run follow from its seed: --seed, then the next.
-    It must end with the weights of an undisturbed run, with an exact ledger, and with nothing left
-    behind.
+    The first run has the seed --seed, and each further run the next number. The seed decides the
+    number of workers, within --workers, and the faults. Each run must end with the weights of an
+    undisturbed run, with an exact ledger, and with nothing left behind.
 
     Exit code 0 if every promise held, else 1.
     """

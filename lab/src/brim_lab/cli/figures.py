@@ -16,16 +16,16 @@ from brim.terminal import console
     "--data",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder with itp/, generated/, profiles/.",
+    help="Read data from this folder, which has itp/, generated/ and profiles/.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     required=True,
-    help="Folder for PNGs and figures.json.",
+    help="Write PNGs and figures.json to this folder.",
 )
 def figures(data: Path, out: Path) -> None:
-    """Make the paper's figures that the data allows, beside the published values."""
+    """Make the ElasticFlow paper's figures that public data allows, beside the published values."""
     from brim_lab.paper import draw  # figures need the `simulate` extra
 
     err = console(sys.stderr)
