@@ -1162,7 +1162,7 @@ class Cluster:
 
     def _places(self, which: int) -> dict[str, int]:
         """Workers by agent; where an agent may be lost, each has some: nobody is there to place
-        them anew.
+        them again.
         """
         counts = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
         if not all(counts) and self._may_lose_agents:

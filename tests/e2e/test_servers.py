@@ -40,7 +40,7 @@ def brim(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
-    """Kill members of the round at hand at one blow:
+    """Kill members of the present round at one blow:
     all servers, or all workers, or one of them.
     """
     round = run.events("round")[-1]

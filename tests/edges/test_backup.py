@@ -126,7 +126,7 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
 
 def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Path) -> None:
     """A scheduler writes all the time, and each such write would make SQLite's own backup begin
-    anew.
+    again from the start.
     """
     with opened(state) as book:
         for k in range(2_000):

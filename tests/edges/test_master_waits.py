@@ -174,7 +174,7 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
     tmp_path: Path, agents: str, after: float, lost: bool
 ) -> None:
-    """One that lives calls again at once; one that is started anew may have commits to tell that
+    """One that lives calls again at once; one that is started again may have commits to tell that
     nobody else has.
     """
 

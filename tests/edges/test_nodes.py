@@ -27,7 +27,7 @@ from groups import needs_groups
 
 
 class Host:
-    """Nodes whose agents have no torch, and so start everything anew: a shell script instead of
+    """Nodes whose agents have no torch, and so start everything by itself: a shell script instead of
     jobs' agents.
     """
 

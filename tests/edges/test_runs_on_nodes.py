@@ -147,6 +147,6 @@ def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Pat
     assert sorted(watch.beyond({"n2": 1})) == [11, 13, 14]
     watch.take(changed("w3", 13, "n1", state="lost"), 0)
     assert watch.by_agent == {"n1": 1, "n2": 2}
-    watch.take(changed("w2", 22, "n1"), 0)  # names begin anew, and not always with w1
+    watch.take(changed("w2", 22, "n1"), 0)  # names begin again, and not always with w1
     watch.take(changed("w1", 21, "n1"), 0)
     assert watch.workers == {"w2": 22, "w1": 21}

@@ -131,7 +131,7 @@ def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
     seen = runs.look(launch)
     assert (seen.alive, seen.outcome, seen.who) == (False, "failed", "user")
     assert f"{name} is damaged at byte" in seen.problem
-    os.truncate(run_dir / name, len(line))  # as a master does that begins anew
+    os.truncate(run_dir / name, len(line))  # as a master does that begins again
     assert runs.look(launch).problem == ""
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from brim.domain.job import WorkerRange
 from brim.errors import SpecError
 from brim_lab.chaos.deeds import (
-    BEFALLS,
     ON_JOB,
+    ON_PROCESSES,
     SUBMITS,
     Deed,
     DeedKind,
@@ -60,7 +60,7 @@ def test_seeds_give_every_kind_and_different_deeds() -> None:
     assert {deed.kind for deeds in drawn for deed in deeds} == set(DeedKind)
     assert len(set(drawn)) == 200
     assert drawn[7] == random_deeds(7, kinds=every, epochs=4, workers=WITHIN)
-    assert all(any(deed.kind in BEFALLS for deed in deeds) for deeds in drawn)
+    assert all(any(deed.kind in ON_PROCESSES for deed in deeds) for deeds in drawn)
 
 
 def test_a_cluster_has_one_to_three_nodes_and_a_device_on_each() -> None:

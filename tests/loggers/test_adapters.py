@@ -169,7 +169,7 @@ def test_mlflow_has_each_step_once_in_one_run(tmp_path: Path) -> None:
 def in_wandb(run_dir: Path) -> Found:
     """The rows of the newest file that W&B left offline, from its framing (that of LevelDB's log).
 
-    The writer of a logger that was killed lives on for a moment, and may make its own file anew.
+    The writer of a logger that was killed lives on for a moment, and may make its own file again.
     """
     import json
 

@@ -39,7 +39,7 @@ from brim.train.membership import Loner
 from brim.wire.messages import Completed
 
 TIME_LIMIT = 60.0  # seconds of one run
-THREADS = torch.get_num_threads()  # as an interpreter that is started anew has them
+THREADS = torch.get_num_threads()  # as an interpreter that is started again has them
 
 
 class Nursery:

@@ -252,12 +252,12 @@ MODELS = [
     exact("float16", "layers.py", "kind=float16", like="float16 weights"),
     exact("autocast", "layers.py", "kind=autocast", like="bf16 autocast in a training file"),
     exact("buffer_in_place", "buffers.py", like="a running mean, written in place"),
-    exact("buffer_assigned", "buffers.py", "kind=assigned", like="a buffer that is assigned anew"),
+    exact("buffer_assigned", "buffers.py", "kind=assigned", like="a buffer that is assigned again"),
     exact(
         "buffer_assigned_not_persistent",
         "buffers.py",
         "kind=not_persistent_assigned",
-        like="a buffer outside the state_dict that is assigned anew",
+        like="a buffer outside the state_dict that is assigned again",
     ),
     exact(
         "buffer_changed_in_evaluation",

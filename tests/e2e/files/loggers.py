@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class Lines:
-    """Keeps JSON lines in the run's directory, and takes back by writing the file anew."""
+    """Keeps JSON lines in the run's directory, and takes back by writing the file again."""
 
     def begin(self, run):
         self.path = Path(run.directory, f"{type(self).__name__.lower()}.jsonl")

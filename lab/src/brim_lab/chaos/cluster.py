@@ -28,7 +28,7 @@ from brim_lab.chaos.cluster_promises import (
     journal_replays,
     state_is_whole,
 )
-from brim_lab.chaos.deeds import BEFALLS, ON_JOB, SUBMITS, Deed, DeedKind, describe_deed
+from brim_lab.chaos.deeds import ON_JOB, ON_PROCESSES, SUBMITS, Deed, DeedKind, describe_deed
 from brim_lab.chaos.judging import (
     Span,
     deadlines_are_kept,
@@ -207,14 +207,14 @@ class _Running:
                 return False
             if self.user.has_ended(self.user.ids[deed.job]):
                 return True
-        if deed.kind in BEFALLS and not self._befall(deed):
+        if deed.kind in ON_PROCESSES and not self._strike(deed):
             return False
-        if deed.kind not in BEFALLS:
+        if deed.kind not in ON_PROCESSES:
             self.user.ask(deed)
         self.struck.append((self.clock.wall(), deed))
         return True
 
-    def _befall(self, deed: Deed) -> bool:
+    def _strike(self, deed: Deed) -> bool:
         """Stop or kill the processes that a deed is aimed at; return whether there were any."""
         victims = self._victims(deed)
         if deed.kind in _ENDS_SCHEDULER and victims:

@@ -35,7 +35,7 @@ class DeedKind(enum.StrEnum):
 
 SUBMITS = frozenset({DeedKind.SUBMIT, DeedKind.SUBMIT_BY})
 # Nobody asks for these.
-BEFALLS = frozenset(
+ON_PROCESSES = frozenset(
     {
         DeedKind.KILL_SCHEDULER,
         DeedKind.STOP_SCHEDULER,

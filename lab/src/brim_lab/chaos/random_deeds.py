@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from brim.domain.job import WorkerRange
-from brim_lab.chaos.deeds import BEFALLS, ON_JOB, Deed, DeedKind
+from brim_lab.chaos.deeds import ON_JOB, ON_PROCESSES, Deed, DeedKind
 from brim_lab.chaos.random_faults import Draws
 
 _TENANTS = ("ads", "web")
@@ -58,15 +58,15 @@ def random_deeds(
     """
     draws = Draws(seed, 2)
     jobs = [_submission(draws, index, epochs, workers) for index in range(2 + draws.below(3))]
-    asked = [kind for kind in kinds if kind not in BEFALLS]
-    befall = [kind for kind in kinds if kind in BEFALLS]
+    asked = [kind for kind in kinds if kind not in ON_PROCESSES]
+    struck = [kind for kind in kinds if kind in ON_PROCESSES]
     deeds = list(jobs)
     if asked:
         deeds += _drawn(
             draws, asked, draws.below(4), len(jobs), workers, once={DeedKind.CANCEL, DeedKind.DOWN}
         )
-    if befall:
-        deeds += _drawn(draws, befall, 2 + draws.below(4), len(jobs), workers, once=set())
+    if struck:
+        deeds += _drawn(draws, struck, 2 + draws.below(4), len(jobs), workers, once=set())
     which = Draws(seed, 4)
     deeds = [
         replace(deed, node=1 + which.below(nodes)) if deed.kind is DeedKind.KILL_NODE else deed
