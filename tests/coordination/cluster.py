@@ -18,6 +18,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -376,7 +377,8 @@ class SimWorker:
             try:
                 need = resume(answer)
             except StopIteration as end:
-                return end.value
+                result: T = end.value
+                return result
             finally:
                 self.outbox.extend(self.participant.outgoing())
             resume = flow.send
@@ -448,7 +450,8 @@ class SimWorker:
             try:
                 action = actions.send(answer)
             except StopIteration as end:
-                return end.value
+                result: T = end.value
+                return result
             answer = yield from do(action)
 
     # Checkpoints
@@ -627,7 +630,7 @@ class SimWorker:
                 raise AssertionError(action)
         return None
 
-    def _do_between(self, action: Action) -> Generator[Wait, None, object]:
+    def _do_between(self, action: Action) -> Generator[Wait, None, None]:
         match action:
             case Settle(within):
                 yield from self._run(self.participant.settle(within))
@@ -641,7 +644,7 @@ class SimWorker:
             case _:
                 raise AssertionError(action)
 
-    def _do_last(self, action: Action) -> Generator[Wait, None, object]:
+    def _do_last(self, action: Action) -> Generator[Wait, None, None]:
         match action:
             case Act.COMPARE:
                 self.doing = "completing"
@@ -1085,15 +1088,15 @@ class Cluster:
         able: list[Callable[[], None]] = []
         for agent in self.agents.values():
             if agent.outbox:
-                able.append(lambda agent=agent: self._hear(agent))
+                able.append(partial(self._hear, agent))
             if not agent.alive:
                 continue
             if agent.inbox:
                 able.append(agent.obey)
-            able += [lambda agent=agent, name=name: agent.start(name) for name in agent.waiting]
+            able += [partial(agent.start, name) for name in agent.waiting]
             for worker in agent.workers.values():
                 if worker.outbox:
-                    able.append(lambda agent=agent, worker=worker: agent.hear(worker))
+                    able.append(partial(agent.hear, worker))
                 if worker.runnable:
                     able.append(worker.run)
                 if worker.writes:
@@ -1164,7 +1167,7 @@ class Cluster:
         """Workers by agent; where an agent may be lost, each has some: nobody is there to place
         them again.
         """
-        counts = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
+        counts: tuple[int, ...] = [(1, 1), (2, 1), (2, 0), (0, 2)][which]
         if not all(counts) and self._may_lose_agents:
             counts = (1, 2)
         if len(self.agents) == 1:

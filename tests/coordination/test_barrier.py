@@ -17,9 +17,9 @@ def barrier() -> Barrier:
 
 def test_payloads_come_in_the_order_of_the_members(barrier: Barrier) -> None:
     assert barrier.arrive("b", 1, DONE, b"y") is None
-    assert barrier.late == ("a",)
+    assert list(barrier.late) == ["a"]
     assert barrier.arrive("a", 1, DONE, b"x") == Release(1, DONE, False, (b"x", b"y"))
-    assert barrier.late == ()
+    assert list(barrier.late) == []
 
 
 def test_points_follow_each_other(barrier: Barrier) -> None:

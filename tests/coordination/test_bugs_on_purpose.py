@@ -5,6 +5,7 @@ a few hundred schedules.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -186,7 +187,8 @@ def a_step_is_applied_before_it_counts(patch: Patch) -> None:
             yield Stand(stage)
             yield Add(stage)
         yield Act.APPLY
-        return (yield Act.COMMIT)
+        held: bool = yield Act.COMMIT
+        return held
 
     patch.setattr(steps, "step", step)
 
@@ -255,7 +257,7 @@ BUGS: list[tuple[Bug, int]] = [
 
 def first_that_breaks(hint: int = 0) -> int | None:
     """The first schedule in which a promise is broken: the hint, or another."""
-    for seed in [hint, *range(MOST)]:
+    for seed in chain([hint], range(MOST)):
         try:
             at_random(seed, more=("idle",) * 8 if seed % 2 else ()).run()
         except (AssertionError, ProtocolError):  # not any other: a mistake in a bug is no find

@@ -71,7 +71,8 @@ def follow(flow: Flow[Any], *answers: Any) -> tuple[list[Any], Any]:
     """What a flow needs as it gets these answers, and what it comes to; "waits" where it needs
     more.
     """
-    needs, result = [], "waits"
+    needs: list[Any] = []
+    result: Any = "waits"
     try:
         needs.append(next(flow))
         for answer in answers:

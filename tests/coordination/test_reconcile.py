@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -27,11 +28,14 @@ CAPACITY, GRACE = 12, 30.0  # one device is left alone
 
 
 def actions(
-    rows: list[Holding], desired: dict[str, ByNode], now: float = 1.0, **limits: Any
+    rows: list[Holding],
+    desired: Mapping[str, ByNode],
+    now: float = 1.0,
+    *,
+    nodes: ByNode = NODES,
+    grace: float = GRACE,
 ) -> list[Action]:
-    return reconcile(
-        rows, desired, **{"nodes": NODES, "capacity": CAPACITY, "now": now, "grace": GRACE} | limits
-    )
+    return reconcile(rows, desired, nodes=nodes, capacity=CAPACITY, now=now, grace=grace)
 
 
 def runs(job: str, workers: ByNode, target: ByNode | None = None, **more: Any) -> Holding:
