@@ -1,5 +1,7 @@
 """One way to get a batch from any map-style dataset."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
@@ -9,7 +11,7 @@ from brim.data import Batched, Tensors, fetch
 INDICES = np.array([4, 0, 0])
 
 
-class Squares(Dataset):
+class Squares(Dataset[Any]):
     def __len__(self) -> int:
         return 5
 
@@ -29,7 +31,7 @@ def test_torch_s_own_batched_items_are_used() -> None:
 
 
 def test_a_take_of_another_meaning_is_left_alone() -> None:
-    class FirstRows(Subset):
+    class FirstRows(Subset[Any]):
         def take(self, count: int) -> list[object]:
             raise AssertionError("not what is meant")
 

@@ -18,10 +18,9 @@ from torch.utils.data import TensorDataset
 from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Directory
-from brim.train import file_layout
 from brim.train.checkpoint import Image, StateCopy, state_of
+from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
-from brim.train.join import spec_of_a_loner
 from brim.wire.messages import CheckpointDrafted, Publish
 
 PATIENCE = 30.0
@@ -32,7 +31,7 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open, self._copy = threading.Event(), np.copyto
-        monkeypatch.setattr(file_layout.np, "copyto", self._held)
+        monkeypatch.setattr(np, "copyto", self._held)
 
     def open(self) -> None:
         self._open.set()

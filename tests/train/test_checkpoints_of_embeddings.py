@@ -23,7 +23,7 @@ from brim.domain.table_parts import TablePart
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
-from brim.train import checkpoints
+from brim.train import checkpoints, table_parts
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
@@ -241,7 +241,8 @@ def test_training_does_not_wait_for_a_look_at_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SMALL", 0)
-    take, followed = checkpoints.take, []
+    take = table_parts.take
+    followed: list[bool] = []
 
     def watched(table: RowTable, chain: tuple[TablePart, ...], **how: Any) -> Any:
         followed.append(table.follows(chain[-1].step))

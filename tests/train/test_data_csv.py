@@ -3,6 +3,7 @@
 import gzip
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch.utils.data import default_collate
 
 from brim import data
+from brim.data.columns import Column
+from brim.data.files import Paths
 from brim.errors import SpecError
 
 TABLE = """color,size,weight,late
@@ -35,12 +38,12 @@ def everything(dataset: data.Columnar) -> tuple[dict[str, torch.Tensor], torch.T
     return dataset.take(np.arange(len(dataset)))
 
 
-def ids(path: Path, *columns: object, **options: object) -> list[list[int]]:
+def ids(path: Paths, *columns: Column, **options: Any) -> list[list[int]]:
     dataset = data.csv(path, columns=columns, target=LATE, **options)
     return everything(dataset)[0]["ids"].tolist()
 
 
-def numbers(path: Path, column: object, **options: object) -> list[float]:
+def numbers(path: Path, column: Column, **options: Any) -> list[float]:
     dataset = data.csv(path, columns=[column], target=LATE, **options)
     return everything(dataset)[0]["numbers"][:, 0].tolist()
 
@@ -186,7 +189,7 @@ def test_log_is_symmetric_and_standardised(tmp_path: Path) -> None:
         (data.target("size", "late", by=lambda size, late: size + late), [1, 3, 1, 4, 2, 2]),
     ],
 )
-def test_targets(table: Path, target: object, expected: list[float]) -> None:
+def test_targets(table: Path, target: Any, expected: list[float]) -> None:
     found = everything(data.csv(table, columns=COLUMNS, target=target))[1]
     assert found.tolist() == expected
     assert found.dtype == (torch.int64 if getattr(target, "classes", False) else torch.float32)
@@ -210,7 +213,7 @@ def rows_of(path: Path, split: str, test: object) -> list[float]:
         (data.rows(10, 12), [10, 11]),
     ],
 )
-def test_splits_by_place(tmp_path: Path, test: object, expected: list[int]) -> None:
+def test_splits_by_place(tmp_path: Path, test: object, expected: list[float]) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("row,late\n" + "".join(f"{row},0\n" for row in range(1000)))
     assert rows_of(path, "test", test) == expected
@@ -230,7 +233,7 @@ def test_splits_by_hash(tmp_path: Path) -> None:
 
 
 def test_the_second_split_is_not_read_again(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"columns": COLUMNS, "target": LATE, "test": data.last(2)}
+    options: dict[str, Any] = {"columns": COLUMNS, "target": LATE, "test": data.last(2)}
     train = data.csv(table, split="train", **options)
     monkeypatch.setattr("brim.data.sources.read_text", None)
     test = data.csv(table, split="test", **options)

@@ -16,9 +16,10 @@ import torch
 
 from brim import data
 from brim.data import fitted
+from brim.data.columns import Column
 from brim.errors import EnvironmentFault, SpecError
 
-COLUMNS = [
+COLUMNS: list[Column] = [
     data.vocabulary("color", min_count=2),
     data.hashed("color", buckets=5),
     data.numeric("size", transform="log", missing="mean"),

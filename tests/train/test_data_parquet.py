@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brim import data
+from brim.data.columns import Column
 from brim.data.typed import RowGroup
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
@@ -37,7 +39,7 @@ def table() -> pa.Table:
     weights = [None if row % 9 == 0 else float(row) for row in range(ROWS)]
     return pa.table(
         {
-            "color": rng.choice(["red", "green", "blue", None], ROWS).tolist(),
+            "color": rng.choice(np.array(["red", "green", "blue", None]), ROWS).tolist(),
             "size": rng.integers(0, 9, ROWS),
             "weight": weights,
             "late": rng.integers(0, 2, ROWS),
@@ -67,7 +69,7 @@ def same(one: data.Columnar, two: data.Columnar, indices: list[int] | None = Non
 def test_every_way_of_reading_gives_the_same_samples(
     folder: Path, split: str, test: object
 ) -> None:
-    options = {"columns": COLUMNS, "target": LATE, "split": split, "test": test}
+    options: dict[str, Any] = {"columns": COLUMNS, "target": LATE, "split": split, "test": test}
     memory = data.parquet(folder / "t.parquet", **options)
     same(memory, data.parquet(folder / "t.parquet", in_memory=False, **options))
     same(memory, data.parquet(folder / "t.feather", **options))
@@ -102,7 +104,12 @@ def test_a_block_shuffle_reads_each_group_once(
     assert (len(lazy), lazy.block_size) == (ROWS, 20)
     reads: list[int] = []
     read = RowGroup.read
-    monkeypatch.setattr(RowGroup, "read", lambda group: reads.append(group.start) or read(group))
+
+    def counted(group: RowGroup) -> Any:
+        reads.append(group.start)
+        return read(group)
+
+    monkeypatch.setattr(RowGroup, "read", counted)
     order = EpochOrder(seed=3, epoch=0, size=ROWS, block_size=lazy.block_size)
     for start in range(0, ROWS, 8):
         data.fetch(lazy, order.samples(start, min(start + 8, ROWS)))
@@ -112,7 +119,8 @@ def test_a_block_shuffle_reads_each_group_once(
 def test_the_second_split_by_group_needs_no_second_survey(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2), "in_memory": False}
+    options: dict[str, Any] = {"columns": COLUMNS, "target": LATE, "test": data.last(0.2)}
+    options["in_memory"] = False
     train = data.parquet(folder / "t.parquet", split="train", **options)
     monkeypatch.setattr("brim.data.load.survey", None)
     assert len(train) + len(data.parquet(folder / "t.parquet", split="test", **options)) == ROWS
@@ -143,7 +151,7 @@ def test_dates_truth_values_dictionaries_and_decimals_are_numbers_or_values(tmp_
         }
     )
     pq.write_table(table, tmp_path / "t.parquet")
-    columns = [data.numeric(name, transform=None) for name in ("at", "day", "flag")]
+    columns: list[Column] = [data.numeric(name, transform=None) for name in ("at", "day", "flag")]
     columns += [data.vocabulary(name) for name in ("at", "flag", "kind")]
     inputs, _ = data.parquet(tmp_path / "t.parquet", columns=columns, target=LATE).take(
         np.arange(2)
@@ -162,7 +170,7 @@ def test_dates_truth_values_dictionaries_and_decimals_are_numbers_or_values(tmp_
     ],
 )
 def test_wrong_columns_are_refused_by_the_call(
-    tmp_path: Path, column: object, parts: list[str]
+    tmp_path: Path, column: Column, parts: list[str]
 ) -> None:
     table = pa.table({"color": ["a"], "size": [1], "late": [0], "nested": [[1]]})
     pq.write_table(table, tmp_path / "t.parquet")
@@ -177,8 +185,9 @@ def test_files_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None
         data.parquet(folder / "t.csv", columns=COLUMNS, target=LATE)
     with pytest.raises(SpecError, match="Arrow IPC"):
         data.arrow(folder / "t.csv", columns=COLUMNS, target=LATE)
+    options: dict[str, Any] = {"in_memori": False}
     with pytest.raises(SpecError, match="did you mean 'in_memory'"):
-        data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, in_memori=False)
+        data.parquet(folder / "t.parquet", columns=COLUMNS, target=LATE, **options)
     pq.write_table(pa.table({"color": pa.array([], pa.string())}), tmp_path / "empty.parquet")
     with pytest.raises(SpecError, match="no rows"):
         data.parquet(

@@ -216,7 +216,8 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
     model.forward = plain.forward = None  # type: ignore[assignment,method-assign]
 
     def output(of: Net, ids: Tensor) -> Tensor:
-        return of.table(ids).sum((1, 2)) + of.wide(ids).sum((1, 2))
+        found: Tensor = of.table(ids).sum((1, 2)) + of.wide(ids).sum((1, 2))
+        return found
 
     job = Job(
         model,
@@ -268,7 +269,7 @@ def test_a_delay_applies_the_gradient_that_was_computed_so_many_steps_before(del
         ]
         torch.testing.assert_close(*losses)
         job.step(losses[0])
-        (gradient,) = torch.autograd.grad(losses[1], plain.parameters())
+        (gradient,) = torch.autograd.grad(losses[1], list(plain.parameters()))
         waiting.append(gradient)
         if len(waiting) > delay:
             plain.weight.grad = waiting.pop(0)
@@ -480,7 +481,8 @@ def _checkpointed_reentrantly(model: Net, batch: Any) -> Tensor:
     )  # a reentrant checkpoint needs an input that wants one
 
     def run(ids: Tensor, _: Tensor) -> Tensor:
-        return model(ids)
+        found: Tensor = model(ids)
+        return found
 
     outputs = [
         checkpoint(run, (batch.inputs + shift) % ROWS, grad, use_reentrant=True)

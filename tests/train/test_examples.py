@@ -7,7 +7,7 @@ BRIM_TEST_DATA names, else beside the repository.
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -41,7 +41,7 @@ def needs(path: Path) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     def load(name: str, *, folder: str = FIRST, **parameters: object) -> ModuleType:
         given = {key: str(value) for key, value in parameters.items()}
         monkeypatch.setenv(params.ENVIRONMENT_VARIABLE, json.dumps(given))

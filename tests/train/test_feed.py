@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -107,7 +107,8 @@ def orders(feed: Feed) -> list[list[int]]:
 
 
 def shuffled(epoch: int, seed: int = 0) -> list[int]:
-    return EpochOrder(seed=seed, epoch=epoch, size=SIZE).samples(0, SIZE).tolist()
+    found: list[int] = EpochOrder(seed=seed, epoch=epoch, size=SIZE).samples(0, SIZE).tolist()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def shuffled(epoch: int, seed: int = 0) -> list[int]:
 def test_every_kind_of_data_is_read_in_its_order(
     data: Any, options: dict[str, Any], order: str, expected: list[list[int]]
 ) -> None:
-    batch = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
+    batch: dict[str, Any] = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
     feed = Feed(data, seed=0, **batch, **options)
     assert feed.order == order
     assert feed.global_batch_size == BATCH
@@ -169,7 +170,7 @@ def test_a_micro_batch_says_which_samples_it_has() -> None:
     "data",
     [
         Noisy(),
-        DataLoader(Noisy(), BATCH, sampler=WeightedRandomSampler(torch.arange(20.0), 20)),
+        DataLoader(Noisy(), BATCH, sampler=WeightedRandomSampler(list(range(20)), 20)),
         Counting(noise=0.5),
     ],
     ids=["augmented", "weighted", "stream"],
@@ -177,7 +178,7 @@ def test_a_micro_batch_says_which_samples_it_has() -> None:
 def test_what_is_read_depends_on_who_reads_it_no_more_than_on_what_was_drawn_before(
     data: Any,
 ) -> None:
-    batch = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
+    batch: dict[str, Any] = {} if isinstance(data, DataLoader) else {"global_batch_size": BATCH}
     whole = values(read(Feed(data, seed=1, **batch)))
     assert any(number % 1 for part in whole for number in part) or not isinstance(data, Counting)
     one, other = Feed(data, seed=1, **batch), Feed(data, seed=1, **batch)
@@ -321,7 +322,10 @@ class Keeping(Numbers):
         generator = torch.Generator()
         generator.seed()
         own = random.Random()
-        self.transforms = [lambda x: x + torch.rand((), generator=generator).item(), Jitter()]
+        self.transforms: list[Callable[[Any], Any]] = [
+            lambda x: x + torch.rand((), generator=generator).item(),
+            Jitter(),
+        ]
         self.draw = own.random
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
@@ -613,7 +617,12 @@ def test_a_sampler_draws_as_many_in_every_epoch() -> None:
         read(Feed(Numbers(), seed=0, global_batch_size=BATCH, sampler=Growing()))
 
 
-@pytest.mark.parametrize("data", [[], DataLoader([], batch_size=BATCH)], ids=["list", "loader"])
+NOTHING: Any = []
+
+
+@pytest.mark.parametrize(
+    "data", [NOTHING, DataLoader(NOTHING, batch_size=BATCH)], ids=["list", "loader"]
+)
 def test_a_split_may_have_no_samples(data: Any) -> None:
     feed = Feed(data, seed=0)
     assert feed.samples == 0

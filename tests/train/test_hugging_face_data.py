@@ -36,7 +36,8 @@ def labels(feed: Feed) -> list[list[int]]:
 
 
 def shuffled(epoch: int) -> list[int]:
-    return EpochOrder(seed=0, epoch=epoch, size=SIZE).samples(0, SIZE).tolist()
+    found: list[int] = EpochOrder(seed=0, epoch=epoch, size=SIZE).samples(0, SIZE).tolist()
+    return found
 
 
 def test_a_dataset_is_shuffled_like_any_other(rows: Any) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -57,7 +58,7 @@ class Listener(Loner):
 DATA = [(torch.zeros(2), torch.zeros(1))] * 20
 
 
-def sgd(model: torch.nn.Linear) -> torch.optim.Optimizer:
+def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1)
 
 
@@ -101,7 +102,10 @@ def test_a_steps_report_has_the_learning_rate_that_it_is_applied_with() -> None:
 
 def test_parameter_groups_with_rates_of_their_own_are_told_one_by_one() -> None:
     def of_two_groups(model: torch.nn.Linear) -> torch.optim.Optimizer:
-        groups = [{"params": [model.weight], "lr": torch.tensor(0.5)}, {"params": [model.bias]}]
+        groups: list[dict[str, Any]] = [
+            {"params": [model.weight], "lr": torch.tensor(0.5)},
+            {"params": [model.bias]},
+        ]
         return torch.optim.SGD(groups, lr=0.25)
 
     job, listener = new_job(of_two_groups)
@@ -241,9 +245,12 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
     job.parts.members = Newcomer(job)
     put = TrainingState.put
     puts: list[int] = []
-    monkeypatch.setattr(
-        TrainingState, "put", lambda state, tree: (puts.append(1), put(state, tree))
-    )
+
+    def counted(state: TrainingState, tree: Any) -> Any:
+        puts.append(1)
+        return put(state, tree)
+
+    monkeypatch.setattr(TrainingState, "put", counted)
     if between:
         for _ in job.epochs(1):
             for batch in job.batches(DATA, global_batch_size=10):

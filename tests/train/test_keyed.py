@@ -45,7 +45,7 @@ def data(ids: Tensor | None = None) -> TensorDataset:
 class Net(nn.Module):
     def __init__(self, embedding: nn.Module) -> None:
         super().__init__()
-        self.rows = embedding
+        self.rows: Any = embedding
         self.out = nn.Linear(8 * FIELDS, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def compact(like: Net) -> Net:
 
 
 def trained(
-    net: Net,
+    net: nn.Module,
     make: Make,
     samples: TensorDataset,
     *,

@@ -1,6 +1,7 @@
 """Metrics merge exactly, and agree with scikit-learn."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ def test_auc_counts_pairs(rows: list[tuple[int, bool]], size: int) -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_which_worker_observed_a_chunk_does_not_matter(make: metrics.Metric) -> None:
+def test_which_worker_observed_a_chunk_does_not_matter(make: Callable[[], metrics.Metric]) -> None:
     output, target = torch.randn(1000), torch.randint(0, 2, (1000,)).float()
     one, two = make(), make()
     alone = chunks_of(one, output, target, 128)
@@ -107,7 +108,7 @@ def test_errors_of_a_regression() -> None:
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_nothing_observed_is_nan(make: metrics.Metric) -> None:
+def test_nothing_observed_is_nan(make: Callable[[], metrics.Metric]) -> None:
     metric = make()
     assert math.isnan(metric.result([]))
     assert math.isnan(metric.result([metric.observe(torch.empty(0), torch.empty(0))]))

@@ -34,7 +34,7 @@ class Image:
     __module__ = "PIL.Image"
 
 
-def refused(check: Callable[..., None], *given: Any) -> SpecError:
+def refused(check: Callable[..., object], *given: Any) -> SpecError:
     with pytest.raises(SpecError) as raised:
         check(*given)
     wrong = raised.value

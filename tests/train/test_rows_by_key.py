@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ DIM = 3
 class Job:
     """The rows of an embedding, and steps upon them."""
 
-    def __init__(self, *, seed: int = 0, **rules: int) -> None:
+    def __init__(self, *, seed: int = 0, **rules: Any) -> None:
         self.module = Embedding(DIM, **{"limit": 200, **rules})
         self.step = 0
         place = ParameterPlace(torch.optim.Adagrad(self.module.parameters(), lr=0.1), 0)

@@ -71,7 +71,7 @@ def by_place(reads: list[Read]) -> dict[tuple[int, int], list[float]]:
 )
 def test_any_number_of_workers_reads_the_same_samples_each_once(cuts: Any) -> None:
     alone = by_place(read_all(new_feed()))
-    together = {}
+    together: dict[tuple[int, int], list[float]] = {}
     for start, stop in itertools.pairwise(cuts):
         feed = new_feed()
         together |= by_place(list(feed.read(ask(feed, ranks=range(start, stop)))))
@@ -189,7 +189,7 @@ def test_a_stream_that_cannot_be_copied_is_refused() -> None:
     ],
 )
 def test_shards_that_will_not_do_are_refused(
-    data: Any, options: dict[str, int], message: str
+    data: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SpecError) as refusal:
         Feed(data, seed=0, global_batch_size=BATCH, **options)
@@ -237,7 +237,12 @@ def test_a_stream_of_hugging_face_is_cut_by_its_own_method(
     streamed: Any, form: str | None, loaders: int
 ) -> None:
     stream = streamed.shuffle(seed=3, buffer_size=5).with_format(form)
-    kind = {"seed": 0, "global_batch_size": BATCH, "samples": SIZE, "shards": SHARDS}
+    kind: dict[str, Any] = {
+        "seed": 0,
+        "global_batch_size": BATCH,
+        "samples": SIZE,
+        "shards": SHARDS,
+    }
     alone = labels(Feed(stream, **kind), range(PARTS))
     together: list[tuple[int, int, list[int]]] = []
     for ranks in (range(3), range(3, PARTS)):

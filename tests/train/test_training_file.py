@@ -31,7 +31,7 @@ def spec(folder: Path, changed: str = "") -> JobSpec:
 
 def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
     prepared = warm.prepare_file(spec(tmp_path))
-    assert prepared is not None
+    assert isinstance(prepared, Prepared)
     assert prepared.test is None
     assert all(parameter.grad is None for parameter in prepared.model.parameters())
     assert not prepared.optimizer.state
@@ -207,7 +207,7 @@ def test_the_rows_of_a_large_embedding_are_not_copied_to_try_it(
     monkeypatch.setattr(torch.nn.Embedding, "forward", forward)
     prepared = warm.prepare_file(spec(tmp_path, LARGE_EMBEDDING.format(output=output)))
     assert isinstance(prepared, Prepared)
-    weight = prepared.model.rows.weight
+    weight = prepared.model.get_parameter("rows.weight")
     assert isinstance(weight, torch.Tensor)
     assert looked_up == {weight.data_ptr()}
     assert weight.requires_grad

@@ -95,7 +95,8 @@ def test_it_is_a_dict_over_random_schedules(seed: int) -> None:
     for schedule in range(150):
         chance = random.Random(seed * 1000 + schedule)
         universe = crowd(chance, buckets=chance.randint(1, 5))
-        index, model = empty(), {}
+        index = empty()
+        model: dict[int, int] = {}
         for _ in range(12):
             if chance.random() < 0.6:
                 new = chance.sample(universe, chance.randint(0, len(universe)))
@@ -113,7 +114,8 @@ def test_it_is_a_dict_over_random_schedules(seed: int) -> None:
 def test_large_tables_hold_their_limit(seed: int) -> None:
     chance = torch.Generator().manual_seed(seed)
     shape = Shape.of(20_000)
-    index, model = empty(shape), {}
+    index = empty(shape)
+    model: dict[int, int] = {}
     ids = torch.randperm(60_000, generator=chance)
     for number, part in enumerate(ids[:20_000].chunk(17)):
         model |= add(index, mix(part).tolist())
@@ -166,7 +168,8 @@ def test_places_that_were_not_reserved_are_refused() -> None:
 def test_a_writer_may_die_after_any_write(seed: int, verb: str) -> None:
     chance = random.Random(seed)
     universe = crowd(chance, count=50)
-    model, before = {}, empty()
+    model: dict[int, int] = {}
+    before = empty()
     for _ in range(4):  # so that there are marks, and moved places
         model |= add(before, set(chance.sample(universe, 12)) - set(model))
         gone = chance.sample(sorted(model), 5)

@@ -15,7 +15,9 @@ def ids_of_many_kinds() -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     anywhere = torch.randint(0, LAST, (200_000,), generator=generator)
     powers = torch.tensor([1 << bit for bit in range(63)])
-    return torch.cat([torch.arange(100_000), LAST - torch.arange(1_000), powers, anywhere]).unique()
+    kinds = [torch.arange(100_000), LAST - torch.arange(1_000), powers, anywhere]
+    found: torch.Tensor = torch.cat(kinds).unique()
+    return found
 
 
 def test_a_key_leads_back_to_its_id_and_no_two_ids_share_one() -> None:
