@@ -200,7 +200,7 @@ def test_what_others_have_put_beside_it_is_neither_written_nor_read(
 
 def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar.gz"
-    manifests = []
+    manifests: list[backup_module.Manifest] = []
 
     def second(_: float) -> None:
         if not manifests:
@@ -458,7 +458,7 @@ def test_a_disk_that_fills_up_is_said_and_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(backup_module.shutil, "copyfileobj", full)
+    monkeypatch.setattr(shutil, "copyfileobj", full)
     said = brim("restore", file, tmp_path / "other", code=1)
     assert "cannot restore into" in said.stderr
     assert "No space left" in said.stderr

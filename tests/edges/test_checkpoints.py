@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best
 from brim.errors import EnvironmentFault
-from brim.storage import file_stores
+from brim.storage import file_stores, files
 from brim.storage.checkpoints import Checkpoint, Draft, Store, _checksum, _read_manifest
 from brim.storage.file_stores import Directory
 from brim_lab.chaos.disk import can_mount, small_disk
@@ -28,18 +29,29 @@ def store_in(directory: Path) -> Store:
     return Store(Directory(directory))
 
 
-def draft(store: Store, step: int, *, writer: str = "w1", **metrics: float) -> Draft:
+def draft(
+    store: Store, step: int, *, writer: str = "w1", metrics: Mapping[str, float] | None = None
+) -> Draft:
     made = Checkpoint(
-        step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=BYTES * step, metrics=metrics
+        step=step,
+        tree={"lr": 0.1},
+        versions={"brim": "0"},
+        data=BYTES * step,
+        metrics=metrics or {},
     )
     return store.draft(made, writer=writer)
 
 
 def write(
-    directory: Path, step: int, *, keep: int = 2, best: Best | None = None, **metrics: float
+    directory: Path,
+    step: int,
+    *,
+    keep: int = 2,
+    best: Best | None = None,
+    metrics: Mapping[str, float] | None = None,
 ) -> Path:
     store = store_in(directory)
-    path = Path(store.publish(draft(store, step, **metrics)))
+    path = Path(store.publish(draft(store, step, metrics=metrics)))
     store.prune(keep=keep, best=best)
     return path
 
@@ -51,7 +63,7 @@ def tensors_of(path: Path) -> Path:
 
 def newest(directory: Path) -> tuple[int | None, list[str]]:
     found, problems = store_in(directory).newest_sound()
-    return found and found.step, problems
+    return None if found is None else found.step, problems
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -72,7 +84,7 @@ def test_the_best_is_kept_as_well(tmp_path: Path, best: str, kept: list[int]) ->
     measured = {1: 0.5, 2: 0.9, 3: 0.7, 4: float("nan")}
     for step in range(1, 7):
         metrics = {"auc": measured[step]} if step in measured else {}
-        write(tmp_path, step, best=Best.parse(best), **metrics)
+        write(tmp_path, step, best=Best.parse(best), metrics=metrics)
     assert store_in(tmp_path).steps() == kept
 
 
@@ -208,7 +220,7 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
     store = store_in(tmp_path)
     write(tmp_path, 1)
     before = sorted(tmp_path.rglob("*"))
-    real = file_stores.write_through
+    real = files.write_through
 
     def no_space(path: Path, content: bytes) -> None:
         real(path, content[:10])
@@ -263,7 +275,7 @@ def test_a_manifest_that_is_nested_too_deeply_is_damaged() -> None:
 
 def test_the_verb_lists_them_and_names_the_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").touch()  # what makes a directory a run
-    write(tmp_path / "checkpoints", 1, auc=0.75)
+    write(tmp_path / "checkpoints", 1, metrics={"auc": 0.75})
     damaged = tensors_of(write(tmp_path / "checkpoints", 2))
     result = CliRunner().invoke(cli, ["checkpoints", str(tmp_path)])
     assert (result.exit_code, result.stdout.count("whole")) == (0, 2)

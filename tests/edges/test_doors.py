@@ -49,7 +49,12 @@ def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> N
     meeting: Any = Distributed.__new__(Distributed)
     meeting._rank = 0
     said: list[bytes] = []
-    store = meeting._open_store("127.0.0.1", 1, lambda word: said.append(word) or [word])
+
+    def share(word: bytes) -> list[bytes]:
+        said.append(word)
+        return [word]
+
+    store = meeting._open_store("127.0.0.1", 1, share)
     port = int(said[0].rpartition(b":")[2])
     socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
     with pytest.raises(ConnectionRefusedError):

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -182,8 +183,8 @@ def test_an_answer_that_was_lost_is_a_yes(served: Served, monkeypatch: pytest.Mo
     job, client, call = ended(served), served.client, Client._call
     lost = iter([True])
 
-    def loses(self: Client, method: str, *words: object, **more: object) -> object:
-        answer = call(self, method, *words, **more)  # type: ignore[arg-type]
+    def loses(self: Client, method: str, *words: Any, **more: Any) -> Any:
+        answer: Any = call(self, method, *words, **more)
         if method == "DELETE" and next(lost, False):
             raise _AnswerLost("the line was cut", retryable=True)
         return answer

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import recorded_run
+from brim.clock import VirtualClock
 from brim.coordination.membership import Member, World
 from brim.domain.faults import parse_faults
 from brim.domain.quantities import parse_duration
@@ -120,7 +121,7 @@ def everything(directory: Path) -> list[Decoder]:
     write_job(directory, spec)
     write_contact(directory, Contact(address="h:1", token="t", pid=1, keeper=2))
     manifest, tensors = checkpoint_files(directory)
-    log = recorded_run.RecordLog(directory / EVENTS, clock=recorded_run.VirtualClock(1.0))
+    log = recorded_run.RecordLog(directory / EVENTS, clock=VirtualClock(1.0))
     log.append("warning", message="one")
     log.append("round", round=1, world_size=1, workers=["w1"], step=0, cause="start")
     return [

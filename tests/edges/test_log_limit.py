@@ -287,7 +287,8 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = make(tmp_path, "w1", numbered(0, 20_000))
-    pread, cuts = os.pread, []
+    pread = os.pread
+    cuts: list[int] = []
 
     def cutting(file: int, length: int, place: int) -> bytes:
         content = pread(file, length, place)

@@ -265,6 +265,7 @@ def test_servers_are_told_apart_from_workers(tmp_path: Path) -> None:
     assert "and up to 1 server" in shown
     assert "2 + 1 ps" in shown
     assert f"{run.workers[2]} (server)" in shown
+    assert history.round is not None
     assert "round 2: 2 workers and 1 server from step" in describe_event(history.round, history)
 
 

@@ -52,6 +52,7 @@ class Story(LiveWorld):
         """One cycle, whose scheduler may die once it is written down."""
         snapshot = run(self.backend.observe())
         decision = self.scheduler._decide(snapshot)
+        assert isinstance(decision, Decision)
         self.scheduler._journal(snapshot, decision)
         if killed:
             self.begin()
@@ -133,12 +134,11 @@ def test_a_plan_that_is_another_now_is_told_and_fails(tmp_path: Path) -> None:
     assert [each["cycle"] for each in found["differences"]] == [5]
 
 
+ADMITTED = Admitted(job="a", reason=Reason.FITS, share=1, finish=5.0)
+REJECTED = Rejected(job="b", reason=Reason.TOO_LATE, detail="late")
 ALIKE = Decision(
     workers={"a": 1},
-    verdicts=(
-        Admitted(job="a", reason=Reason.FITS, share=1, finish=5.0),
-        Rejected(job="b", reason=Reason.TOO_LATE, detail="late"),
-    ),
+    verdicts=(ADMITTED, REJECTED),
     wake=3.0,
     reasons={"a": (Reason.SURPLUS, "1 needed")},
     pinned=frozenset("a"),
@@ -157,8 +157,8 @@ ALIKE = Decision(
         ({"moved": frozenset("b")}, "moved: b, this time "),
         ({"needed": None}, "needed: unknown, this time none"),
         ({"verdicts": ALIKE.verdicts[:1]}, "verdict on b: none, this time refused"),
-        ({"verdicts": (replace(ALIKE.verdicts[0], finish=6.0), ALIKE.verdicts[1])}, "1, 6.0), this time"),
-        ({"verdicts": (ALIKE.verdicts[0], replace(ALIKE.verdicts[1], runs=True))}, "late; True, "
+        ({"verdicts": (replace(ADMITTED, finish=6.0), REJECTED)}, "1, 6.0), this time"),
+        ({"verdicts": (ADMITTED, replace(REJECTED, runs=True))}, "late; True, "
                                                                                    "None), this "
                                                                                    "time"),
     ],

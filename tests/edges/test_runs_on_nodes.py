@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from brim.backends.nodes import Nodes
@@ -125,8 +126,8 @@ def test_an_agent_that_died_young_is_missed_after_a_while(
 
 
 def changed(worker: str, pid: int, agent: str, **more: Any) -> WorkerChanged:
-    fields = {"at": 0.0, "worker": worker, "state": "started", "pid": pid, "agent": agent}
-    return WorkerChanged(**fields | more)
+    began = WorkerChanged(at=0.0, worker=worker, state="started", pid=pid, agent=agent)
+    return msgspec.structs.replace(began, **more)
 
 
 def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from brim.clock import VirtualClock
 from brim.coordination.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Happening
+from brim.domain.schedule import Decision
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault
 from brim.scheduler.loop import CLUSTER, Scheduler
@@ -214,6 +215,7 @@ class House:
         await self.backend.look()
         snapshot = await self.backend.observe()
         decision = self.scheduler._decide(snapshot)
+        assert isinstance(decision, Decision)
         self.scheduler._journal(snapshot, decision)
         await self.backend.apply(decision)
 

@@ -168,10 +168,10 @@ class Life:
         match message:
             case wire.StartWorkers(workers=[worker]):
                 return wire.WorkerStarted(worker=worker, pid=7)
-            case wire.InstallRound(world=world):
-                self._worlds[agent] = world
+            case wire.InstallRound(world=new):
+                self._worlds[agent] = new
                 return _from(
-                    world.members[0].worker, wire.Installed(round=world.round, step=self._step)
+                    new.members[0].worker, wire.Installed(round=new.round, step=self._step)
                 )
             case wire.HoldRound(round=round):
                 return self._commit(round, held=True)

@@ -39,7 +39,7 @@ ODD: dict[str, Callable[[Path], object]] = {
 HUGE = 900 << 30
 
 
-@pytest.fixture(params=ODD.values(), ids=ODD)
+@pytest.fixture(params=list(ODD.values()), ids=list(ODD))
 def odd(request: pytest.FixtureRequest) -> Callable[[Path], object]:
     make: Callable[[Path], object] = request.param
     return make

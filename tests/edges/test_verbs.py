@@ -34,13 +34,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
 def alive(run: RecordedRun, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("brim.client.status", lambda run_dir: {"queue": 0})
-    monkeypatch.setattr(
-        "brim.client.resize",
-        lambda *words, servers: calls.append(("resize", *words, servers)) or {},
-    )
-    monkeypatch.setattr(
-        "brim.client.suspend", lambda *words: calls.append(("suspend", *words)) or {}
-    )
+
+    def resize(*words: object, servers: object) -> dict[str, Any]:
+        calls.append(("resize", *words, servers))
+        return {}
+
+    def suspend(*words: object) -> dict[str, Any]:
+        calls.append(("suspend", *words))
+        return {}
+
+    monkeypatch.setattr("brim.client.resize", resize)
+    monkeypatch.setattr("brim.client.suspend", suspend)
     return calls
 
 

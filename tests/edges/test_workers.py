@@ -92,9 +92,13 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
 
     async def live() -> str:
         gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        bench = Bench(
+
+        def started(worker: str, pid: int) -> None:
+            bench.workers.signal(worker, signal.SIGKILL)
+
+        bench: Bench = Bench(
             tmp_path,
-            started=lambda worker, pid: bench.workers.signal(worker, signal.SIGKILL),
+            started=started,
             gone=lambda worker, status, reason: gone.set_result(worker),
         )
         with await bench.begin("w1"):
@@ -163,7 +167,8 @@ os.close(int(sys.argv[1]))
 print("closed", flush=True)
 time.sleep(60)
 """
-WORDS = frame(Codec(WorkerMessage).encode(Hello(address="", layout="", facts=None)))
+TO_AGENT: Codec[WorkerMessage] = Codec(WorkerMessage)
+WORDS = frame(TO_AGENT.encode(Hello(address="", layout="", facts=None)))
 
 
 def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(
