@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -173,7 +174,7 @@ def tried(target: dict[str, Any]) -> dict[str, Row]:
             target["master"], target["token"]
         ),
         "ports of masters and the scheduler: listen there": _all(
-            [lambda port=port: _listening(port) for port in target["ports"]]
+            [partial(_listening, port) for port in target["ports"]]
         ),
         "ports of workers: ask for the state": _of_a_worker(target["worker"]),
         "socket of a master, `control/`: call, listen, list": _all(
@@ -187,27 +188,25 @@ def tried(target: dict[str, Any]) -> dict[str, Row]:
         "state directory: list, read tokens, database, logs, journal": _all(
             [
                 lambda: os.listdir(target["state"]),
-                *(lambda each=each: _opened(each) for each in files),
+                *(partial(_opened, each) for each in files),
             ]
         ),
         "state and run directories: write": _all(
-            [lambda each=each: _written(f"{each}/mine") for each in target["folders"]]
+            [partial(_written, f"{each}/mine") for each in target["folders"]]
         ),
         "run directory of `brim train`, umask 022: read logs and records": _all(
-            [lambda each=each: _opened(each) for each in target["open"]]
+            [partial(_opened, each) for each in target["open"]]
         ),
         "`master.json` of a run: read": _all([lambda: _opened(target["contact"])]),
         "processes: read environment, memory, descriptors": _all(
             [
-                lambda pid=pid, name=name: (os.listdir if name == "fd" else _opened)(
-                    f"/proc/{pid}/{name}"
-                )
+                partial(os.listdir if name == "fd" else _opened, f"/proc/{pid}/{name}")
                 for pid in pids
                 for name in ("environ", "mem", "fd")
             ]
         ),
-        "processes: trace": _all([lambda pid=pid: _traced(pid) for pid in pids]),
-        "processes: signal": _all([lambda pid=pid: os.kill(pid, signal.SIGTERM) for pid in pids]),
+        "processes: trace": _all([partial(_traced, pid) for pid in pids]),
+        "processes: signal": _all([partial(os.kill, pid, signal.SIGTERM) for pid in pids]),
     }
 
 

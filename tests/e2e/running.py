@@ -41,7 +41,10 @@ class Run:
         return lines(self.directory / "steps.jsonl")
 
     def pid(self, worker: str) -> int:
-        return next(e["pid"] for e in self.events("worker") if e["worker"] == worker and e["pid"])
+        found: int = next(
+            e["pid"] for e in self.events("worker") if e["worker"] == worker and e["pid"]
+        )
+        return found
 
     def members(self) -> list[str]:
         return list(self.events("round")[-1]["workers"])

@@ -100,7 +100,7 @@ class Home:
             "sh",
             _hidden_above(base),
             str(base),
-            self.scratch,
+            str(self.scratch),
         ]
         driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(inside)
         done = driver.call(*words, timeout=200, codes=())

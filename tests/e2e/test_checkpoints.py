@@ -61,8 +61,8 @@ def test_writers_that_are_killed_leave_nothing_half_written(
 
 def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -> None:
     """Its writer is killed while it writes a base, and later everybody who has the rows."""
-    job = (str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3")
-    job = (*job, "--global-batch-size", "128")
+    job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]
+    job += ["--global-batch-size", "128"]
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     kills = "kill rank 0 at step 7; kill rank 0 at step 80; kill rank 1 at step 80"
     # A step takes some 50 ms, so that a base, which takes a second, is official long before step 80.

@@ -11,6 +11,7 @@ import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,13 @@ def test_a_master_may_die_wherever_it_writes(
 
 def _master(run: Run) -> int:
     family = psutil.Process(run.process.pid).children(recursive=True)
-    return next(process.pid for process in family if "brim.master" in process.cmdline())
+    found: int = next(process.pid for process in family if "brim.master" in process.cmdline())
+    return found
+
+
+def has_lived(run: Run, lives: int) -> bool:
+    """Whether so many masters have taken over."""
+    return sum("took" in str(e) or "taken" in str(e) for e in run.events("warning")) == lives
 
 
 def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
@@ -89,10 +96,7 @@ def test_training_goes_on_while_there_is_no_master(tmp_path: Path) -> None:
         for lives in range(1, 4):
             os.kill(_master(run), signal.SIGKILL)
             until(
-                lambda lives=lives: (
-                    sum("took" in str(e) or "taken" in str(e) for e in run.events("warning"))
-                    == lives
-                ),
+                partial(has_lived, run, lives),
                 "another master",
                 run,
             )
@@ -116,13 +120,14 @@ def main() -> None:
                 directory = Path(scratch) / f"{some}-{last}"
                 directory.mkdir()
                 began = time.monotonic()
+                deaths: int | str
                 try:
                     summary, deaths = doomed(
                         directory / "run", f"{last}:{some}:{directory / 'died'}"
                     )
                     well = summary["weights_sha256"] == digest
                 except AssertionError as error:
-                    well, deaths = False, str(error)  # type: ignore[assignment]
+                    well, deaths = False, str(error)
                 broken += not well
                 died = (directory / "died").exists()
                 words = f"write {last}/{writes} bytes {some}: {'same digest' if well else 'BROKEN'}"

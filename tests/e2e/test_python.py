@@ -174,7 +174,7 @@ class Kernel:
 
     def outputs(self) -> list[dict[str, Any]]:
         """The messages of the cell that runs, to its end."""
-        found = []
+        found: list[dict[str, Any]] = []
         while True:
             message = self.client.get_iopub_msg(timeout=DEADLINE)
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":

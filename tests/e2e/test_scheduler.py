@@ -226,7 +226,7 @@ def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_
 
 def alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 

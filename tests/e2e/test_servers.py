@@ -120,7 +120,7 @@ def test_a_server_that_is_slow_owns_less_and_changes_no_bit(tmp_path: Path, calm
             time.sleep(0.004)
             os.kill(slow, signal.SIGCONT)
             time.sleep(0.002)
-            return run.steps()[-1]["step"] > 60
+            return bool(run.steps()[-1]["step"] > 60)
 
         until(holds_up, "60 steps", run)
         run.hurry()

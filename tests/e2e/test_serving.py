@@ -14,8 +14,9 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,12 @@ class Server:
         body: Any = None,
         *,
         connection: http.client.HTTPConnection | None = None,
-        **headers: str,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, dict[str, Any], dict[str, str]]:
         """Status, what the body says, and headers."""
         call = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
         content = body if body is None or isinstance(body, (str, bytes)) else json.dumps(body)
-        call.request("GET" if body is None else "POST", path, content, {**_JSON, **headers})
+        call.request("GET" if body is None else "POST", path, content, {**_JSON, **(headers or {})})
         answer = call.getresponse()
         text = answer.read().decode()
         found = {name.lower(): value for name, value in answer.getheaders()}
@@ -155,6 +156,9 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
                 return
         connection.close()
 
+    def is_given(name: str) -> bool:
+        return any(version == name for _, version, _ in answers[-20:])
+
     with serving(watched, tmp_path / "log", "--batch-rows", "0") as server:
         clients = [threading.Thread(target=call, args=(server,)) for _ in range(4)]
         for each in clients:
@@ -162,10 +166,7 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
         for step in range(2, 22):
             put(versions / str(step), watched)
             name = list(known)[step - 1]
-            until(
-                lambda name=name: any(version == name for _, version, _ in answers[-20:]),
-                f"an answer of {name}",
-            )  # type: ignore[misc]
+            until(partial(is_given, name), f"an answer of {name}")
         stop.set()
         for each in clients:
             each.join(DEADLINE)
@@ -324,7 +325,7 @@ def bad(versions: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 def test_other_paths_kinds_and_methods(bad: Server) -> None:
     assert bad.ask("/nothing")[0] == 404
     assert bad.ask("/predict")[0] == 405
-    assert bad.ask(body="rows", **{"Content-Type": "text/plain"})[0] == 415
+    assert bad.ask(body="rows", headers={"Content-Type": "text/plain"})[0] == 415
     assert bad.ask("/health")[1] == {"text": "ok\n"}
 
 
@@ -334,11 +335,16 @@ def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path)
     token.chmod(0o600)
     with serving(versions / "1", tmp_path / "log", "--token-file", str(token)) as server:
         right = {"Authorization": "Bearer secret"}
-        assert server.ask(body=ROWS, **right)[0] == 200
-        for wrong in ({}, {"Authorization": "Bearer Secret"}, {"Authorization": "Basic secret"}):
-            assert server.ask(body=b"\xff", **wrong)[0] == 401, "it is not looked at"
-            assert server.ask("/version", **wrong)[0] == 401
-            assert server.ask("/metrics", **wrong)[0] == 401
+        assert server.ask(body=ROWS, headers=right)[0] == 200
+        others: list[dict[str, str]] = [
+            {},
+            {"Authorization": "Bearer Secret"},
+            {"Authorization": "Basic secret"},
+        ]
+        for wrong in others:
+            assert server.ask(body=b"\xff", headers=wrong)[0] == 401, "it is not looked at"
+            assert server.ask("/version", headers=wrong)[0] == 401
+            assert server.ask("/metrics", headers=wrong)[0] == 401
         assert server.ask("/health")[0] == 200
         with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE) as stranger:
             stranger.sendall(

@@ -23,9 +23,10 @@ SLOW = str(FILES / "slow.py")
 
 def step_time(steps: list[dict[str, Any]]) -> float:
     """Seconds between commits of one round: the median."""
-    return statistics.median(
+    found: float = statistics.median(
         b["at"] - a["at"] for a, b in pairwise(steps) if a["round"] == b["round"]
     )
+    return found
 
 
 def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:

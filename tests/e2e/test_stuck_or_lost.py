@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -216,7 +217,7 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
     with started(here / "run", *job, "--listen", "127.0.0.1:0") as run:
         run.wait_for_step(2)
 
-        def join(**environment: str) -> subprocess.CompletedProcess[str]:
+        def join(**environment: Any) -> subprocess.CompletedProcess[str]:
             with joining(
                 here / "run",
                 folder=elsewhere,

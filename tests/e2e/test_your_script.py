@@ -32,7 +32,7 @@ def absent(name: str) -> bool:
     return name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None
 
 
-def by_name(names: list[str]) -> Any:
+def by_name(names: list[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "name",
         [
@@ -67,7 +67,11 @@ class Runs:
 
     def trained(self, script: str, batch_size: int) -> tuple[Ended, Ended]:
         """A training file on one worker, and in the same life as the scripts."""
-        fields = {"file": str(SCRIPTS / script), "global_batch_size": batch_size, "epochs": 3}
+        fields: dict[str, Any] = {
+            "file": str(SCRIPTS / script),
+            "global_batch_size": batch_size,
+            "epochs": 3,
+        }
         return self._run(script, workers=1, faults="", **fields), self._run(script, **fields)
 
     def _run(self, script: str, *, workers: int = 3, faults: str = FAULTS, **fields: Any) -> Ended:

@@ -169,7 +169,7 @@ def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: P
         )
         (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
         outside.perform(slow, history)
-        seen = []
+        seen: list[bool] = []
         for _ in range(6):
             end = time.monotonic() + 10
             still = len(seen) % 2 == 0 and len(seen) < 4

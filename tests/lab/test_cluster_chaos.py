@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,14 +34,14 @@ SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel
 
 
 def record(phase: Phase = Phase.DONE, **fields: object) -> ScheduledJob:
-    given = {
+    given: dict[str, Any] = {
         "number": 1,
         "id": "job-1",
         "submission": submission(deadline=100.0),
         "submitted": 0.0,
         **fields,
     }
-    return job_of(life=Life(phase), **given)  # type: ignore[arg-type]
+    return job_of(life=Life(phase), **given)
 
 
 def story(*events: str) -> dict[str, list[Change]]:

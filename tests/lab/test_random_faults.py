@@ -4,6 +4,8 @@ same seed.
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +91,6 @@ def test_servers_are_struck_too(seed: int, servers: int) -> None:
 
 
 def test_a_server_is_struck_by_its_rank() -> None:
-    job = {"kinds": [FaultKind.KILL], "steps": 200, "workers": 1, "servers": 2}
-    ranks = {fault.rank for seed in range(50) for fault in random_faults(seed, **job)}
+    faults = partial(random_faults, kinds=[FaultKind.KILL], steps=200, workers=1, servers=2)
+    ranks = {fault.rank for seed in range(50) for fault in faults(seed)}
     assert ranks == {0, 1, 2}

@@ -5,6 +5,7 @@ with kill -9.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -15,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +147,7 @@ def in_mlflow(uri: str) -> Callable[[Path], Found]:
 
         client = MlflowClient(tracking_uri=uri)
         experiment = client.get_experiment_by_name("brim")
+        assert experiment is not None
         (run,) = client.search_runs([experiment.experiment_id])
         assert run.info.status == "FINISHED"
         assert run.data.params["epochs"] == "2"
@@ -173,8 +176,7 @@ def in_wandb(run_dir: Path) -> Found:
     """
     import json
 
-    from wandb.proto.wandb_internal_pb2 import Record
-
+    records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")  # made, untyped
     file = max((run_dir / "wandb").glob("offline-run-*/*.wandb"), key=lambda each: each.parent.name)
     content = file.read_bytes()
     at, whole, found = 7, b"", []
@@ -188,7 +190,7 @@ def in_wandb(run_dir: Path) -> Found:
         whole += content[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):
-            record = Record.FromString(whole)
+            record = records.Record.FromString(whole)
             whole = b""
             if record.WhichOneof("record_type") == "history":
                 row = {

@@ -9,6 +9,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -220,9 +221,7 @@ def test_what_was_told_is_not_told_again(tmp_path: Path) -> None:
     run.end()
     for expect in (True, False):
         pages: list[Entry] = []
-        follower = Follower(
-            tmp_path, "mine", lambda pages=pages: Notebook(pages, 10**6, random.Random(0))
-        )  # type: ignore[misc]
+        follower = Follower(tmp_path, "mine", partial(Notebook, pages, 10**6, random.Random(0)))
         follower.poll()
         follower.close()
         assert bool(pages) == expect

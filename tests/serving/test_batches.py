@@ -235,9 +235,10 @@ def test_a_prediction_that_is_no_number_is_an_error_of_its_request_alone(value: 
     async def scenario(make: Callable[..., Batches]) -> None:
         model = FakeModel(1)
         batches = make(model)
-        good, bad = await asyncio.gather(
+        answers: list[object] = await asyncio.gather(
             ask(batches, 1, 2), ask(batches, 3, value), return_exceptions=True
         )
+        good, bad = answers
         assert len(model.batches) == 1
         assert isinstance(good, Prediction)
         assert isinstance(bad, EnvironmentFault)

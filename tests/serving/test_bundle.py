@@ -65,7 +65,7 @@ def columns_of(path: Path) -> dict[str, list[Any]]:
     }
 
 
-def predictions(model: Model, path: str | int | float | bool) -> Tensor:
+def predictions(model: Model, path: object) -> Tensor:
     assert isinstance(model.reader, ColumnReader)
     return model.predict(*model.reader.read(columns_of(Path(str(path)))))["sold"]
 

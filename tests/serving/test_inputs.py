@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim import data
+from brim.data.columns import Column
 from brim.data.sources import NULL
 from brim.errors import SpecError
 from brim.serving.inputs import ColumnReader, TensorReader, columns_of_rows, join
 
-COLUMNS = [
+COLUMNS: list[Column] = [
     data.vocabulary("color", min_count=2),
     data.vocabulary("color", "word"),
     data.hashed("word", buckets=50),
@@ -219,6 +220,7 @@ def test_rows_of_nested_inputs_are_counted() -> None:
     assert (
         TensorReader([SHAPES["image"], SHAPES["ids"]]).count([inputs["image"], inputs["ids"]]) == 7
     )
+    odd: Any
     for odd in (3, {}, [], None, {"deep": 1}):
         assert TensorReader({"deep": {"er": SHAPES["ids"]}}).count(odd) == 1
 

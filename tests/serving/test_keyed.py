@@ -14,7 +14,7 @@ import brim
 from brim.errors import SpecError
 from brim.serving.keyed import KeyedLookup, with_lookups
 from brim.serving.program import Program, Served, load_program, save_program, tables_of
-from brim.train.keyed import HeldRows, hold
+from brim.train.keyed import Embedding, HeldRows, hold
 from brim.train.tables.keys import mix, unmix
 
 IDS = torch.arange(300) * (2**62 // 300)
@@ -98,7 +98,7 @@ def test_a_program_takes_rows_of_any_number(tmp_path: Path) -> None:
 
 
 def test_one_that_looks_up_in_a_way_of_its_own_is_refused() -> None:
-    class Own(brim.Embedding):
+    class Own(Embedding):
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids % 7)
 

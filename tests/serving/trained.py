@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import nn
 
 from brim.data import fitted
 from brim.domain.inference import Inference
@@ -128,7 +128,7 @@ def run_of(folder: Path, source: str, *, steps: tuple[int, ...]) -> JobSpec:
     dataset = module.dataset("train")
     assert not hasattr(dataset, "_read")
     os.environ["BRIM_RUN_DIR"] = ""
-    model: nn.Module = module.model()
+    model: Any = module.model()
     store = Store(open_place(str(run / "checkpoints")))
     for step in steps:
         torch.manual_seed(step)

@@ -136,12 +136,12 @@ def _alone(request: dict[str, Any]) -> None:
             ends.append(message)
         usual_tell(loner, message)
 
-    Job.__init__, Loner.tell = init, tell  # type: ignore[method-assign]
+    Job.__init__, Loner.tell = init, tell  # type: ignore[method-assign, assignment]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     try:
         _as_python_does(sys.argv[0])
     finally:
-        found = {"steps": max((job.committed for job in jobs), default=0)}
+        found: dict[str, Any] = {"steps": max((job.committed for job in jobs), default=0)}
         if ends:
             found |= {"weights_sha256": ends[-1].weights_sha256, "metrics": ends[-1].metrics}
         Path(request["end"]).write_text(json.dumps(found))

@@ -121,7 +121,7 @@ class Nursery:
         status = self._ask(
             argv=list(command), log=str(log), end=str(end), directory=str(folder), environment={}
         )
-        found = json.loads(end.read_text()) if end.exists() else {"steps": 0}
+        found: dict[str, Any] = json.loads(end.read_text()) if end.exists() else {"steps": 0}
         return Ended(
             exit="done" if status == 0 and "weights_sha256" in found else "failed",
             digest=found.get("weights_sha256", ""),

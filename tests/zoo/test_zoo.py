@@ -88,7 +88,7 @@ def spec_of(case: Case, workers: int, *, faults: str = "") -> JobSpec:
 
 @pytest.fixture(scope="module")
 def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zoo]:
-    selected = [
+    selected: list[Any] = [
         item.callspec.params["case"]
         for item in request.session.items
         if isinstance(item, pytest.Function)
@@ -103,7 +103,7 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             zoo.close()
 
 
-def by_name(cases: list[Case]) -> Any:
+def by_name(cases: list[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(
         "case", [pytest.param(case, id=case.name, marks=_absent(case)) for case in cases]
     )
