@@ -8,9 +8,10 @@ than cores, a job with more of them is faster.
 """
 
 import time
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import brim
@@ -18,8 +19,8 @@ import brim
 PAUSE = brim.param("pause", 0.0)  # seconds for each micro-batch
 
 
-class Images(torch.utils.data.Dataset):
-    def __init__(self, size, seed):
+class Images(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    def __init__(self, size: int, seed: int) -> None:
         chance = torch.Generator().manual_seed(seed)
         self.labels = torch.randint(0, 4, (size,), generator=chance)
         corners = torch.zeros(4, 1, 8, 8)
@@ -27,25 +28,25 @@ class Images(torch.utils.data.Dataset):
             corners[label, 0, 4 * (label // 2) :, 4 * (label % 2) :][:4, :4] = 1.0
         self.images = corners[self.labels] + 0.8 * torch.randn(size, 1, 8, 8, generator=chance)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.images[index] + 0.01 * torch.randn(1, 8, 8), self.labels[index]
 
 
 class Waits(nn.Module):
-    def forward(self, inputs):
+    def forward(self, inputs: Tensor) -> Tensor:
         if self.training and PAUSE:
             time.sleep(PAUSE)
         return inputs
 
 
-def dataset(split):
+def dataset(split: str) -> Images:
     return Images(1500, seed=0) if split == "train" else Images(300, seed=1)
 
 
-def model():
+def model() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
         nn.BatchNorm2d(8),
@@ -63,10 +64,12 @@ def model():
 loss = functional.cross_entropy
 
 
-def optimizer(model):
+def optimizer(
+    model: nn.Module,
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
     made = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     return made, torch.optim.lr_scheduler.StepLR(made, step_size=1, gamma=0.9)
 
 
-def metrics():
+def metrics() -> dict[str, Any]:
     return {"accuracy": brim.metrics.accuracy()}

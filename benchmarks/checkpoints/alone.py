@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_loader import load as load_in_parts
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from brim.data import fetch
 from brim.domain.batch import Schedule
@@ -92,10 +93,14 @@ def keeper(
             for earlier in under_way:
                 earlier.result()  # one at a time, as with brim
             under_way[:] = [
-                dcp.async_save(loop.tree(), checkpoint_id=directory / str(step), no_dist=True)
+                async_save(loop.tree(), checkpoint_id=directory / str(step), no_dist=True)
             ]
 
-        return save_async, lambda: [each.result() for each in under_way] and None
+        def await_all() -> None:
+            for each in under_way:
+                each.result()
+
+        return save_async, await_all
     checkpoints = brims(loop, directory)
 
     def keep(step: int) -> None:
@@ -136,7 +141,7 @@ def restored(way: str, loop: Loop, directory: Path) -> float:
         tree = torch.load(directory / "checkpoint.pt", weights_only=True)
     else:
         tree = loop.tree()
-        dcp.load(
+        load_in_parts(
             tree,
             checkpoint_id=max(directory.iterdir(), key=lambda path: int(path.name)),
             no_dist=True,

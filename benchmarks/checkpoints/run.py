@@ -127,7 +127,7 @@ def tell_jobs(report: Report, pairs: list[tuple[Job, Job]], workers: int) -> boo
         + ", ".join(f"{100 * each:+.1f} %" for each in ratios)
         + f"; {sum(len(job.checkpoints) for job in every)} checkpoints."
     )
-    return share < AIM
+    return bool(share < AIM)
 
 
 def tell_ways(report: Report, results: dict[str, list[dict[str, Any]]]) -> None:
@@ -214,7 +214,7 @@ def main() -> None:
     within = tell_jobs(report, pairs, workers)
     tell_ways(report, results)
     if not arguments.quick:
-        data = {
+        data: dict[str, Any] = {
             "jobs": [
                 [{"gaps": job.gaps, "checkpoints": job.checkpoints} for job in pair]
                 for pair in pairs

@@ -29,10 +29,10 @@ from brim.data.batches import Tensors, fetch
 from brim.data.feed import Feed, requests
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
+from brim.train.context import spec_of_a_loner
 from brim.train.contribution import StepOutcome
 from brim.train.digests import root_of
 from brim.train.job import Job
-from brim.train.join import spec_of_a_loner
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
@@ -219,10 +219,13 @@ def tell(cases: list[Case], report: Report, former: Path | None) -> None:
             f"Beyond its kernels a micro-batch of exact brim takes {beyond} µs."
         )
     rows = [
-        [case.kind, case.batch]
-        + [
-            f"{1e6 * cost:.1f} µs: {cost / case.median(exact(8)):.2%}"
-            for cost in case.costs.values()
+        [
+            case.kind,
+            str(case.batch),
+            *(
+                f"{1e6 * cost:.1f} µs: {cost / case.median(exact(8)):.2%}"
+                for cost in case.costs.values()
+            ),
         ]
         for case in cases
     ]

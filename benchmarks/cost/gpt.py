@@ -203,6 +203,7 @@ def measure_kernels() -> dict[str, list[float]]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model, data = jobs.model("gpt"), jobs.dataset("gpt", BATCH)
+    assert isinstance(data, jobs.InMemory)
     found: dict[str, list[float]] = defaultdict(list)
     for number in range(4):
         for pieces in (1, max(SIDES.values()) // WORKERS):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as processes
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import jobs
@@ -33,6 +33,7 @@ def measure(arguments: argparse.Namespace, rank: int, world: int) -> tuple[list[
     kind, batch = arguments.kind, arguments.batch
     torch.manual_seed(0)
     dataset, model = jobs.dataset(kind, _SAMPLES), jobs.model(kind)
+    assert isinstance(dataset, jobs.InMemory)
     if world:
         model = DistributedDataParallel(model)
     optimizer = jobs.optimizer(arguments.optimizer, model)
@@ -96,7 +97,7 @@ def main() -> None:
             _tell(0, *measure(arguments, 0, 0))
             continue
         with tempfile.TemporaryDirectory() as scratch:
-            processes.start_processes(
+            start_processes(
                 _member,
                 (world, str(Path(scratch) / "store"), arguments),
                 nprocs=world,

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,13 @@ def measure_peers(plan: Plan, kind: str, optimizer: str, batch: int, cells: Cell
         cells[kind, optimizer, batch, found["workers"] or 1, side].add(found["seconds"])
 
 
+def _has_enough(run: BrimRun, plan: Plan, began: float) -> bool:
+    return (
+        len(run.steps_of(run.round.round)) > WARM_UP + plan.least
+        and run.steps[-1].at - began > plan.seconds
+    )
+
+
 def measure_brim(
     plan: Plan, kind: str, optimizer: str, batch: int, side: str, cells: Cells
 ) -> None:
@@ -109,10 +117,7 @@ def measure_brim(
             began = run.steps[-1].at
             run.until(
                 "enough steps",
-                lambda began=began: (
-                    len(run.steps_of(run.round.round)) > WARM_UP + plan.least
-                    and run.steps[-1].at - began > plan.seconds
-                ),
+                partial(_has_enough, run, plan, began),
                 timeout=60,
             )
             steps = run.steps_of(run.round.round)[WARM_UP:][: MOST + 1]

@@ -4,6 +4,8 @@ a bare copy.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -20,8 +22,9 @@ class Sparse(clicks.Clicks):
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)
-        self.inner.embedding = nn.Embedding(rows, clicks.DIM, sparse=True)
-        self.inner.wide.weight = nn.Embedding(rows, 1, sparse=True)
+        inner: Any = self.inner  # it has tables of brim's own kind
+        inner.embedding = nn.Embedding(rows, clicks.DIM, sparse=True)
+        inner.wide.weight = nn.Embedding(rows, 1, sparse=True)
 
 
 class ManyTables(nn.Module):

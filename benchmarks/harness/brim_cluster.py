@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -169,6 +170,9 @@ class BrimCluster:
             self.asked.setdefault(view.job, Asked()).views.append((now, view))
         return views
 
+    def has_ended(self, job: str) -> bool:
+        return self.asked[job].last.has_ended
+
     def until(self, what: str, true: Callable[[], Any], *, timeout: float = 120.0) -> Any:
         """Look until `true()` is; its value."""
         end = time.monotonic() + timeout
@@ -213,7 +217,7 @@ def measure(kinds: Sequence[Kind], *, slots: int, say: Callable[[str], None]) ->
         cluster.warm_up(replace(kinds[0], salt="warm-up"))
         for kind in kinds:
             job = cluster.submit(kind.name, kind.submission(epochs=_EPOCHS))
-            cluster.until(f"{job}'s end", lambda job=job: cluster.asked[job].last.has_ended)
+            cluster.until(f"{job}'s end", partial(cluster.has_ended, job))
             cluster.check(job)
         database = cluster.database()
         book = Book(database)

@@ -43,4 +43,5 @@ class SmallGPT(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.norm(self.layers(self.tokens(inputs) + self.places))
-        return (hidden @ self.tokens.weight.T).flatten(0, 1)
+        logits: Tensor = (hidden @ self.tokens.weight.T).flatten(0, 1)
+        return logits

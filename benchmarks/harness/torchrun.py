@@ -47,7 +47,8 @@ def _children(pid: int) -> set[int]:
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError):
             parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
-    found, fresh = set(), {pid}
+    found: set[int] = set()
+    fresh = {pid}
     while fresh:
         fresh = {child for child, parent in parents.items() if parent in fresh} - found
         found |= fresh

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,8 +162,8 @@ def by_turns(
 ) -> dict[str, list[Turn]]:
     """Return what each side did in each of its turns."""
     sides: dict[str, Callable[[], Turn]] = {
-        **{name: lambda step=step: _turn(step, seconds) for name, step in loops.items()},
-        **{name: lambda run=run: run.turn(seconds) for name, run in runs.items()},
+        **{name: partial(_turn, step, seconds) for name, step in loops.items()},
+        **{name: partial(run.turn, seconds) for name, run in runs.items()},
     }
     turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for number in range(rounds):
@@ -174,7 +175,8 @@ def by_turns(
 
 def _turn(step: Step, seconds: float) -> Turn:
     step()
-    taken, spent, end = [], time.process_time(), time.perf_counter() + seconds
+    taken: list[float] = []
+    spent, end = time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < end or len(taken) < _FEWEST:
         since = time.perf_counter()
         step()

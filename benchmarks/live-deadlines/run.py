@@ -237,7 +237,9 @@ def tell(report: Report, sides: Sequence[Side], overheads: Overheads) -> None:
         for name, errors in side.errors().items():
             if errors:
                 left, whole = zip(*errors, strict=True)
-                rows.append([side.policy, name, len(errors), *_quantiles(left), *_quantiles(whole)])
+                rows.append(
+                    [side.policy, name, str(len(errors)), *_quantiles(left), *_quantiles(whole)]
+                )
     report.add(
         "## Errors of predicted finish times\n\n"
         + "In parts of the time that was left when it was said (by the simulator: of the job's "

@@ -13,9 +13,11 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from brim.data import fetch
 from brim.domain.order import EpochOrder
@@ -25,14 +27,23 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 CHUNK = 4096
 
 
-def load(name):
+def load(name: str) -> Any:
     spec = importlib.util.spec_from_file_location("training_file", EXAMPLES / name)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def train(job, model, optimizer, seed, batch_size, epoch):
+def train(
+    job: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    seed: int,
+    batch_size: int,
+    epoch: int,
+) -> None:
     dataset = job.dataset("train")
     order = EpochOrder(
         seed=seed, epoch=epoch, size=len(dataset), block_size=getattr(dataset, "block_size", 1)
@@ -46,9 +57,9 @@ def train(job, model, optimizer, seed, batch_size, epoch):
 
 
 @torch.no_grad()
-def evaluate(job, model):
+def evaluate(job: Any, model: nn.Module) -> dict[str, float]:
     dataset, metrics = job.dataset("test"), job.metrics()
-    states = {name: [] for name in metrics}
+    states: dict[str, list[Any]] = {name: [] for name in metrics}
     model.eval()
     for start in range(0, len(dataset), CHUNK):
         inputs, target = fetch(dataset, np.arange(start, min(start + CHUNK, len(dataset))))
@@ -58,8 +69,8 @@ def evaluate(job, model):
     return {name: round(metric.result(states[name]), 5) for name, metric in metrics.items()}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "file", help="a file of examples/01-first-job, or one of another folder as FOLDER/FILE"
     )

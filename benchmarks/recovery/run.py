@@ -12,6 +12,7 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from benchmarks.harness.brim_run import BrimRun, alive
 from benchmarks.harness.report import Report, ms, ratio, seconds, table
 from benchmarks.harness.torchrun import Torchrun, TorchrunStuck
+from brim.domain.accounting import StepRecord
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
@@ -115,6 +117,10 @@ def kill_under_torchrun(workers: int, optimizer: str, rng: random.Random) -> tup
     return took, lost
 
 
+def _first_behind(run: BrimRun, round: int) -> StepRecord | None:
+    return next((step for step in run.steps[-500:] if step.round > round), None)
+
+
 def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[dict[str, Any]]:
     """SIGSTOP a worker: when do the others go on, and can it do anything once it is woken?"""
     found = []
@@ -128,7 +134,7 @@ def stop_under_brim(heartbeat: float, stops: int, rng: random.Random) -> list[di
             os.kill(victim.pid, signal.SIGSTOP)
             first = run.until(
                 "step without the stopped worker",
-                lambda before=before: next((s for s in run.steps[-500:] if s.round > before), None),
+                partial(_first_behind, run, before),
             )
             was_alive = alive(victim.pid)
             with contextlib.suppress(ProcessLookupError):

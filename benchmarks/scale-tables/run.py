@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,14 @@ class Trial(BrimRun):
             **fields,
         )
 
+    def has_checkpoints(self, wanted: int) -> bool:
+        return len(self.checkpoints()) >= wanted
+
     def begin(self) -> float:
         """Seconds until the first step."""
         began = time.time()
-        with_step = self.until("a step", lambda: self.steps[:1], timeout=PATIENCE)
-        return with_step[0].at - began
+        self.until("a step", lambda: self.steps[:1], timeout=PATIENCE)
+        return self.steps[0].at - began
 
     def steps_of_size(self, workers: int) -> list[float]:
         """Seconds of some steps with so many workers, once they are steady."""
@@ -147,7 +151,7 @@ def large(report: Report, rows: int, place: Path) -> dict[str, Any]:
         for number in range(CHECKPOINTS):
             run.until(
                 "a checkpoint",
-                lambda wanted=number + 1: len(run.checkpoints()) >= wanted,
+                partial(run.has_checkpoints, number + 1),
                 timeout=PATIENCE,
             )
             made = run.checkpoints()[number]

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,10 @@ def worlds_of(number: int) -> Iterator[World]:
     yield World(3, 2, is_disturbed=True)
 
 
+def _has_come_to(run: BrimRun, step: int) -> bool:
+    return bool(run.steps) and run.steps[-1].step >= step
+
+
 def _disturb(run: BrimRun, rng: random.Random, steps: int) -> None:
     """Kill members and ask for other numbers of them, as the run goes on."""
     events: list[tuple[int, tuple[int, ...]]] = [
@@ -74,7 +79,7 @@ def _disturb(run: BrimRun, rng: random.Random, steps: int) -> None:
     ]
     events += [(rng.randrange(steps // 10, steps * 9 // 10), ()) for _ in range(KILLS)]
     for at, size in sorted(events):
-        run.until(f"step {at}", lambda at=at: run.steps and run.steps[-1].step >= at, timeout=LIMIT)
+        run.until(f"step {at}", partial(_has_come_to, run, at), timeout=LIMIT)
         if size:
             client.resize(run.directory, size[0], servers=size[1])
         else:

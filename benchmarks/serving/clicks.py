@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from brim import data, models, param
+from brim.data.columns import Column
 
 FIELDS, NUMBERS, VALUES = 26, 13, 7_691  # an id more for each field: what is unknown
-COLUMNS = [
+COLUMNS: list[Column] = [
     *(data.vocabulary(f"C{number}") for number in range(FIELDS)),
     *(data.numeric(f"I{number}", missing=0.0) for number in range(NUMBERS)),
 ]
