@@ -180,8 +180,8 @@ def measure_costs(case: Case) -> None:
             break
         job.step(jobs.loss(case.kind, network(batch.inputs), batch.target))
     outcome = StepOutcome(losses=(0.5,), used=(), stop=False, due=False)
-    case.costs["NaN check"] = _seconds(lambda: job._is_to_be_applied(outcome), 1000)
-    digests = _seconds(lambda: root_of(job._state.digests()), 3)
+    case.costs["NaN check"] = _seconds(lambda: job._loop.steps._is_to_be_applied(outcome), 1000)
+    digests = _seconds(lambda: root_of(job.parts.state.digests()), 3)
     case.costs["digests"] = digests / CHECKPOINT_EVERY
     held = Tensors(
         torch.zeros(1 << 16, 1), torch.zeros(1 << 16)
