@@ -767,9 +767,9 @@ def test_questions_are_answered_and_cycles_decided_while_a_dry_run_is_worked_out
         assert one.acquire(blocking=False), "two at a time"
         asked.set()
         assert answered.wait(20.0), "nobody was answered meanwhile"
-        outlook = what_if(snapshot, newcomer, decide)
+        forecast = what_if(snapshot, newcomer, decide)
         one.release()
-        return outlook
+        return forecast
 
     monkeypatch.setattr("brim.scheduler.loop.what_if", slow)
     with ThreadPoolExecutor(2) as threads:

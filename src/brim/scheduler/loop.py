@@ -348,8 +348,8 @@ class Scheduler:
             snapshot = jobs.snapshot(now, memory=self._backend.memory, newcomer=newcomer)
             policy = self._backend.spec.policy
             ask = partial(decide, policy=policy, left_by=self._last_policy, ahead=True)
-            outlook = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
-        return forecast_of(outlook, known=known, set_by=self._clock.set_by())
+            forecast = await asyncio.to_thread(what_if, snapshot, newcomer.id, ask)
+        return forecast_of(forecast, known=known, set_by=self._clock.set_by())
 
     def _by_own_clock(self, submission: Submission) -> Submission:
         """Translate the times of a submission into our own clock.

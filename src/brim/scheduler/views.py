@@ -105,13 +105,13 @@ def _estimate(estimate: Estimate | None, record: ScheduledJob) -> EstimateView |
     )
 
 
-def forecast_of(outlook: AdmissionForecast, *, known: bool, set_by: float = 0.0) -> Forecast:
+def forecast_of(forecast: AdmissionForecast, *, known: bool, set_by: float = 0.0) -> Forecast:
     """Return the forecast for a job, as far as anything is known of it.
 
     Args:
         set_by: see `by_the_hosts_clock`.
     """
-    verdict = outlook.verdict
+    verdict = forecast.verdict
     admitted = bool(getattr(verdict, "promises", False)) if known and verdict is not None else None
     return Forecast(
         known=known,
@@ -120,10 +120,10 @@ def forecast_of(outlook: AdmissionForecast, *, known: bool, set_by: float = 0.0)
         detail=verdict.detail
         if verdict
         else "its steps are measured first: no job like it has run here",
-        workers=outlook.workers,
-        takes=dict(outlook.takes),
-        finish=outlook.finish + set_by if known and outlook.finish is not None else None,
-        earliest=outlook.earliest + set_by if known and outlook.earliest is not None else None,
+        workers=forecast.workers,
+        takes=dict(forecast.takes),
+        finish=forecast.finish + set_by if known and forecast.finish is not None else None,
+        earliest=forecast.earliest + set_by if known and forecast.earliest is not None else None,
     )
 
 
