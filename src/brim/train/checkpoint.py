@@ -20,7 +20,7 @@ from brim.train.state import flatten, unflatten
 
 
 class Image:
-    """A safetensors file in memory that a state is copied into, again and again.
+    """A safetensors file in memory that states are copied into, one after the other.
 
     The file is laid out once; after that, taking a state is one copy of its tensors, and nothing is
     left to serialise.

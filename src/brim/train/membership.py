@@ -434,7 +434,7 @@ class Membership:
     def _send_out(self) -> None:
         outgoing = self._participant.outgoing()
         if outgoing:
-            # Where the agent is gone, whoever looks at the link finds out.
+            # Where the agent is gone, the next look at the link finds out.
             with contextlib.suppress(EnvironmentFault):
                 for message in outgoing:
                     self._link.send(message)
