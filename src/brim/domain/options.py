@@ -1,7 +1,9 @@
 """Options of a job: how each is written, read and checked, and what people are told of it.
 
-`JobSpec` declares one with each of its fields. The command line, the keywords of Python, the checks
-of a spec, and the rule of what a resumed run must keep are all made from these declarations.
+`JobSpec` declares one with each of its fields. The command line, the values of Python's keywords,
+the checks of a spec, and the rule of what a resumed run must keep are all made from these
+declarations. Written by hand are the names of the keywords (`JobOptions` in `runs/verbs.py`), the
+options of `brim.join`, and what `fingerprint` (`domain/submission.py`) looks at.
 
 Pure: texts and values come in, values and `SpecError` go out.
 """
