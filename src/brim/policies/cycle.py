@@ -7,10 +7,10 @@ Who can take devices from whom, and why that ends:
   asking.
 * A higher priority takes from a lower one of the same tenant, never the other way round.
 * Among equals a policy decides. Under `brim` a device goes from job B to job A only if its return
-  with A is more
-  than `stay` (1.5) times that with B (`brim.policies.surplus`). A return is a slope of a fixed
-  curve over the work that is left: while A runs it can only grow, and while B waits it stays. For B
-  to take the device back its return would have to exceed 1.5 times A's, thus 2.25 times itself.
+  with A is more than `stay` (1.5) times that with B (`brim.policies.surplus`). A return is a slope
+  of a fixed curve over the work that is left: while A runs it can only grow, and while B waits it
+  stays. For B to take the device back its return would have to exceed 1.5 times A's, thus 2.25
+  times itself.
 
 The first two relations are strict orders and the third cannot go round, so no two jobs preempt each
 other in a loop; new arrivals and changed rights can start a new sequence, but only once each.

@@ -47,10 +47,13 @@ class Lives:
             StorageFault where it cannot be read.
         is_there: whether the state directory is still the one that this process has the lock of.
 
-    Attributes: problem: why it holds; empty while it schedules. is_over: nobody has to wait for
-    anything any more. waiting: those who wait for news of jobs. leaves: it was told to end while it
-    held. Its jobs train on: nobody could write down that they were paused. kills: all processes of
-    its jobs are to be ended then.
+    Attributes:
+        problem: why it holds; empty while it schedules.
+        is_over: nobody has to wait for anything any more.
+        waiting: those who wait for news of jobs.
+        leaves: it was told to end while it held. Its jobs train on: nobody could write down that
+            they were paused.
+        kills: all processes of its jobs are to be ended then.
     """
 
     def __init__(

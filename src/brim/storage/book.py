@@ -30,7 +30,8 @@ _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 class Records(Mapping[str, ScheduledJob]):
     """Records by id, in the order of submission; those of ended jobs are packed until read.
 
-    Attributes: unfinished: the others.
+    Attributes:
+        unfinished: the records of jobs that have not ended, by id.
     """
 
     def __init__(self) -> None:

@@ -53,9 +53,10 @@ class RunState:
     Restores and steps are put in order by the commits that they count, never by their times: a
     clock may have been set between two lives of a run, and then the times of its two files lie.
 
-    Attributes: commits: lines of `steps.jsonl` so far, those that count no more among them. first,
-    last: the first step that was committed, and the last. crew: the workers of the present life of
-    the run, by name; those that are gone among them.
+    Attributes:
+        commits: lines of `steps.jsonl` so far, those that count no more among them.
+        first, last: the first step that was committed, and the last.
+        crew: the workers of the present life of the run, by name; those that are gone among them.
     """
 
     started: RunStarted | None = None
