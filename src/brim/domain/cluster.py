@@ -13,7 +13,11 @@ from brim.errors import SpecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A host with `devices` accelerators below switch `switch`."""
+    """A named set of devices on one host, which is below switch `switch`.
+
+    Args:
+        devices: how many: accelerators, or CPU cores where there are none. All are alike.
+    """
 
     id: str
     devices: int
@@ -50,9 +54,9 @@ class Cluster:
 
     @classmethod
     def uniform(cls, *, nodes: int, devices: int, nodes_per_switch: int | None = None) -> Cluster:
-        """Make a cluster of `nodes` equal hosts with `devices` devices each.
+        """Make a cluster of `nodes` equal nodes with `devices` devices each.
 
-        `nodes_per_switch` hosts are below each switch (None: all).
+        `nodes_per_switch` nodes are below each switch (None: all).
         """
         width = len(str(nodes - 1))
         below = nodes_per_switch or nodes
@@ -73,7 +77,7 @@ class Cluster:
 
     @property
     def devices(self) -> int:
-        """Accelerators in all."""
+        """The devices of all nodes."""
         return sum(node.devices for node in self.nodes)
 
     @property

@@ -105,6 +105,8 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
     """Raises SpecError where what it says cannot be."""
     spec = ClusterSpec(
         cluster=Cluster(
+            # The file says `workers`, since each worker has a device of its own: an accelerator or
+            # a CPU core.
             nodes=tuple(
                 Node(id=each.name, devices=each.workers, switch=each.switch) for each in file.nodes
             )
