@@ -1,4 +1,4 @@
-"""`brim jobs`: the scheduler's jobs."""
+"""`brim jobs`: the scheduler's jobs; `runs/in_words.py` has the cells of its table."""
 
 from __future__ import annotations
 

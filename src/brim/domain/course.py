@@ -103,8 +103,10 @@ def deadline_kept(
     """Say if a job kept its deadline.
 
     Args:
-        ended: None: it has not.
+        ended: when; None: it has not.
         state: `done`, `cancelled`, or another one: then it does not keep it any more once it ended.
+        now: judges a job that has not ended. The default is after all deadlines: it has missed its
+            own, as at the end of a simulation.
 
     Returns:
         None where it has no deadline, may yet keep it, or nobody wants it any more.

@@ -121,6 +121,7 @@ def deadlines_are_kept(
             or any(at <= when <= ended for when in applied)
         ):
             continue
+        # `deadline_kept` says only whether a deadline was kept; here faults excuse some lateness.
         late, lost = ended - due, _together(spans, at, ended)
         if record.life.phase is Phase.DONE and late > lost + _TOLERANCE + _ERROR * (ended - at):
             broken.append(
