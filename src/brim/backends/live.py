@@ -79,8 +79,8 @@ class LiveBackend:
     Attributes:
         jobs: decide everything.
         memory: what the last cycle left.
-        cycles, looks: seconds that the last ones took; what a cycle has written down is done by the
-            look behind it.
+        cycles, looks: seconds that each of the latest took; what a cycle decides is carried out by
+            the look after it, and counts there.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class LiveBackend:
                     pass  # is done
                 case _:
                     assert_never(command)
-        if asked:  # who owed an answer before is waited for no longer
+        if asked:  # only what was asked just now is waited for, not earlier questions
             await asyncio.wait(asked, timeout=_PATIENCE)
 
     def _pass_on_faults(self) -> None:

@@ -228,8 +228,8 @@ class RunProcesses:
         held = lock(run_dir / held_by)
         if held is None:
             raise EnvironmentFault(f"{run_dir} has an agent on {node} already")
-        # Its standard input ends with the agent itself, which holds the other end: with nobody
-        # else.
+        # Only the agent itself holds the other end of its standard input, so that closes when the
+        # agent dies.
         kept = [held]
         try:
             ours, theirs = os.pipe()

@@ -133,7 +133,11 @@ class Hub:
     # From the workers -----------------------------------------------------------------------------
 
     def lose(self, worker: str) -> None:
-        """A worker is dead: where it was a member, no step of this round counts any more."""
+        """A worker is dead: where it was a member, no turn of this round is given or counts any more.
+
+        Only turns must be closed. A barrier opens once all members stand at it: without this one no
+        step can be committed except the one at whose commit it has arrived already.
+        """
         if self.turns is not None:
             self.turns.lose(worker)
 

@@ -1,10 +1,10 @@
 """A worker's side of its job: what it says, what it waits for, and what each message means to it.
 
-Pure, and without I/O, as h11 is: messages and times come in, messages go into an outbox, and what
-else has to be done is asked for. What takes more than one message is a flow: a generator that
-yields each need and is sent the answer, or has the error thrown into it that the answer was. The
-process at the edge meets needs (`train/membership.py`), and so does the scheduler of
-schedules in the tests, which chooses when each of them is answered.
+Pure, and without I/O, as h11 is: it takes messages and times, and puts messages into an outbox.
+What takes more than one message is a flow: a generator that yields each `Need`, and is then sent
+the answer, or has the error thrown into it that came in place of one. The process at the edge meets
+needs (`train/membership.py`), and so does the scheduler of schedules in the tests, which chooses
+when each of them is answered.
 
 A flow runs from one need to the next without a pause; a driver that lets other threads speak for the
 worker sees to that, and empties the outbox before anything else is said.
@@ -57,7 +57,7 @@ class RoundChanged(Exception):
 
 
 class Interrupted(Exception):
-    """The agent has a message: whatever a stream to another worker was for may be moot."""
+    """The agent has a message, so a stream to another worker may not be needed any more."""
 
 
 class PeerLost(EnvironmentFault):
@@ -72,7 +72,7 @@ class AgentGone:
 
 
 class AskedToLeave:
-    """SIGTERM came: somebody with a better right wants the place of this worker."""
+    """SIGTERM came: this worker is to give up its place at the next boundary."""
 
 
 Heard = WorkerBound | AgentGone | AskedToLeave
@@ -142,9 +142,10 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True)
 class BeHeir:
-    """Be the one who leaves the state of the job where its agent is killed, or be it no more.
+    """Become the heir, or stop being it.
 
-    The answer is which of the two it is: nobody is an heir who could not write that down.
+    An heir outlives its killed agent, to store the job's state. The answer is whether this worker
+    is the heir now: a worker that could not write that down is not.
     """
 
     on_me: bool
@@ -205,7 +206,7 @@ class Participant:
 
     Args:
         worker: its name.
-        company: seconds that steps of a worker alone wait for company: each telling wakes up the
+        company: seconds for which a worker alone batches its commits: telling of them wakes up the
             agent.
 
     Attributes:

@@ -15,7 +15,7 @@ carries out anything, and asks. A job is changed here and nowhere else. A plan i
 
 `Resize` and `Suspend` are questions to a job's master: each is followed by `Answered` or
 `Unanswered`, sooner or later, and a job owes one answer at a time. The other steps are carried out
-at once; of `Start` it is told as well how it went.
+at once; the outcome of a `Start` is reported by `Answered` or `Unanswered` too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Submitted:
     """A job has been taken in.
 
     Args:
-        detail: by whom, for its story; so in all of these.
+        detail: who asked, as recorded in the job's story; the same for the other events.
     """
 
     job: ScheduledJob
@@ -144,7 +144,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """Silence, or a no: the processes of a job were asked in vain, or could not be started."""
+    """A request to the processes of a job was refused or not answered, or a start failed."""
 
     action: Start | Resize | Suspend
     why: str = ""
@@ -295,8 +295,8 @@ class ScheduledJobs:
 
         Args:
             memory: what the last cycle left.
-            newcomer: is shown as well, with jobs that only wait for their next start: to ask what
-                would happen to it.
+            newcomer: a job that is not submitted yet, to forecast its fate; jobs that only wait for
+                their next start (in back-off) are then included.
         """
         jobs = [job for job in self.jobs.values() if job.life.may_run]
         if newcomer is None:
@@ -380,7 +380,7 @@ class ScheduledJobs:
     def _must(
         self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
     ) -> None:
-        """Take a step of the job's life, where nothing else would make sense."""
+        """Do as `_happen`, but raise InternalError if the transition is impossible."""
         if not self._happen(job, happening, now=now, detail=detail):
             raise InternalError(
                 f"{job.id} is {job.life.phase.value}: {happening.value} cannot happen to it"
@@ -400,8 +400,8 @@ class ScheduledJobs:
         if job is None:
             return
         changed = self._happen(job, event.wish, now=now, detail=event.detail)
-        # What is held has no plan; it is judged again when it is released. Who asks twice takes no
-        # promise away.
+        # A job on hold has no plan; it is judged again when it is released. A repeated request does
+        # not withdraw the promise.
         if changed and event.wish is not Happening.CANCEL:
             job.judgement = job.judgement.withdrawn()
             self._save(job)
@@ -543,10 +543,7 @@ class ScheduledJobs:
         return job.profile != before
 
     def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
-        """Settle what becomes of a job whose processes have ended.
-
-        It has ended for good, or waits until it has workers again.
-        """
+        """Decide whether a job whose processes ended is done, failed, or to be started again."""
         self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         asked = not job.allocation.told
         job.allocation = replace(job.allocation, told={}, coming={})

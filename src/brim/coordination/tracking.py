@@ -60,9 +60,9 @@ class Track:
         forced: to which workers it was forced, since it was last asked for fewer.
         sizes: numbers of workers at which it was seen to be measured.
         learned: when others were last taught by it.
-        agrees: the clock of its processes with the scheduler's, as its last step shows: no cost is
-            learned else.
-        change: of its workers, whose cost is not known yet: when, from how many, and at which step.
+        agrees: whether the clock of its processes agrees with the scheduler's, as its last step
+            shows; if not, no costs are learned.
+        change: the latest change of workers whose cost is unknown: (time, workers before, step).
         wanted: since when its plan has more workers for it than it was asked to have.
     """
 
@@ -157,7 +157,7 @@ class Tracking:
         )
 
     def end(self, job: ScheduledJob, now: float) -> Track:
-        """Forget its processes, which have ended; what was seen of them.
+        """Forget its processes, which have ended, and return what was seen of them.
 
         What was measured is enough for its profile: it may be long until it runs again.
         """
@@ -369,7 +369,7 @@ def _parts(job: ScheduledJob) -> int:
 
 
 def _differ(rates: dict[int, float], others: dict[int, float]) -> bool:
-    """True if a curve through one is another than through the other, by more than a fiftieth."""
+    """Return whether the rates differ by more than 2 %, so that the curve must be fitted again."""
     return rates.keys() != others.keys() or any(
         abs(rate / others[n] - 1.0) > 0.02 for n, rate in rates.items()
     )

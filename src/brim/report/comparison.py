@@ -242,7 +242,7 @@ def _some(rows: Sequence[T]) -> Sequence[T]:
 def write_page(path: Path, courses: Courses, summary: Mapping[str, Any]) -> None:
     """Write one page that loads nothing: ratio by policy, devices, waits and completion times.
 
-    Of the first policy of which that was recorded, who had the devices and why.
+    It also shows who had the devices, and why, under the first policy whose course was recorded.
     """
     sections = [_header(courses), _facts(courses, summary)]
     first = _recorded(courses)

@@ -95,7 +95,7 @@ def style(paint: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def drawing(paint: Mapping[str, str]) -> Iterator[None]:
-    """Draw with these colours, whatever letters there are in names that others chose."""
+    """Draw with these colours, and without warnings of letters in names that the font lacks."""
     with matplotlib.rc_context(style(paint)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
         yield
@@ -203,7 +203,7 @@ class Mark:
 
 
 def marks_of(told: Iterable[tuple[float, str, str]], end: float) -> list[Mark]:
-    """Numbered marks from (seconds, kind, text), in order; what belongs together in time is one."""
+    """Number marks from (seconds, kind, text), in order; merge those that are close in time."""
     marks: list[Mark] = []
     for at, kind, text in told:
         if marks and at - marks[-1].at < end * 0.012:

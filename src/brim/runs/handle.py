@@ -1,7 +1,7 @@
 """A run, or a job of a scheduler, as one thing that people look at, change and wait for.
 
-`brim.Run`, and each verb that changes a RUN or asks how it is, have a `Handle`. It is the only place
-where a run and a job are told apart; what only reads records finds both by `find_run`.
+`brim.Run`, and each verb that changes a RUN or shows its state, use a `Handle`. This module alone
+tells a run from a job; code that only reads records finds both by `find_run`.
 
 What reads records is imported where it is used: that takes longer than a scheduler to answer.
 """

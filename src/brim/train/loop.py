@@ -29,11 +29,19 @@ from brim.train.step import MicroBatch, Steps
 from brim.train.training_data import TrainingData, agreed
 from brim.wire.messages import Completed, Evaluated, failure_of
 
-_EPOCH = 1 << 42  # in the place of a step: what chance is drawn for
+# Stands in for a step number when seeding what is not part of a step.
+_EPOCH = 1 << 42
 
 
 class _WhileItLasts:
-    """Lets a caller say which of the errors within it end it, and nothing else."""
+    """A common action, which some errors within it end without leaving the caller.
+
+    Code behind the `with` also runs where the round has ended: `ends` has dealt with the error,
+    which goes no further. So it is not dead behind a block that returns.
+
+    Args:
+        ends: deals with an error, and says whether that ended the action only.
+    """
 
     def __init__(self, ends: Callable[[BaseException], bool]) -> None:
         self._ends = ends
@@ -410,7 +418,7 @@ class Loop:
         if parts.asynchrony is not None:
             parts.asynchrony.end_epoch()
         self.steps.under_way = None
-        # Every worker says so, and the master takes the first: whoever should have may be dying.
+        # Every worker says so, and the master takes the first: a worker named to say it may be dying.
         parts.members.tell(
             Evaluated(epoch=parts.state.epoch, step=parts.state.committed, metrics=measured)
         )

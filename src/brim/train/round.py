@@ -97,7 +97,7 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
             ran since.
 
     Raises:
-        UserCodeError: they differ; nothing brim carries does by itself.
+        UserCodeError: they differ, which only state unknown to brim can cause.
     """
     parts.attributes.check()
     members = parts.members
@@ -119,7 +119,7 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
 
 
 def settle_tables(parts: JobParts) -> None:
-    """Have the tables of this host at the last commit.
+    """Bring this host's tables to the state of the last commit.
 
     All members have left the round before.
     """

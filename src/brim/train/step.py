@@ -42,7 +42,8 @@ from brim.wire.messages import MicroReport, StepReport, Warn
 
 _SAMPLED = 50  # steps of which one says what rows of embeddings are looked up most
 _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in them
-_UPDATE = 1 << 41  # in the place of a micro-batch: what chance is drawn for
+# Stands in for the number of a micro-batch when seeding the update.
+_UPDATE = 1 << 41
 
 _NOTHING = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
@@ -93,7 +94,8 @@ class StepUnderWay:
 
     Attributes:
         number: steps that were committed when it began.
-        batch: whose samples it is of; that of the same number, but for asynchronous training.
+        batch: index of the batch whose samples it has; equals `number` except in asynchronous
+            training.
         span: of the samples of its epoch.
         todo: micro-batches of this worker that are still to come.
         due: a checkpoint is, behind it.
