@@ -7,7 +7,8 @@ what happens next is the adversary. Numbers are symbols: a sum of gradients is t
 that a wrong order of additions shows as a difference, and memory that workers share can be spoilt
 here as it can there.
 
-`python -m coordination.cluster 100000` in `tests/` runs so many schedules at random.
+`python -m coordination.cluster 100000` in `tests/` runs so many schedules at random, and
+`python -m coordination.cluster 100000 0 depart` some in which hosts are to be free.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import random
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ from brim.coordination.attempts import Attempts
 from brim.coordination.barrier import COMMIT, Barrier, Point
 from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.membership import (
+    AgentDeparts,
     AgentJoined,
     AgentLost,
     CheckpointCompleted,
@@ -42,6 +44,7 @@ from brim.coordination.membership import (
     Hurry,
     Install,
     Kill,
+    LetGo,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -99,6 +102,7 @@ from brim.wire.messages import (
     Commits,
     Completed,
     Dismissed,
+    EndRun,
     FromWorker,
     Hello,
     HoldRound,
@@ -141,6 +145,7 @@ class Setting:
     spares: int = 0
     every: int = 1  # steps of an epoch from one checkpoint to the next
     patience: int = 1000  # deaths in a row of young workers that a host is forgiven
+    room: int | None = None  # workers that each agent but the first takes at most
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,8 @@ class Fault:
 
     `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`,
     `hurry` (stop, without some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the
-    servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step).
+    servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step),
+    `depart` (a host is to be free).
     """
 
     after: int
@@ -801,6 +807,9 @@ class SimAgent:
     def obey(self) -> None:
         message = self.inbox.popleft()
         match message:
+            case EndRun():
+                assert not self.workers, "it is let go, and has workers"
+                self.lose()
             case StartWorkers(workers=names, delay=delay):
                 self.waiting += names
                 if not delay:
@@ -871,12 +880,13 @@ class Cluster:
         self._world: World | None = None
         self._held_round = 0  # whose next commit is to be its last
         self._over = 0  # the last round that had its last commit
-        self._may_lose_agents = any(fault.kind == "lose_agent" for fault in faults)
+        self._may_lose_agents = any(fault.kind in ("lose_agent", "depart") for fault in faults)
+        self._departing: set[str] = set()
         self._has_installed, self._lost_state = False, False
         self._brought: dict[str, Any] = {}
         self._committed = 0
-        for name in self.agents:
-            self._handle(AgentJoined(name))
+        for number, name in enumerate(self.agents):
+            self._handle(AgentJoined(name, setting.room if number else None))
 
     # Storage
 
@@ -926,6 +936,8 @@ class Cluster:
                     self.rendezvous.roster.places,
                     self.rendezvous.workers[worker].serves,
                 )
+                assert agent not in self._departing, "it is started on a host that is to be free"
+                assert len(here) <= places.room.get(agent, len(here)), "a host has too many"
                 assert not places or places.wanted[agent], "it is started where nobody is to be"
                 assert serves or not places or len(here) <= places.wanted[agent], (
                     "a device has two workers"
@@ -961,6 +973,8 @@ class Cluster:
             case Kill(worker):
                 agent = self.rendezvous.workers[worker].agent
                 self._tell(agent, SignalWorker(worker=worker, signal=9))
+            case LetGo(agent):
+                self._tell(agent, EndRun(well=True))
             case End():
                 assert self.end is None
                 self.end = command
@@ -1160,6 +1174,10 @@ class Cluster:
                 slow = [(worker.id, float(1 + (fault.which + worker.number) % 3))
                         for worker in self.rendezvous.roster.members]  # fmt: skip
                 self._handle(Straggling(tuple(slow), "slow"))
+            case "depart" if agents:
+                leaver = agents[fault.which % len(agents)].name
+                self._departing.add(leaver)
+                self._handle(AgentDeparts(leaver))
             case "lose_agent" if len(agents) > 1 or fault.which < 0:
                 agents[fault.which % len(agents)].lose(unsent=fault.which)
 
@@ -1172,6 +1190,8 @@ class Cluster:
             counts = (1, 2)
         if len(self.agents) == 1:
             counts = (sum(counts),)
+        if len(self.agents) == 3:
+            counts = (*counts, 1)
         return {name: count for name, count in zip(self.agents, counts, strict=True) if count}
 
     def run(self) -> Cluster:
@@ -1194,7 +1214,8 @@ class Cluster:
 
     def check(self) -> None:
         assert self.end is not None, "it hangs"
-        if self.end.outcome is RunOutcome.FAILED:
+        gone = not self.rendezvous.roster.agents and bool(self._departing)
+        if self.end.outcome is RunOutcome.FAILED and not gone:
             assert "died young" in self.end.reason, self.end
             attempts = self.rendezvous.attempts
             assert any(attempts.given_up(agent) for agent in self.rendezvous.roster.agents)
@@ -1268,6 +1289,11 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
         every=rng.choice((1, 2, 1000)),
         patience=rng.choice((1, 2, 3, 1000)),
     )
+    if "depart" in more:
+        agents, room = rng.choice((1, 2, 3)), rng.choice((None, 1, 2))
+        # A job that has not begun waits for another host, where those that are left lack room.
+        minimum = 1 if room else setting.minimum
+        setting = replace(setting, agents=agents, room=room, minimum=minimum)
     faults = tuple(
         Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *more)), rng.randrange(4))
         for _ in range(rng.randint(0, 5 + len(more)))
@@ -1285,9 +1311,10 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
 def main() -> None:
     many = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    more = tuple(sys.argv[3:])
     events, outcomes, failures = 0, Counter[str](), 0
     for seed in range(first, first + many):
-        cluster = at_random(seed)
+        cluster = at_random(seed, more=more)
         try:
             cluster.run()
         except Exception as error:  # noqa: BLE001 - a tally of what went wrong

@@ -142,6 +142,20 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class AgentJoined:
+    """An agent has come to the job.
+
+    Args:
+        room: workers that it takes at most; None: as many as are wanted.
+    """
+
+    agent: str
+    room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDeparts:
+    """The agent was sent SIGTERM: its host is to be free, and its workers are wanted elsewhere."""
+
     agent: str
 
 
@@ -284,6 +298,7 @@ class Hurry:
 
 Event = (
     AgentJoined
+    | AgentDeparts
     | AgentLost
     | AgentReplaced
     | WorkerReady
@@ -374,9 +389,16 @@ class GiveUpOn:
 
 
 @dataclass(frozen=True, slots=True)
+class LetGo:
+    """Tell an agent that departs that none of its workers is left: its part in the job is over."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     outcome: RunOutcome
     reason: str
 
 
-Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | GiveUpOn | End
+Command = StartWorker | Hold | Install | WriteCheckpoint | Dismiss | Kill | GiveUpOn | LetGo | End

@@ -5,9 +5,11 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from brim.coordination.membership import Worker, WorkerState
 
@@ -21,10 +23,12 @@ class Places:
     Args:
         wanted: workers by agent; empty where it does not matter on which they are.
         gone: agents that were lost and have not come back.
+        room: workers that an agent takes at most; one that is not named takes as many as are wanted.
     """
 
     wanted: dict[str, int] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
+    room: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.wanted)
@@ -77,9 +81,18 @@ class Places:
         count = Counter(worker.agent for worker in workers)
         if self.wanted:
             return [
-                agent for agent in agents for _ in range(self.wanted.get(agent, 0) - count[agent])
+                agent
+                for agent in agents
+                for _ in range(self._most(agent, self.wanted.get(agent, 0)) - count[agent])
             ]
-        return _spread(count, agents, missing)
+        return _spread(count, agents, missing, room=self.room)
+
+    def takes_workers(self, agent: str) -> bool:
+        """Return whether an agent has room for any worker."""
+        return self._most(agent, 1) > 0
+
+    def _most(self, agent: str, wanted: int) -> int:
+        return min(wanted, self.room.get(agent, wanted))
 
     def to_attend(
         self, servers: Iterable[Worker], agents: Sequence[str], missing: int
@@ -93,7 +106,11 @@ class Places:
             agents: that may have more.
             missing: servers in all.
         """
-        beside = [agent for agent in agents if not self.wanted or self.wanted.get(agent)]
+        beside = [
+            agent
+            for agent in agents
+            if self.takes_workers(agent) and (not self.wanted or self.wanted.get(agent))
+        ]
         return _spread(
             Counter(server.agent for server in servers), beside, missing if beside else 0
         )
@@ -127,10 +144,19 @@ class Places:
         return max(1, sum(self.wanted.values()))
 
 
-def _spread(count: Counter[str], agents: Sequence[str], missing: int) -> list[str]:
-    """Choose an agent for each of so many more, always one with the fewest."""
+def _spread(
+    count: Counter[str],
+    agents: Sequence[str],
+    missing: int,
+    *,
+    room: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
+    """Choose an agent for each of so many more, always one with the fewest, as long as there is room."""
     found: list[str] = []
     for _ in range(missing):
-        found.append(min(agents, key=lambda agent: (count[agent], agents.index(agent))))
+        free = [agent for agent in agents if count[agent] < room.get(agent, math.inf)]
+        if not free:
+            break
+        found.append(min(free, key=lambda agent: (count[agent], agents.index(agent))))
         count[found[-1]] += 1
     return found

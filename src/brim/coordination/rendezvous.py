@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
+    AgentDeparts,
     AgentJoined,
     AgentLost,
     AgentReplaced,
@@ -42,6 +43,7 @@ from brim.coordination.membership import (
     Install,
     JobCompleted,
     Kill,
+    LetGo,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -60,6 +62,8 @@ from brim.coordination.membership import (
 )
 from brim.coordination.roster import Newcomers, Roster, at_work, serving
 from brim.coordination.worlds import world_of, would_overtake
+
+_LAST_HOST = "its last host was asked to leave"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,9 +131,11 @@ class Rendezvous:
         if self.phase is RendezvousPhase.ENDED:
             return []
         match event:
-            case AgentJoined(agent):
-                self.roster.join(agent)
+            case AgentJoined(agent, room):
+                self.roster.join(agent, room)
                 return self._fill()
+            case AgentDeparts(agent):
+                return self._agent_departs(agent)
             case AgentLost(agent, reason):
                 return self._agent_lost(agent, reason)
             case AgentReplaced(agent):
@@ -189,9 +195,47 @@ class Rendezvous:
             return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:
-            left = [each for each in self.roster.agents if not self.attempts.given_up(each)]
+            left = [each for each in self.roster.agents if self._is_open(each)]
             self.target += self.roster.places.refill(left)  # else nobody would be there to go on
         return self._after_loss(was_member)
+
+    def _agent_departs(self, agent: str) -> list[Command]:
+        """Have all workers of an agent leave at a boundary, and others start elsewhere at once."""
+        if agent not in self.roster.agents or agent in self.roster.departing:
+            return []
+        self.roster.departing.add(agent)
+        if self.phase is RendezvousPhase.ENDING:
+            return []
+        commands: list[Command] = []
+        for worker in self.roster.workers_of(agent):
+            if not worker.in_round and worker.state is not WorkerState.LEAVING:
+                commands.append(Dismiss(worker.id))
+                if worker.state is WorkerState.STARTING:  # it would hear that seconds later
+                    commands.append(Kill(worker.id))
+            worker.state, worker.wants_out = WorkerState.LEAVING, True
+        self._causes.append(f"agent {agent} leaves")
+        places = self.roster.places
+        if places:
+            places.wanted.pop(agent, None)
+            self.target = max(1, sum(places.wanted.values()))
+            if not places.waited_for:
+                return [*commands, *self._stop(_LAST_HOST)]
+        return [*commands, *self._fill(), *self._hold_if_due(), *self._let_go()]
+
+    def _let_go(self) -> list[Command]:
+        """Let those agents go whose last worker is gone."""
+        if self.phase not in (RendezvousPhase.GATHERING, RendezvousPhase.RUNNING):
+            return []  # the end of the job is theirs as well
+        free = [each for each in self.roster.departing if not self.roster.workers_of(each)]
+        if len(free) == len(self.roster.agents):
+            return []
+        for agent in free:
+            self.roster.lose(agent)
+        return [LetGo(agent) for agent in sorted(free)]
+
+    def _is_open(self, agent: str) -> bool:
+        """Return whether an agent may get workers."""
+        return agent not in self.roster.departing and not self.attempts.given_up(agent)
 
     def _worker_ready(self, worker: str, address: str) -> list[Command]:
         newcomer = self.workers.get(worker)
@@ -266,7 +310,7 @@ class Rendezvous:
             self.target = self.roster.places.give_up(gone.agent, at_work(self.workers.values()))
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
-        commands = self._after_loss(gone.in_round)
+        commands = [*self._after_loss(gone.in_round), *self._let_go()]
         if self.is_stopping or not last_straw:
             return commands
         return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
@@ -337,7 +381,10 @@ class Rendezvous:
     def _resize(self, count: int, places: Mapping[str, int], servers: int | None) -> list[Command]:
         if self.is_stopping:
             return []
-        self.target, self.roster.places.wanted = count, dict(places)
+        staying_agents = {a: n for a, n in places.items() if a not in self.roster.departing}
+        if staying_agents:
+            count = sum(staying_agents.values())
+        self.target, self.roster.places.wanted = count, staying_agents
         self.servers = self.servers if servers is None else servers
         self.attempts.forgive()
         staying = self.roster.staying
@@ -402,10 +449,12 @@ class Rendezvous:
         settled = self._progress and self._held_round != self.round
         wanted = self.target + (self.spares if settled else 0)
         there, alive = self.workers.values(), self.roster.alive
-        open_agents = [agent for agent in self.roster.agents if not self.attempts.given_up(agent)]
+        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
+        places = self.roster.places
+        if self.roster.departing and not any(map(places.takes_workers, open_agents)):
+            return self._stop(_LAST_HOST)
         if not open_agents:
             return self._go_on_with(alive)
-        places = self.roster.places
         unserved = self.servers - len(places.attended(serving(alive), self.servers))
         # Counted together: who was started as a server may be spare by now.
         missing = wanted + self.servers - unserved - len(alive)
@@ -465,8 +514,9 @@ class Rendezvous:
             return []
         staying = self.roster.staying
         # Where all go to other agents, they train on until somebody is ready there.
+        goes_elsewhere = bool(self.roster.places or self.roster.departing)
         leaving = len(staying) < len(self.roster.members) and bool(
-            at_work(staying) or not self.roster.places
+            at_work(staying) or not goes_elsewhere
         )
         return self._hold() if leaving or self._newcomers.all else []
 

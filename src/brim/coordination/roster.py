@@ -37,12 +37,14 @@ class Roster:
 
     Args:
         places: on which agents workers are to be.
+        departing: agents whose hosts are to be free: they get no workers any more.
     """
 
     places: Places = field(default_factory=Places)
     workers: dict[str, Worker] = field(default_factory=dict)
     agents: list[str] = field(default_factory=list)
     hired: int = 0
+    departing: set[str] = field(default_factory=set)
 
     @property
     def members(self) -> list[Worker]:
@@ -130,19 +132,26 @@ class Roster:
         self.workers[worker.id] = worker
         return worker
 
-    def join(self, agent: str) -> None:
+    def workers_of(self, agent: str) -> list[Worker]:
+        """Return the workers on an agent."""
+        return [worker for worker in self.workers.values() if worker.agent == agent]
+
+    def join(self, agent: str, room: int | None = None) -> None:
         self.agents.append(agent)
         self.places.gone.discard(agent)
+        if room is not None:
+            self.places.room[agent] = room
 
     def lose(self, agent: str) -> bool:
         """An agent is gone, and all who were on it; whether a member was."""
         self.agents.remove(agent)
+        self.departing.discard(agent)
         self.places.gone.add(agent)
         return self.clear(agent)
 
     def clear(self, agent: str) -> bool:
         """All who were on an agent are gone; whether a member was."""
-        gone = [worker for worker in self.workers.values() if worker.agent == agent]
+        gone = self.workers_of(agent)
         for worker in gone:
             del self.workers[worker.id]
         return any(worker.in_round for worker in gone)

@@ -17,6 +17,7 @@ import msgspec
 
 from brim.coordination.barrier import COMMIT, Point, Release
 from brim.coordination.membership import (
+    AgentDeparts,
     AgentJoined,
     AgentLost,
     AgentReplaced,
@@ -33,6 +34,7 @@ from brim.coordination.membership import (
     Install,
     JobCompleted,
     Kill,
+    LetGo,
     RendezvousPhase,
     ResizeRequested,
     RunOutcome,
@@ -175,9 +177,9 @@ class Decisions:
                     self._event(
                         "warning", message=f"the master died; another, life {life}, has taken over"
                     )
-            case Joined(agent=agent, session=session, host=host):
+            case Joined(agent=agent, session=session, host=host, room=room):
                 self.agents[agent] = AgentSession(session, host)
-                self._handle(AgentJoined(agent))
+                self._handle(AgentJoined(agent, room))
             case Heard(agent=agent, number=number, message=message):
                 self._hear(agent, number, message)
             case Lost(agent=agent, reason=reason):
@@ -212,6 +214,8 @@ class Decisions:
     def _lose_agent(self, name: str, reason: str) -> None:
         if self.agents.pop(name, None) is None:
             return
+        if name not in self._rendezvous.roster.agents:
+            return  # it was let go
         self._lose_workers_of(name)
         self.state.rounds.notice(now=self.state.now)
         self._handle(AgentLost(name, reason))
@@ -278,6 +282,10 @@ class Decisions:
                 self._on_arrival(agent, message)
             case wire.AskToStop(reason=reason):
                 self._stop(reason)
+            case wire.Depart():
+                self._event("warning", message=words.host_departs(self._host_of(agent)))
+                self.state.rounds.notice(now=self.state.now)
+                self._handle(AgentDeparts(agent))
             case wire.JobFailed():
                 self._on_failed(agent, message)
             case wire.Warn(message=text):
@@ -581,6 +589,8 @@ class Decisions:
                 run = self.progress.run
                 text = words.host_given_up(command, host=host, run=run, spec=self.spec)
                 self._event("warning", message=text)
+            case LetGo(agent):
+                self._tell(agent, wire.EndRun(well=True))
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:
@@ -637,7 +647,7 @@ class Decisions:
             self._event("failed", who=who, message=f"{reason}{hint}", trace="")
         self._event("run_ended", summary=self.progress.summary(outcome, self.state.at))
         self._effects.append(Secure())
-        for agent in self.agents:
+        for agent in self._rendezvous.roster.agents:  # who was let go has heard it
             self._tell(agent, wire.EndRun(well=outcome is not RunOutcome.FAILED))
 
     # People ---------------------------------------------------------------------------------------

@@ -69,9 +69,12 @@ class TookOver(_Entry, frozen=True):
 
 
 class Joined(_Entry, frozen=True):
+    """An agent has come; `room` is the number of workers that it takes at most, or None."""
+
     agent: str
     session: str
     host: str
+    room: int | None = None
 
 
 class Heard(_Entry, frozen=True):

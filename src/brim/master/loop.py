@@ -186,7 +186,15 @@ class Master:
             return None
         if self.ended.is_set():
             return wire.Refused(reason="the job has ended")
-        self._take(Joined(agent=join.agent, session=join.session, host=join.host, **self._stamp()))
+        self._take(
+            Joined(
+                agent=join.agent,
+                session=join.session,
+                host=join.host,
+                room=join.room,
+                **self._stamp(),
+            )
+        )
         return None
 
     def _hear_unheard(

@@ -60,6 +60,11 @@ def host_left_out(host: str, reason: str) -> str:
     return f"{host} cannot take part, and is left out: {reason}"
 
 
+def host_departs(host: str) -> str:
+    """A host is to be free."""
+    return f"{host} was asked to leave; its workers go at the next step boundary"
+
+
 def hung_again(lost: wire.LoseWorker, *, who: str) -> wire.JobFailed:
     """The failure of a run where a second worker hangs in one step."""
     assert lost.hang is not None

@@ -46,6 +46,7 @@ class JoinJob(Message, frozen=True):
         life: of the master that it obeyed last; 0 for an agent that comes new.
         heard: the number of the last message that it has from the master.
         unheard: what agents of its name have left that were killed, in order.
+        room: workers that it takes at most; None: as many as are wanted.
     """
 
     agent: str
@@ -54,12 +55,17 @@ class JoinJob(Message, frozen=True):
     life: int = 0
     heard: int = 0
     unheard: tuple[Unheard, ...] = ()
+    room: int | None = None
 
 
 class AskToStop(Message, frozen=True):
     """The agent's process was asked to end the run."""
 
     reason: str
+
+
+class Depart(Message, frozen=True):
+    """The agent's host is to be free: its workers are to leave, and to go on elsewhere."""
 
 
 class FromWorker(Message, frozen=True):
@@ -186,6 +192,7 @@ AgentMessage = (
     | Commits
     | ArriveTogether
     | AskToStop
+    | Depart
     | Beat
     | JobFailed
     | Warn
