@@ -87,7 +87,7 @@ def until(condition: Callable[[], bool], what: str, run: Run | None = None) -> N
 
 def joining(
     run_dir: Path,
-    *,
+    *options: str,
     address: str = "",
     prefix: tuple[str, ...] = (),
     folder: Path | None = None,
@@ -98,6 +98,7 @@ def joining(
     """An agent that joins a run as another host once its master is there.
 
     Args:
+        options: of `brim agent`.
         address: of the master, where it is not called at its own.
         prefix: of the command, such as one that enters a host.
         folder: that it is typed in.
@@ -107,7 +108,8 @@ def joining(
     until(contact.exists, "the master's address")
     known = json.loads(contact.read_text())
     driver = Driver(folder, BRIM_TOKEN=known["token"], **variables).behind(prefix)
-    return driver.start("agent", address or known["address"], stdout=stdout, stderr=stderr)
+    command = ("agent", address or known["address"], *options)
+    return driver.start(*command, stdout=stdout, stderr=stderr)
 
 
 def has_ended(pid: int) -> bool:

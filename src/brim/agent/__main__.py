@@ -12,10 +12,11 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from brim.agent.births import Start, start_anew
-from brim.agent.conversation import Conversation, Displaced
+from brim.agent.conversation import TO_ANSWER, Conversation, Displaced
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
@@ -25,25 +26,45 @@ from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
 from brim.storage.heir import UNHEARD, succession
+from brim.storage.job_file import read_job
 from brim.wire.control import AgentStream, open_stream
 from brim.wire.listening import address_towards
 
-_TO_END = (
-    10.0  # seconds for what user code left behind: one in an uninterruptible sleep ends when it can
+# seconds for what user code left behind: one in an uninterruptible sleep ends when it can
+_TO_END = 10.0
+_TO_DEPART = (
+    25.0  # seconds that workers have to leave at a boundary: platforms give 30 before SIGKILL
 )
+_TO_LOOK_UP = 0.5  # seconds between two looks for a master whose name is not known yet
 
 
-def join(master: str, *, token: str) -> int:
-    """Join a run of another host with workers of this one, until the run ends; the exit status."""
-    host = address_towards(master)
+def join(master: str, *, token: str, room: int | None = None, patience: float | None = None) -> int:
+    """Join a run of another host with workers of this one, until the run ends; the exit status.
+
+    SIGTERM lets this host go: its workers leave at a step boundary.
+
+    Args:
+        master: its `HOST:PORT`.
+        token: of the run.
+        room: workers that this host takes at most; None: as many as are wanted.
+        patience: seconds that the master is waited for, at first and where it is gone; None: the
+            usual.
+
+    Raises:
+        EnvironmentFault: no master answers, or it does not let this host in.
+    """
+    host = _address_towards(master, patience=TO_ANSWER if patience is None else patience)
     os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
         with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
             name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
-            settings = Settings(name=name, host=host, run_dir=Path(scratch), guest=True)
+            settings = Settings(
+                name=name, host=host, run_dir=Path(scratch), guest=True, room=room, master=master
+            )
+            dial = partial(open_stream, master, token=token)
             try:
-                return asyncio.run(_serve(settings, lambda: open_stream(master, token=token)))
+                return asyncio.run(_serve(settings, dial, patience=patience))
             except Displaced as displaced:
                 print(printable(f"brim: {displaced}; joining again"), file=sys.stderr)  # noqa: T201
             finally:
@@ -61,29 +82,70 @@ def _end_what_is_left() -> None:
         sleep(0.01)
 
 
+def _address_towards(master: str, *, patience: float) -> str:
+    """Return the address of this host towards a master, whose name may not be known yet.
+
+    Raises:
+        EnvironmentFault: it is not known after so many seconds.
+    """
+    deadline = monotonic() + patience
+    while True:
+        try:
+            return address_towards(master)
+        except EnvironmentFault:
+            if monotonic() >= deadline:
+                raise
+        sleep(_TO_LOOK_UP)
+
+
 async def _serve(
-    settings: Settings, dial: Callable[[], AgentStream], template: Template | None = None
+    settings: Settings,
+    dial: Callable[[], AgentStream],
+    template: Template | None = None,
+    *,
+    patience: float | None = None,
 ) -> int:
-    """Serve a run whose master is elsewhere; SIGTERM ends this agent, not the run."""
-    clock = SystemClock()
-    agent = Agent(
-        settings, Conversation(settings.name, dial=dial, keeper=None, clock=clock), clock, template
+    """Serve a run whose master is elsewhere.
+
+    SIGTERM ends this agent and not the run: first its workers leave at a step boundary. A second
+    one, or a boundary that does not come, ends them as they are.
+    """
+    clock, loop = SystemClock(), asyncio.get_running_loop()
+    master = Conversation(
+        settings.name, dial=dial, keeper=None, clock=clock, patience=patience, room=settings.room
     )
+    agent = Agent(settings, master, clock, template)
     serving = asyncio.create_task(agent.run())
+    departing = False
+
+    def depart() -> None:
+        nonlocal departing
+        if departing or not master.has_begun:
+            serving.cancel()
+            return
+        departing = True
+        agent.depart()
+        loop.call_later(_TO_DEPART, serving.cancel)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        loop.add_signal_handler(number, depart)
     with contextlib.suppress(asyncio.CancelledError):
         return await serving
     return 1
 
 
 async def _serve_and_keep(
-    settings: Settings, keeper: Keeper, template: Template, dial: Callable[[], AgentStream]
+    settings: Settings,
+    keeper: Keeper,
+    template: Template | None,
+    dial: Callable[[], AgentStream],
 ) -> int:
     """Serve a run and keep its master; SIGTERM ends the run."""
     clock = SystemClock()
     unheard = settings.run_dir / UNHEARD if succession() else None
-    master = Conversation(settings.name, dial=dial, keeper=keeper, clock=clock, unheard=unheard)
+    master = Conversation(
+        settings.name, dial=dial, keeper=keeper, clock=clock, room=settings.room, unheard=unheard
+    )
     agent = Agent(settings, master, clock, template)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.ask_to_stop)
     serving, keeping = asyncio.create_task(agent.run()), asyncio.create_task(keeper.run())
@@ -133,8 +195,9 @@ def main(start: Start = start_anew) -> None:
     if group is not None:
         group.enter()
     adopt_orphans()  # workers, which their template forks and leaves to this process
-    settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir)
-    template = start_template(run_dir, arguments.host, start)
+    room = None if arguments.join else read_job(run_dir).workers_here
+    settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir, room=room)
+    template = None if room == 0 else start_template(run_dir, arguments.host, start)
 
     def dial() -> AgentStream:
         return open_stream(local, token=token)

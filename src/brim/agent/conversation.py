@@ -33,7 +33,7 @@ from brim.wire.messages import (
     Refused,
 )
 
-_TO_ANSWER = 20.0  # seconds until a master must have said its first word
+TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
@@ -56,6 +56,9 @@ class Conversation:
         dial: opens a stream to whichever master there is.
         keeper: of the master, where it lives on this host.
         clock: for patience.
+        patience: seconds that it waits for a master, for the first word as well as for another;
+            None: the usual.
+        room: workers that the agent takes at most; None: as many as are wanted.
         unheard: the file in which the agent that follows this one finds what it has to say; None:
             none follows.
     """
@@ -67,8 +70,11 @@ class Conversation:
         dial: Callable[[], AgentStream],
         keeper: Keeper | None,
         clock: Clock,
+        patience: float | None = None,
+        room: int | None = None,
         unheard: Path | None = None,
     ) -> None:
+        self._patience, self._room = patience, room
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
         self._outbox: Outbox[AgentMessage] = Outbox()
@@ -80,6 +86,11 @@ class Conversation:
         self._aside: deque[Printed] = deque(maxlen=_ASIDE)
         self._last_word = clock.now()
         self._stream: AgentStream | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether a master has let this agent in."""
+        return self._life > 0
 
     def post(self, message: AgentMessage) -> None:
         """Say something: the master will hear it, once, as long as there is one."""
@@ -150,7 +161,8 @@ class Conversation:
         Raises:
             EnvironmentFault: the patience of this agent is at an end.
         """
-        patience = _PATIENCE if self._life else _TO_ANSWER
+        usual = _PATIENCE if self._life else TO_ANSWER
+        patience = usual if self._patience is None else self._patience
         left = patience - (self._clock.now() - self._last_word)
         if left <= 0:
             raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
@@ -190,6 +202,7 @@ class Conversation:
             life=self._life,
             heard=self._heard,
             unheard=tuple(self._unheard.left) if self._unheard else (),
+            room=self._room,
         )
         with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -24,6 +25,7 @@ from brim.coordination.waits import Doing, Hung, Overdue, Waits
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
+from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, find_source, read_job, write_job
 from brim.telemetry.log_limit import LogLimit
 from brim.wire.messages import (
@@ -37,6 +39,7 @@ from brim.wire.messages import (
     Completed,
     Configure,
     Decline,
+    Depart,
     Dismissed,
     EndRun,
     FromWorker,
@@ -64,6 +67,7 @@ from brim.wire.messages import (
     words_of,
 )
 from brim.wire.messages import Late as LateWorker
+from brim.wire.run_files import place_at
 
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
@@ -87,12 +91,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         run_dir: where logs go, and the file of the job.
         guest: it came to a run of another host, which goes on without it where this host cannot
             take part.
+        room: workers that it takes at most; None: as many as are wanted.
+        master: `HOST:PORT` of a master on another host; empty where it is on this one.
     """
 
     name: str
     host: str
     run_dir: Path
     guest: bool = False
+    room: int | None = None
+    master: str = ""
 
 
 class Agent:
@@ -190,6 +198,10 @@ class Agent:
         """Ask for the end of the run, as this process was asked to."""
         self._post(AskToStop(reason="it was asked to stop"))
 
+    def depart(self) -> None:
+        """Have the workers of this host leave at a boundary, and end behind them."""
+        self._post(Depart())
+
     async def _begin(self, template: Template) -> None:
         self._spec = spec = read_job(self._settings.run_dir)
         self._liveness = Liveness(timeout=spec.heartbeat_timeout)
@@ -240,8 +252,20 @@ class Agent:
         except SpecError as error:
             self._failed(failure_of(error))
             return
-        write_job(self._settings.run_dir, configure.spec)
+        write_job(self._settings.run_dir, self._kept_by_master(configure))
         await self._begin(start_template(self._settings.run_dir, self._settings.host))
+
+    def _kept_by_master(self, configure: Configure) -> JobSpec:
+        """Return the spec of the run as this host follows it.
+
+        Checkpoints go to the host that keeps the records, unless they have a place that all hosts
+        reach: the folder of this agent is gone with it.
+        """
+        spec, master = configure.spec, self._settings.master
+        location = location_of(spec.checkpoints, configure.run_dir)
+        if not master or is_url(location):
+            return spec
+        return replace(spec, checkpoints=place_at(master, location))
 
     def _template_ready(self) -> None:
         self._on_time(_TEMPLATE)
@@ -500,7 +524,7 @@ class Agent:
 
     async def _on_master(self, message: MasterMessage) -> None:
         if isinstance(message, Configure):
-            if self._workers is None and not self._declined:
+            if self._workers is None and not self._declined and self._settings.room != 0:
                 await self._take_part(message)
             return
         if self._workers is None:

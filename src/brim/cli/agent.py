@@ -7,8 +7,12 @@ from typing import TextIO
 
 import click
 
+from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
 from brim.runs.options import ADDRESS, option
+from brim.runs.values import Value
+
+_ROOM = whole(least=1, hint="--workers 4")
 
 
 @click.command()
@@ -19,11 +23,27 @@ from brim.runs.options import ADDRESS, option
     metavar="F",
     help="Read the token from this file; - is standard input.",
 )
-def agent(master_address: str, token_file: TextIO | None) -> int:
+@click.option(
+    "--workers",
+    type=Value(_ROOM),
+    help="How many workers this host takes at most. [default: as many as the run wants]",
+)
+@click.option(
+    "--patience",
+    type=Value(DURATION),
+    help="How long to wait for the run's master, at first and where it is gone. [default: 20s at "
+    "first, then 1m]",
+)
+def agent(
+    master_address: str, token_file: TextIO | None, workers: int | None, patience: float | None
+) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
 
     Give the run's token, which `brim train --listen` prints, in the environment variable BRIM_TOKEN
     or in a file: other users of this host could read it on a command line.
+
+    SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
+    others start on hosts that have room.
 
     \b
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)
@@ -38,4 +58,4 @@ def agent(master_address: str, token_file: TextIO | None) -> int:
             need="the environment variable BRIM_TOKEN, or --token-file",
             hint="`brim train --listen` prints the command to type",
         )
-    return join(master_address, token=token)
+    return join(master_address, token=token, room=workers, patience=patience)

@@ -343,6 +343,13 @@ class JobSpec:
         help="Wait for this many hosts before the first step.",
         scheduled=False,
     )
+    workers_here: int | None = option(
+        whole(least=0, metavar="N", hint="0 leaves all workers to other hosts"),
+        unset=None,
+        help="How many workers this host takes at most; with 0 it keeps the master and the records, "
+        "and other hosts compute. [default: as many as are wanted]",
+        scheduled=False,
+    )
 
     def __post_init__(self) -> None:
         if self.micro_batches == 0:

@@ -21,7 +21,9 @@ from brim.master.loop import Master
 from brim.master.records import Records
 from brim.process import MASTER, be_called, die_with_parent, outlive_parent
 from brim.storage.contact import CONTACT, Contact, write_contact
+from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import digest_of_source, keep_source, read_job
+from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
 
 
@@ -72,8 +74,14 @@ async def serve(settings: Settings, *, token: str) -> None:
     decisions = records.open(settings.attempt, begin, clock)
     master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
     remote = socket.socket(fileno=settings.listener) if settings.listener is not None else None
+    checkpoints = location_of(spec.checkpoints, run_dir.absolute())
     server = JobServer(
-        settings.local, remote, token=token, converse=master.converse, answer=master.answer
+        settings.local,
+        remote,
+        token=token,
+        converse=master.converse,
+        answer=master.answer,
+        files=None if is_url(checkpoints) else ReceivedFiles(Path(checkpoints)),
     )
     await server.start()
     contact = Contact(

@@ -281,6 +281,10 @@ _FIXED = {
 }
 
 
+# Which hosts there are may change: without --listen nobody could come who was there before.
+_OF_EACH_START = ("agents", "workers_here")
+
+
 def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:
     """Return the spec to resume with.
 
@@ -311,7 +315,8 @@ def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) ->
                 if field.startswith("--")
                 else "name the same file, or start a new run without --resume",
             )
-    kept = {name: value for name, value in recorded.items() if name in wanted and name not in given}
+    own = {*given, *_OF_EACH_START}
+    kept = {name: value for name, value in recorded.items() if name in wanted and name not in own}
     # Faults were for the first life: they would strike again at steps that are redone.
     merged: dict[str, Any] = {**wanted, **kept}
     if "faults" not in given:

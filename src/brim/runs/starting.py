@@ -73,8 +73,20 @@ def make_ready(
         check_command(command)
     loggers = check_loggers(values["loggers"])
     spec = build_spec(values, file=file, command=command)
+    _check_room(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given)
     return replace(ready, listen=values["listen"], loggers=loggers)
+
+
+def _check_room(spec: JobSpec, *, listen: str | None) -> None:
+    """Raises SpecError where no host can have the workers that a run needs."""
+    if spec.workers_here is not None and spec.workers_here < spec.workers.minimum and not listen:
+        raise SpecError(
+            "--workers-here",
+            got=f"{spec.workers_here} of at least {spec.workers.minimum} workers",
+            need="an address at which other hosts can join",
+            hint="--listen HOST:PORT",
+        )
 
 
 def name_of(spec: JobSpec) -> str:
@@ -127,7 +139,14 @@ def make_ready_again(
     check_resumable(run_dir, history, field="RUN")
     spec = recorded_spec(run_dir, history)
     servers = spec.servers if servers is None else servers
-    spec = replace(spec, workers=workers or spec.workers, servers=servers, agents=agents, faults=())
+    spec = replace(
+        spec,
+        workers=workers or spec.workers,
+        servers=servers,
+        agents=agents,
+        workers_here=None,
+        faults=(),
+    )
     check_source(spec)
     return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen)
 

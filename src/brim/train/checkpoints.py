@@ -21,7 +21,7 @@ from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage, StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Checkpoint, Store
-from brim.storage.file_stores import location_of, open_place
+from brim.storage.file_stores import FileStore, Remote, location_of, open_place
 from brim.storage.heir import succession
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
@@ -34,6 +34,7 @@ from brim.train.table_parts import given_up, new_files, put_table, store_taken, 
 from brim.train.tables.tree import PLACES, TABLES
 from brim.train.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
+from brim.wire.run_files import SCHEME, RunFiles, split_place
 
 _SHORT, _LONG = (
     2.0,
@@ -83,15 +84,25 @@ class Checkpoints:
         self._is_owed = False  # a checkpoint that was due before its bases were there
         self._passes = 0  # for the next checkpoint
         self.asynchrony: Asynchrony | None = None
+        self._secret = context.secret if context is not None else b""
         if context is not None:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
 
     def keep_in(self, location: str, *, writer: str) -> None:
         """Say where checkpoints are, and who this worker is."""
-        place = open_place(location, warn=lambda text: self._tell(Warn(message=text)))
+        place = self._open(location)
         self._store = Store(place)
         self._writer = Writer(self._store, name=writer, spec=self._spec, tell=self._tell)
         self._bases = Bases(self._store, writer=writer)
+
+    def _open(self, location: str) -> FileStore:
+        def warn(text: str) -> None:
+            self._tell(Warn(message=text))
+
+        if not location.startswith(SCHEME):
+            return open_place(location, warn=warn)
+        address, path = split_place(location)
+        return Remote(RunFiles(address, self._secret), "", path, warn=warn)
 
     def catch_up(self, recorded: int) -> None:
         """Restore the state after the last step on record, where another worker made it."""

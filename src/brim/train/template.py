@@ -34,7 +34,7 @@ from brim.storage.job_file import read_job
 from brim.train.context import WorkerContext, environment_for, shared_environment
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
-from brim.wire.proofs import derived
+from brim.wire.proofs import workers_secret
 
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
@@ -262,9 +262,7 @@ def main() -> None:
     os.environ |= shared_environment(spec, arguments.run_dir)
     begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
     control = socket.socket(fileno=arguments.control)
-    secret = derived(
-        os.environ.pop("BRIM_TOKEN"), "workers"
-    )  # the token itself is not for the user's code
+    secret = workers_secret(os.environ.pop("BRIM_TOKEN"))  # the token is not for the user's code
     TemplateProcess(
         control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
     ).run()

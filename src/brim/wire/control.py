@@ -26,8 +26,9 @@ from brim.clock import monotonic
 from brim.errors import EnvironmentFault
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
-from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof
+from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof, workers_secret
 from brim.wire.relay import Relay
+from brim.wire.run_files import GREETING, Place, RunFileServer
 
 _SERVICE = "brim.Master"
 _UNIX = "unix:"
@@ -41,6 +42,7 @@ _LARGEST = 1 << 30
 _MOST_CONNECTIONS = 256
 # behind the name of the local socket: that of the one that callers of the port are led to
 _REMOTE = "-remote"
+_FILES = "-files"  # and that of the one that takes in files
 _OPTIONS = [
     ("grpc.max_receive_message_length", _LARGEST),
     ("grpc.max_send_message_length", _LARGEST),
@@ -110,6 +112,8 @@ class JobServer:
         converse: called once per stream with its messages and a way to answer; returns when the
             stream ends.
         answer: answers people.
+        files: the folder in which the run keeps what workers of other hosts write; None where they
+            have another place for it.
 
     Raises:
         EnvironmentFault: it cannot listen there.
@@ -123,6 +127,7 @@ class JobServer:
         token: str,
         converse: Conversation,
         answer: Callable[[Ask], Awaitable[Answer]],
+        files: Place | None = None,
     ) -> None:
         self._challenges = _Challenges(derived(token, _USE))
         self._converse, self._answer = converse, answer
@@ -130,10 +135,19 @@ class JobServer:
         # Two servers: strangers who crowd one of them out do not reach the other.
         self._servers = [self._server(self._door.address)]
         self._relay: Relay | None = None
+        self._files: RunFileServer | None = None
         if remote is not None:
             behind = self._door.address + _REMOTE
             self._servers.append(self._server(behind))
-            self._relay = Relay(remote, behind.removeprefix(_UNIX), most=_MOST_CONNECTIONS)
+            of_files = self._door.address.removeprefix(_UNIX) + _FILES
+            self._relay = Relay(
+                remote,
+                behind.removeprefix(_UNIX),
+                others={} if files is None else {GREETING[:4]: of_files},
+                most=_MOST_CONNECTIONS,
+            )
+            if files is not None:
+                self._files = RunFileServer(files, of_files, workers_secret(token))
 
     def _server(self, address: str) -> Any:
         server = grpc.aio.server(options=_OF_SERVERS)
@@ -156,6 +170,8 @@ class JobServer:
     async def start(self) -> None:
         for server in self._servers:
             await server.start()
+        if self._files is not None:
+            await self._files.start()
         if self._relay is not None:
             await self._relay.start()
 
@@ -163,6 +179,8 @@ class JobServer:
         await asyncio.gather(*(server.stop(grace=0.5) for server in self._servers))
         if self._relay is not None:
             self._relay.stop()
+        if self._files is not None:
+            self._files.stop()
         self._door.close()
 
     async def _greet(self, _: AsyncIterator[bytes], context: Any) -> bytes:

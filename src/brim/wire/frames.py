@@ -7,6 +7,7 @@ import struct
 from brim.errors import ProtocolError
 
 _LENGTH = struct.Struct("<I")
+HEAD_BYTES = _LENGTH.size
 LARGEST = 1 << 30
 
 
@@ -17,6 +18,18 @@ def frame(payload: bytes) -> bytes:
     b'\\x03\\x00\\x00\\x00abc'
     """
     return _LENGTH.pack(len(payload)) + payload
+
+
+def length_of(head: bytes | bytearray, *, most: int = LARGEST) -> int:
+    """Return the length of the message behind the first `HEAD_BYTES` of a frame.
+
+    Raises:
+        ProtocolError: it cannot be meant.
+    """
+    (length,) = _LENGTH.unpack(head)
+    if length > most:
+        raise ProtocolError(f"a frame of {length} bytes is larger than any message")
+    return int(length)
 
 
 class FrameBuffer:
@@ -35,9 +48,7 @@ class FrameBuffer:
         self._bytes += data
         frames, at = [], 0
         while len(self._bytes) - at >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._bytes, at)
-            if length > LARGEST:
-                raise ProtocolError(f"a frame of {length} bytes is larger than any message")
+            length = length_of(self._bytes[at : at + HEAD_BYTES])
             if len(self._bytes) - at - _LENGTH.size < length:
                 break
             start = at + _LENGTH.size

@@ -21,6 +21,11 @@ def derived(token: str, use: str) -> bytes:
     return _hmac(token.encode(), [use.encode()])
 
 
+def workers_secret(token: str) -> bytes:
+    """Return the secret by which the workers of a run know each other, and their run's files."""
+    return derived(token, "workers")
+
+
 def proof(secret: bytes, *words: bytes) -> bytes:
     """Return what shows that its sender has the secret and means these words, in this order."""
     return _hmac(secret, words)

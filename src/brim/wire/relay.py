@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Mapping
 
-_STUCK = 5.0  # seconds for which what is to be written may make no progress
+_STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
+_TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
 class _End(asyncio.Protocol):
     """One end of a connection: what comes from it goes to the other, no faster than that takes it.
 
-    It is not read before the other is there. The end of one direction is that of both: gRPC closes
-    no half of a connection.
+    But for its first bytes, it is not read before the other is there. The end of one direction is
+    that of both: gRPC closes no half of a connection.
     """
 
     transport: asyncio.Transport
@@ -84,15 +86,28 @@ class _End(asyncio.Protocol):
 
 
 class _CallerEnd(_End):
-    """The end that called: it is heard once the server is reached."""
+    """The end that called: by its first bytes the relay knows which server it means."""
 
     def __init__(self, relay: Relay) -> None:
         super().__init__()
         self._relay = relay
+        self.first = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._relay.admit(self)
+        if self._relay.admit(self):
+            self._due = asyncio.get_running_loop().call_later(_STUCK, self.transport.abort)
+            self.transport.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is not None:
+            super().data_received(data)
+            return
+        self.first += data
+        if len(self.first) >= _TELLING:
+            self._expect_nothing()
+            self.transport.pause_reading()
+            self._relay.lead(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -100,16 +115,19 @@ class _CallerEnd(_End):
 
 
 class Relay:
-    """Carries what calls a listener to the server on a Unix socket.
+    """Carries what calls a listener to one of the servers on Unix sockets.
 
     Args:
         listener: stays open for others that have it.
         path: of the Unix socket.
+        others: the Unix sockets of other servers, by the first bytes of calls that are for them.
         most: connections at once; more are closed.
     """
 
-    def __init__(self, listener: socket.socket, path: str, *, most: int) -> None:
-        self._listener, self._path, self._most = listener, path, most
+    def __init__(
+        self, listener: socket.socket, path: str, *, others: Mapping[bytes, str], most: int
+    ) -> None:
+        self._listener, self._path, self._others, self._most = listener, path, others, most
         self._callers: set[_CallerEnd] = set()
         self._reaching: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -119,12 +137,16 @@ class Relay:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _CallerEnd(self), sock=self._listener)
 
-    def admit(self, caller: _CallerEnd) -> None:
-        """Connect one that has called to the server, if there is room."""
+    def admit(self, caller: _CallerEnd) -> bool:
+        """Let one that has called say whom it wants, if there is room; return whether there is."""
         if len(self._callers) >= self._most:
             caller.transport.abort()
-            return
+            return False
         self._callers.add(caller)
+        return True
+
+    def lead(self, caller: _CallerEnd) -> None:
+        """Connect one that has called to the server that it wants."""
         task = asyncio.create_task(self._reach(caller))
         self._reaching.add(task)
         task.add_done_callback(self._reaching.discard)
@@ -132,7 +154,8 @@ class Relay:
     async def _reach(self, caller: _CallerEnd) -> None:
         loop, end = asyncio.get_running_loop(), _End()
         try:
-            await loop.create_unix_connection(lambda: end, self._path)
+            path = self._others.get(caller.first[:_TELLING], self._path)
+            await loop.create_unix_connection(lambda: end, path)
         except OSError:
             caller.transport.abort()
             return
@@ -140,6 +163,7 @@ class Relay:
             end.transport.abort()
             return
         caller.other, end.other = end, caller
+        end.transport.write(caller.first)
         for each in (caller, end):
             each.transport.resume_reading()
 

@@ -1,0 +1,382 @@
+"""Files of a run, kept by the host that keeps its records, for workers of other hosts.
+
+A worker there has no disk in common with that host. It writes its checkpoints over the port on
+which its agent calls the master, so that there is no other to open.
+
+Both ends prove that they are of the same run before anything else is said. Then a caller asks, and
+is answered, as often as it likes: a header in a frame, and as many bytes behind it as the header
+says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from brim.errors import ProtocolError
+from brim.process import close_in_children
+from brim.wire.frames import HEAD_BYTES, frame, length_of
+from brim.wire.messages import Codec
+from brim.wire.proofs import PROOF_BYTES, is_proof, proof
+
+GREETING = b"brim files\n"  # the first bytes of a call, by which a port tells it from others
+_KEEPER, _CALLER = b"keeper of files", b"caller for files"  # whose proof it is
+_NONCE_BYTES = 16
+_LONGEST_HEADER = 1 << 24  # bytes: the names of all files of a run
+_CHUNK = 1 << 20
+_TO_PROVE = 5.0  # seconds that a stranger may take
+_TO_ANSWER = 30.0  # seconds without a byte after which the other end is given up
+_MOST_CALLS = 256
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of a worker.
+
+    Args:
+        verb: `names`, `read`, `write` or `remove`.
+        name: of the file, relative to the place.
+        size: bytes that follow: what is to be written.
+    """
+
+    verb: Literal["names", "read", "write", "remove"]
+    name: str = ""
+    size: int = 0
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request.
+
+    Args:
+        problem: why it was not done; empty where it was.
+        is_missing: there is no such file.
+        names: all files, with their sizes in bytes.
+        size: bytes that follow: what was read.
+    """
+
+    problem: str = ""
+    is_missing: bool = False
+    names: dict[str, int] = {}
+    size: int = 0
+
+
+_requests: Codec[Request] = Codec(Request)
+_replies: Codec[Reply] = Codec(Reply)
+
+
+class Draft(Protocol):
+    """A file that is being written, and is not there yet."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def keep(self) -> None:
+        """Have it there, whole and on disk."""
+        ...
+
+    def drop(self) -> None:
+        """Forget it, unless it was kept."""
+        ...
+
+
+class Place(Protocol):
+    """The folder whose files are kept. Every method raises OSError."""
+
+    def names(self) -> dict[str, int]: ...
+
+    def open(self, name: str) -> tuple[int, Iterator[bytes]]:
+        """Return the size of a file, and its bytes in chunks."""
+        ...
+
+    def draft(self, name: str) -> Draft: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+# The end that keeps the files ---------------------------------------------------------------------
+
+
+class RunFileServer:
+    """Serves the files of a place on a Unix socket, to callers that have the secret.
+
+    Args:
+        place: where they are.
+        path: of the socket.
+        secret: of the run's workers.
+    """
+
+    def __init__(self, place: Place, path: str, secret: bytes) -> None:
+        self._place, self._path, self._secret = place, path, secret
+        self._server: asyncio.Server | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to accept calls. Raises OSError."""
+        self._server = await asyncio.start_unix_server(self._take, self._path)
+
+    def stop(self) -> None:
+        """Accept nothing more, and end the calls that are under way."""
+        if self._server is not None:
+            self._server.close()
+        for call in self._calls:
+            call.cancel()
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        call = asyncio.current_task()
+        assert call is not None
+        if len(self._calls) < _MOST_CALLS:
+            self._calls.add(call)
+            with contextlib.suppress(
+                OSError, EOFError, TimeoutError, ProtocolError, asyncio.CancelledError
+            ):
+                await self._serve(reader, writer)
+            self._calls.discard(call)
+        writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(_TO_PROVE):
+            if not await self._is_of_run(reader, writer):
+                return
+        while True:
+            request = _requests.decode(await _frame_from(reader))
+            if request.verb == "write":
+                await _answer(writer, await self._write(request, reader))
+            elif request.verb == "read":
+                await self._read(request, writer)
+            else:
+                await _answer(writer, await asyncio.to_thread(self._do, request))
+
+    async def _is_of_run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        greeting = await reader.readexactly(len(GREETING) + _NONCE_BYTES)
+        if not greeting.startswith(GREETING):
+            return False
+        nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(_NONCE_BYTES)
+        writer.write(proof(self._secret, _KEEPER, nonce, challenge) + challenge)
+        given = await reader.readexactly(PROOF_BYTES)
+        return is_proof(given, self._secret, _CALLER, nonce, challenge)
+
+    def _do(self, request: Request) -> Reply:
+        try:
+            if request.verb == "names":
+                return Reply(names=self._place.names())
+            self._place.remove(_checked(request.name))
+        except OSError as error:
+            return _reply_of(error)
+        return Reply()
+
+    async def _write(self, request: Request, reader: asyncio.StreamReader) -> Reply:
+        """Write what follows a request; where that cannot be, read it all the same."""
+        problem: OSError | None = None
+        draft: Draft | None = None
+        try:
+            draft = await asyncio.to_thread(self._place.draft, _checked(request.name))
+        except OSError as error:
+            problem = error
+        try:
+            left = request.size
+            while left:
+                async with asyncio.timeout(_TO_ANSWER):
+                    data = await reader.readexactly(min(left, _CHUNK))
+                left -= len(data)
+                try:
+                    if draft is not None and problem is None:
+                        await asyncio.to_thread(draft.write, data)
+                except OSError as error:
+                    problem = error
+            if draft is not None and problem is None:
+                await asyncio.to_thread(draft.keep)
+        except OSError as error:
+            problem = error
+        finally:
+            if draft is not None:
+                draft.drop()
+        return Reply() if problem is None else _reply_of(problem)
+
+    async def _read(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        try:
+            size, chunks = await asyncio.to_thread(self._place.open, _checked(request.name))
+        except OSError as error:
+            await _answer(writer, _reply_of(error))
+            return
+        await _answer(writer, Reply(size=size))
+        async for data in _in_thread(chunks):
+            writer.write(data)
+            async with asyncio.timeout(_TO_ANSWER):
+                await writer.drain()
+
+
+async def _in_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while data := await asyncio.to_thread(next, chunks, b""):
+        yield data
+
+
+async def _frame_from(reader: asyncio.StreamReader) -> bytes:
+    """The next frame.
+
+    Raises:
+        EOFError: there is none.
+        ProtocolError: no header is so long.
+    """
+    length = length_of(await reader.readexactly(HEAD_BYTES), most=_LONGEST_HEADER)
+    async with asyncio.timeout(_TO_ANSWER):
+        return await reader.readexactly(length)
+
+
+async def _answer(writer: asyncio.StreamWriter, reply: Reply) -> None:
+    writer.write(frame(_replies.encode(reply)))
+    async with asyncio.timeout(_TO_ANSWER):
+        await writer.drain()
+
+
+def _reply_of(error: OSError) -> Reply:
+    return Reply(
+        problem=error.strerror or str(error), is_missing=isinstance(error, FileNotFoundError)
+    )
+
+
+def _checked(name: str) -> str:
+    """Return a name that leads to a file below the place.
+
+    Raises:
+        PermissionError: it might lead elsewhere.
+    """
+    parts = name.split("/")
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise PermissionError(f"{name!r} is no name of a file of this run")
+    return name
+
+
+# The end that has them kept -----------------------------------------------------------------------
+
+
+class RunFiles:
+    """The files of a run that another host keeps, with the methods that a file system of fsspec has.
+
+    Calls are made as they are needed, from any thread, one at a time.
+
+    Args:
+        address: `HOST:PORT` of the run's master.
+        secret: of the run's workers.
+    """
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._address, self._secret = address, secret
+        self._lock = threading.Lock()
+        self._line: socket.socket | None = None
+
+    def invalidate_cache(self) -> None:
+        """Nothing is cached."""
+
+    def find(self, _: str, *, detail: bool) -> dict[str, dict[str, int]]:
+        """Return all files with their sizes. Raises OSError."""
+        assert detail
+        reply, _data = self._ask(Request(verb="names"))
+        return {f"/{name}": {"size": size} for name, size in reply.names.items()}
+
+    def cat_file(self, path: str) -> bytearray:
+        """Return the bytes of a file. Raises OSError."""
+        return self._ask(Request(verb="read", name=_name(path)))[1]
+
+    def pipe_file(self, path: str, data: bytes | bytearray) -> None:
+        """Have a file written, whole or not at all. Raises OSError."""
+        self._ask(Request(verb="write", name=_name(path), size=len(data)), data)
+
+    def rm_file(self, path: str) -> None:
+        """Have a file removed. Raises OSError."""
+        self._ask(Request(verb="remove", name=_name(path)))
+
+    def _ask(self, request: Request, data: bytes | bytearray = b"") -> tuple[Reply, bytearray]:
+        with self._lock:
+            try:
+                line = self._line = self._line or self._call()
+                line.sendall(frame(_requests.encode(request)))
+                line.sendall(data)
+                reply = _replies.decode(_next_frame(line))
+                content = _exactly(line, reply.size)
+            except (OSError, ProtocolError):
+                self.close()
+                raise
+        if reply.is_missing:
+            raise FileNotFoundError(reply.problem)
+        if reply.problem:
+            raise OSError(reply.problem)
+        return reply, content
+
+    def close(self) -> None:
+        """End the call that is under way."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    def _call(self) -> socket.socket:
+        """Call the host that keeps the files.
+
+        Raises:
+            OSError: it does not answer.
+            PermissionError: what listens there is not of this run.
+        """
+        host, _, port = self._address.rpartition(":")
+        line = socket.create_connection((host.strip("[]"), int(port)), timeout=_TO_ANSWER)
+        try:
+            close_in_children(line)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            line.sendall(GREETING + nonce)
+            said = bytes(_exactly(line, PROOF_BYTES + _NONCE_BYTES))
+            given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
+            if not is_proof(given, self._secret, _KEEPER, nonce, challenge):
+                raise PermissionError(f"what listens at {self._address} is not of this run")
+            line.sendall(proof(self._secret, _CALLER, nonce, challenge))
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+
+def _name(path: str) -> str:
+    return path.removeprefix("/")
+
+
+def _next_frame(line: socket.socket) -> bytes:
+    length = length_of(_exactly(line, HEAD_BYTES), most=_LONGEST_HEADER)
+    return bytes(_exactly(line, length))
+
+
+def _exactly(line: socket.socket, size: int) -> bytearray:
+    """Read so many bytes. Raises ConnectionError where fewer come."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = line.recv_into(view)
+        if not count:
+            raise ConnectionError("the host that keeps the run's files has closed the connection")
+        view = view[count:]
+    return data
+
+
+SCHEME = "brim://"  # of a place that another host keeps: brim://HOST:PORT/PATH
+
+
+def place_at(address: str, path: str | Path) -> str:
+    """Return the URL of a folder that a run's master keeps.
+
+    >>> place_at("10.0.0.7:4000", "/runs/a/checkpoints")
+    'brim://10.0.0.7:4000/runs/a/checkpoints'
+    """
+    return f"{SCHEME}{address}{path}"
+
+
+def split_place(url: str) -> tuple[str, str]:
+    """Return the address and the path of a place that `place_at` made.
+
+    >>> split_place("brim://10.0.0.7:4000/runs/a/checkpoints")
+    ('10.0.0.7:4000', '/runs/a/checkpoints')
+    """
+    address, slash, path = url.removeprefix(SCHEME).partition("/")
+    return address, slash + path
