@@ -30,7 +30,7 @@ async def relayed(
 
     server = await asyncio.start_unix_server(called, path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        relay = Relay(listener, str(path), most=5)
+        relay = Relay(listener, str(path), others={}, most=5)
         await relay.start()
         try:
             yield relay
@@ -50,6 +50,13 @@ async def relayed(
 
 def caller(relay: Relay) -> socket.socket:
     """Who is heard by nobody's loop: it reads when it is told to."""
+    called = stranger(relay)
+    called.sendall(b"PRI * HTTP/2.0")
+    return called
+
+
+def stranger(relay: Relay) -> socket.socket:
+    """Who has not said yet which server it wants."""
     return socket.create_connection(relay._listener.getsockname(), timeout=10.0)
 
 
@@ -93,9 +100,9 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
         async with relayed(tmp_path / "s", say_and_leave) as relay:
             admit = relay.admit
 
-            def roomy(caller: relays._CallerEnd) -> None:
+            def roomy(caller: relays._CallerEnd) -> bool:
                 caller.transport.set_write_buffer_limits(high=2 * MUCH)
-                admit(caller)
+                return admit(caller)
 
             monkeypatch.setattr(relay, "admit", roomy)
             with caller(relay):
@@ -121,3 +128,19 @@ def test_a_caller_that_reads_slowly_gets_all(
                 return came
 
     assert asyncio.run(work()) == MUCH
+
+
+@pytest.mark.parametrize("said", [b"", b"PR"])
+def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
+    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relays, "_STUCK", 0.2, raising=False)
+
+    async def work() -> None:
+        async with relayed(tmp_path / "s", say_and_stay) as relay:
+            with stranger(relay) as peer:
+                peer.sendall(said)
+                await until(lambda: len(relay._callers) == 1, "its call")
+                await until(lambda: not relay._callers, "its end")
+
+    asyncio.run(work())

@@ -1,0 +1,226 @@
+"""Workers of other hosts keep files where the run's records are, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.errors import EnvironmentFault
+from brim.storage.checkpoints import Checkpoint, Store
+from brim.storage.file_stores import Remote
+from brim.storage.received import ReceivedFiles
+from brim.wire import run_files
+from brim.wire.frames import frame
+from brim.wire.relay import Relay
+from brim.wire.run_files import GREETING, Request, RunFiles, RunFileServer
+
+SECRET = b"s" * 32
+LARGE = bytes(range(256)) * (20 << 10)  # 5 MiB: several chunks
+
+
+class Keeper:
+    """A host that keeps the files of a run, behind its port."""
+
+    def __init__(self, folder: Path, socket_path: Path) -> None:
+        self.folder = folder
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._path = str(socket_path)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+        self._up = threading.Event()
+        self._over: asyncio.Event | None = None
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._over = asyncio.Event()
+        server = RunFileServer(ReceivedFiles(self.folder), self._path, SECRET)
+        others = {GREETING[:4]: self._path}
+        relay = Relay(self._listener, "/nowhere", others=others, most=8)
+        await server.start()
+        await relay.start()
+        self._up.set()
+        await self._over.wait()
+        relay.stop()
+        server.stop()
+        await asyncio.sleep(0.05)  # so that what ends has ended before the loop does
+
+    def __enter__(self) -> Keeper:
+        self._thread.start()
+        assert self._up.wait(10.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._over is not None
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(10.0)
+        self._listener.close()
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    with Keeper(tmp_path / "checkpoints", tmp_path / "socket") as made:
+        yield made
+
+
+@pytest.fixture
+def files(keeper: Keeper) -> Iterator[RunFiles]:
+    called = RunFiles(keeper.address, SECRET)
+    with contextlib.closing(called):
+        yield called
+
+
+def test_what_is_written_is_there_and_is_read(keeper: Keeper, files: RunFiles) -> None:
+    assert files.find("", detail=True) == {}
+    files.pipe_file("/step-1/data", LARGE)
+    files.pipe_file("/step-1/empty", b"")
+    assert (keeper.folder / "step-1" / "data").read_bytes() == LARGE
+    assert files.cat_file("/step-1/data") == LARGE
+    assert files.cat_file("/step-1/empty") == b""
+    files.pipe_file("/step-1/data", b"another")
+    assert files.find("", detail=True) == {
+        "/step-1/data": {"size": 7},
+        "/step-1/empty": {"size": 0},
+    }
+    for name in ("data", "empty", "empty"):
+        files.rm_file(f"/step-1/{name}")
+    assert not list(keeper.folder.iterdir())
+    with pytest.raises(FileNotFoundError):
+        files.cat_file("/step-1/data")
+
+
+def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles) -> None:
+    store = Store(Remote(files, "", str(keeper.folder), patience=0.0))
+    draft = store.draft(Checkpoint(step=3, tree={"a": 1}, versions={}, data=LARGE), writer="w1")
+    assert store.steps() == []
+    store.publish(draft)
+    assert store.steps() == [3]
+    assert store.load(3).data == LARGE
+    assert store.where(3) == f"{keeper.folder}/step-00000003"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "../outside", "a/../../outside", "/etc/passwd", "a//b", "./a", "a\0b"]
+)
+@pytest.mark.parametrize("verb", ["read", "write", "remove"])
+def test_a_name_that_leads_elsewhere_is_refused(
+    verb: str, name: str, keeper: Keeper, files: RunFiles, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    requests: dict[str, Callable[[], Any]] = {
+        "read": lambda: files._ask(Request(verb="read", name=name)),
+        "write": lambda: files._ask(Request(verb="write", name=name, size=5), b"yours"),
+        "remove": lambda: files._ask(Request(verb="remove", name=name)),
+    }
+    with pytest.raises(OSError, match="no name of a file of this run"):
+        requests[verb]()
+    assert outside.read_text() == "mine"
+    files.pipe_file("/still", b"there")  # the call goes on
+    assert files.cat_file("/still") == b"there"
+
+
+def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
+    keeper.folder.mkdir()
+    (keeper.folder / "weights").write_bytes(b"secret")
+    with (
+        contextlib.closing(RunFiles(keeper.address, b"wrong" * 6)) as stranger,
+        pytest.raises(PermissionError, match="not of this run"),
+    ):
+        stranger.cat_file("/weights")
+    ask = frame(run_files._requests.encode(Request(verb="read", name="weights")))
+    for words in (
+        GREETING + bytes(16) + bytes(32) + ask,
+        GREETING + ask * 3,
+        GREETING[:4] + ask * 9,
+    ):
+        host, _, port = keeper.address.partition(":")
+        with socket.create_connection((host, int(port)), timeout=10.0) as line:
+            line.sendall(words)
+            said = b""
+            with contextlib.suppress(ConnectionError):
+                while data := line.recv(1 << 16):
+                    said += data
+        assert b"secret" not in said
+        assert len(said) in (0, 48)  # the keeper's own proof, and a challenge
+
+
+def test_who_says_nothing_is_sent_away(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_files, "_TO_PROVE", 0.2)
+    host, _, port = keeper.address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10.0) as line:
+        line.sendall(GREETING)
+        with contextlib.suppress(ConnectionError):
+            assert line.recv(1) == b""
+
+
+def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        heard: list[bytes] = []
+
+        def serve() -> None:
+            line, _ = listener.accept()
+            with line:
+                heard.append(line.recv(1000))
+                line.sendall(bytes(48))
+                heard.append(line.recv(1000))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(PermissionError, match="not of this run"):
+            RunFiles(address, SECRET).pipe_file("/weights", b"secret")
+        thread.join(10.0)
+    assert b"secret" not in b"".join(heard)
+    assert heard[1] == b""
+
+
+def test_a_disk_without_room_is_told_and_leaves_nothing(
+    keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(self: object, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("brim.storage.received.ReceivedFile.write", write)
+    place = Remote(files, "", "the other host", patience=0.0)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        place.write("step-1/data", LARGE)
+    assert not [path for path in keeper.folder.rglob("*") if path.is_file()]
+
+
+def test_a_call_that_breaks_is_made_again(tmp_path: Path) -> None:
+    with Keeper(tmp_path / "a", tmp_path / "s") as keeper:
+        files = RunFiles(keeper.address, SECRET)
+        files.pipe_file("/one", b"1")
+        assert files._line is not None
+        files._line.shutdown(socket.SHUT_RDWR)
+        warned: list[str] = []
+        place = Remote(files, "", "the other host", warn=warned.append)
+        place.write("two", b"2")
+        assert place.names() == {"one": 1, "two": 1}
+        assert len(warned) == 1
+        files.close()
+
+
+def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
+    files.pipe_file("/one", b"whole")
+    assert files._line is not None
+    files._line.sendall(
+        frame(run_files._requests.encode(Request(verb="write", name="one", size=9)))
+    )
+    files._line.sendall(b"half")
+    files.close()
+    again = RunFiles(keeper.address, SECRET)
+    assert again.cat_file("/one") == b"whole"
+    assert again.find("", detail=True) == {"/one": {"size": 5}}
+    again.close()
