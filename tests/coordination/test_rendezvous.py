@@ -6,6 +6,7 @@ import pytest
 
 from brim.coordination.attempts import Attempts
 from brim.coordination.membership import (
+    AgentDeparts,
     AgentJoined,
     AgentLost,
     AgentReplaced,
@@ -22,6 +23,7 @@ from brim.coordination.membership import (
     Install,
     JobCompleted,
     Kill,
+    LetGo,
     Member,
     RendezvousPhase,
     ResizeRequested,
@@ -97,6 +99,8 @@ def short(command: Command) -> str:
             return f"kill {worker}" + (f" ({reason})" if reason else "")
         case GiveUpOn(agent, deaths, reason, target):
             return f"give up on {agent} after {deaths} ({reason}), go on with {target}"
+        case LetGo(agent):
+            return f"let {agent} go"
         case End(outcome, reason):
             return f"{outcome}: {reason}"
 
@@ -603,6 +607,103 @@ def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost
     installed(rendezvous, 2)
     assert tell(rendezvous, AgentLost("B", "its connection closed")) == ["start w4 on A"]
     assert tell(rendezvous, AgentJoined("B")) == ["start w5 on B", "start w6 on B"]
+
+
+# Hosts that have room, and hosts that are to be free ------------------------------------------------
+
+
+def two_hosts(*, room: int | None = None) -> Rendezvous:
+    """Two workers on A and one on B, which have done a step in round 1."""
+    rendezvous = job(3, minimum=3, agents=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B", room), *ready(1, 2, 3))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1))
+    return rendezvous
+
+
+def test_workers_are_started_where_there_is_room() -> None:
+    rendezvous = job(4, minimum=1, agents=2)
+    started = tell(rendezvous, AgentJoined("A", 1), AgentJoined("B", 2))
+    assert started == ["start w1 on A", "start w2 on B", "start w3 on B"]
+    assert tell(rendezvous, AgentJoined("C", 0)) == []
+    assert tell(rendezvous, AgentJoined("D")) == ["start w4 on D"]
+
+
+def test_a_job_waits_for_a_host_that_has_room() -> None:
+    rendezvous = job(2, minimum=2)
+    assert tell(rendezvous, AgentJoined("A", 0)) == []
+    assert tell(rendezvous, AgentJoined("B", 1)) == ["start w1 on B"]
+    assert tell(rendezvous, *ready(1)) == []
+    assert tell(rendezvous, AgentJoined("C", 5)) == ["start w2 on C"]
+
+
+def test_the_room_of_a_lost_host_is_nobody_elses() -> None:
+    rendezvous = two_hosts(room=1)
+    assert tell(rendezvous, AgentLost("A", "cut off")) == ["round 2: w2 (agent A lost (cut off))"]
+
+
+def test_a_host_that_is_to_be_free_goes_at_a_boundary_and_others_start_at_once() -> None:
+    rendezvous = two_hosts()
+    assert tell(rendezvous, AgentDeparts("B")) == ["start w4 on A", "hold 1"]
+    assert tell(rendezvous, AgentDeparts("B")) == []
+    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (agent B leaves)", "dismiss w2"]
+    assert tell(rendezvous, *gone(2)) == ["let B go"]
+    assert tell(rendezvous, AgentLost("B", "its connection closed")) == []
+    installed(rendezvous, 2)
+    assert tell(rendezvous, *ready(4)) == ["hold 2"]
+
+
+def test_where_all_workers_are_on_it_they_train_until_another_is_ready_elsewhere() -> None:
+    rendezvous = job(1, agents=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1))
+    assert tell(rendezvous, AgentDeparts("A")) == ["start w2 on B"]
+    assert tell(rendezvous, *ready(2)) == ["hold 1"]
+    assert tell(rendezvous, Held(1, 4)) == [
+        "round 2: w1 w2, w1 gives w2 (agent A leaves, w2 joins)",
+        "hold 2",
+    ]
+    installed(rendezvous, 4)
+    assert tell(rendezvous, Held(2, 5)) == ["round 3: w2 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, *gone(1)) == ["let A go"]
+
+
+def test_who_has_only_just_started_there_is_ended() -> None:
+    rendezvous = job(2, minimum=2, agents=2)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
+    assert tell(rendezvous, AgentDeparts("B")) == ["dismiss w2", "kill w2", "start w3 on A"]
+    assert tell(rendezvous, *gone(2)) == ["let B go"]
+
+
+def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> None:
+    rendezvous = two_hosts()
+    tell(rendezvous, AgentDeparts("B"))
+    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == [
+        "dismiss w4",
+        "kill w4",
+        "write w1",
+    ]
+    assert tell(rendezvous, CheckpointCompleted("w1"), *gone(1, 2, 3, 4))[-1] == (
+        "suspended: its last host was asked to leave"
+    )
+
+
+def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
+    rendezvous = job(1, agents=2)
+    tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"), *ready(1))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1))
+    assert tell(rendezvous, AgentDeparts("B"), Held(1, 2)) == ["hold 1", "write w1"]
+
+
+def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_elsewhere() -> None:
+    rendezvous = placed(1, 2)
+    tell(rendezvous, AgentDeparts("B"))
+    assert rendezvous.target == 1
+    tell(rendezvous, ResizeRequested(3, {"A": 2, "B": 1}))
+    assert rendezvous.roster.places.wanted == {"A": 2}
+    assert rendezvous.target == 2
 
 
 # Stopping and ending ------------------------------------------------------------------------------

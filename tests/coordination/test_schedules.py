@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from brim.coordination.membership import Install
+from brim.coordination.membership import Install, LetGo
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
@@ -55,6 +55,19 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
             raise AssertionError(f"schedule {seed}: {error}") from error
         still += sum(isinstance(each, Install) and each.still for _, each in cluster.story)
     assert 40 * still > SCHEDULES, "hardly a step was given up since it had no data"
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
+    let_go = 0
+    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
+        cluster = at_random(seed, more=("depart", "depart"))
+        try:
+            cluster.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        let_go += sum(isinstance(each, LetGo) for _, each in cluster.story)
+    assert 100 * let_go > SCHEDULES, "hardly a host was let go"
 
 
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:

@@ -128,3 +128,16 @@ def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None
 def world(round: int, *workers: str) -> World:
     members = tuple(Member(worker=worker, agent="a2", address="10.0.0.2:1") for worker in workers)
     return World(round=round, members=members, donors={}, restore=False, shares=(1,) * len(members))
+
+
+def test_an_agent_passes_on_the_last_lines_of_a_worker_that_fails(tmp_path: Path) -> None:
+    prints = agents.Prints(tmp_path)
+    members = tuple(Member(worker=name, agent="b", address="") for name in ("w0", "w1"))
+    for worker, text in (("w0", "of rank 0\n"), ("w1", "x" * 99_999 + "\nwhy\n")):
+        printed(tmp_path, worker, text)
+    world = World(round=1, members=members, donors={}, restore=False, shares=(4, 4))
+    assert prints.begin(world) == ""
+    assert prints.last_words("w0") == ""  # it is passed on as it comes
+    assert prints.last_words("w7") == ""
+    assert prints.last_words("w1").splitlines()[-1] == "why"
+    assert len(prints.last_words("w1")) <= 17 << 10

@@ -418,6 +418,8 @@ class Agent:
         by_itself = status == 0 and worker not in self._may_end
         if by_itself and worker not in self._joined:  # starting it again would not help
             self._post(failure_of(self._of_one_that_never_joined()))
+        if self._prints is not None and status != 0 and (words := self._prints.last_words(worker)):
+            self._master.print(worker, words)
         hang = self._hung.pop(worker, None)
         lost = LoseWorker(worker=worker, reason=reason, hang=hang, by_itself=by_itself)
         self._post(self._with_memory(lost, was_killed=status == -signal.SIGKILL))

@@ -1,10 +1,12 @@
-"""Output of rank 0 on this host, for the command on another one.
+"""Output of this host's workers, for the command on another one.
 
-Whole lines are passed on, a limited number of bytes at a time.
+What rank 0 prints is passed on as it comes, of another worker that fails the last lines: whole
+lines, a limited number of bytes at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from brim.coordination.membership import World
@@ -58,18 +60,30 @@ class Prints:
         """Return what `fresh` does, of a worker that will not be asked for again."""
         return self._read(_LAST_READS)
 
+    def last_words(self, worker: str) -> str:
+        """Return the last lines of a worker that has failed; empty where they are followed anyway."""
+        log = self._run_dir / "logs" / f"{worker}.log"
+        if worker == self.worker or not log.exists():
+            return ""
+        tail = Tail(self._run_dir, worker, {worker: max(0, log.stat().st_size - _MOST)})
+        return _last_of([text for _, text in tail.fresh(_LAST_READS)])
+
     def _read(self, reads: int) -> str:
-        lines = [text for _, text in self._tail.fresh(reads)] if self._tail else []
-        kept: list[str] = []
-        size = 0
-        for line in reversed(lines):
-            size += len(line.encode()) + 1
-            if size > _MOST:
-                break
-            kept.append(line)
-        if len(kept) < len(lines):
-            kept.append(
-                f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to "
-                "another host]"
-            )
-        return "".join(f"{line}\n" for line in reversed(kept))
+        return _last_of([text for _, text in self._tail.fresh(reads)] if self._tail else [])
+
+
+def _last_of(lines: Sequence[str]) -> str:
+    """Return as many of the last lines as are passed on at once, and how many were before them."""
+    kept: list[str] = []
+    size = 0
+    for line in reversed(lines):
+        size += len(line.encode()) + 1
+        if size > _MOST:
+            break
+        kept.append(line)
+    if len(kept) < len(lines):
+        kept.append(
+            f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to "
+            "another host]"
+        )
+    return "".join(f"{line}\n" for line in reversed(kept))

@@ -66,6 +66,7 @@ class RunOptions(JobOptions, total=False):
     asynchronous: int
     listen: str
     agents: int
+    workers_here: int
     logger: str | Sequence[str]
 
 
