@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,29 @@ def test_a_host_has_no_more_workers_than_it_takes(
         at = [here[worker] for worker in event["workers"]]
         assert at.count("a1") <= 2
         assert len(at) - at.count("a1") <= 1
+    check_ledger(path)
+
+
+def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
+    tmp_path: Path, calm: str
+) -> None:
+    """All workers are behind the cable, and count as lost; they come again once it is mended."""
+    path, options = tmp_path / "run", ("--workers", "2", "--workers-here", "0")
+    every = ("--checkpoint-every", "10")
+    command = ("train", *JOB, *PACED, *options, *every, *LISTEN)
+    with (
+        two_hosts() as (hosts, cable),
+        started(path, *command, prefix=hosts[0].prefix) as run,
+        guest(path, hosts[1]) as agent,
+    ):
+        until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
+        cable.cut()
+        time.sleep(13.0)
+        cable.mend()
+        run.hurry()
+        summary = run.finish()
+        assert agent.wait(timeout=20) == 0
+    assert summary["weights_sha256"] == calm
     check_ledger(path)
 
 
