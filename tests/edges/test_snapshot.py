@@ -139,12 +139,14 @@ class Life:
             yield self._next()
 
     def _next(self) -> Entry:
-        when = {"at": 1000 + self._now, "now": self._now}
+        when: dict[str, Any] = {"at": 1000 + self._now, "now": self._now}
         agents = self.decisions.agents
         missing = [name for name in "ABC" if name not in agents]
         chance = self._rng.random()
         if missing and (not agents or chance < 0.05):
-            return Joined(agent=missing[0], session="s", host=f"host{missing[0]}", **when)
+            room = self._rng.choice((None, 1, 2))
+            name = missing[0]
+            return Joined(agent=name, session="s", host=f"host{name}", room=room, **when)
         agent = self._rng.choice(sorted(agents))
         if chance < 0.06:
             return Lost(agent=agent, reason="gone", **when)
