@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +75,8 @@ class Torchrun:
         parameters: of that file, as for `--set`.
         batch: global batch size.
         directory: keeps the checkpoint from an earlier run; None makes a fresh one.
+        prefix: of the command, such as one that enters a host.
+        meet: options by which the hosts of a job meet; by default there is one host.
     """
 
     def __init__(
@@ -85,7 +87,10 @@ class Torchrun:
         parameters: Mapping[str, str] | None = None,
         batch: int = 512,
         directory: Path | None = None,
+        prefix: Sequence[str] = (),
+        meet: Sequence[str] = ("--standalone",),
     ) -> None:
+        self._prefix, self._meet = prefix, meet
         self.workers, self._file, self._batch = workers, file, batch
         self._parameters = dict(parameters or {})
         self.directory = directory or Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
@@ -102,14 +107,8 @@ class Torchrun:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }
         command = [
-            *(
-                sys.executable,
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--max-restarts",
-                "100",
-            ),
+            *self._prefix,
+            *(sys.executable, "-m", "torch.distributed.run", *self._meet, "--max-restarts", "100"),
             *(
                 "--nproc-per-node",
                 str(self.workers),
@@ -150,6 +149,12 @@ class Torchrun:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(timeout=10)
         self._log.close()
+
+    def kill(self) -> None:
+        """Kill -9 the agent and all its workers, as where their host is gone."""
+        for pid in [*_children(self._process.pid), self._process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def pids(self) -> list[int]:
         """The workers that are alive, whether they train yet or not."""

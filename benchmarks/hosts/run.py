@@ -1,0 +1,268 @@
+"""From a host that goes, or is gone, to the next step, beside torchrun: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness.brim_run import repository
+from benchmarks.harness.report import Report, seconds, table
+from benchmarks.harness.torchrun import Torchrun
+from brim.domain.accounting import StepRecord
+from brim.storage.contact import read_contact
+from brim.telemetry.events import RoundFormed, WorldReFormed
+from brim.telemetry.history import RunReader
+from brim_lab.chaos.hosts import Cable, Host, two_hosts
+from brim_lab.driver import Driver
+
+HERE = Path(__file__).parent
+TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
+BATCH, STEADY = 512, 15
+_POLL = 0.01
+_PATIENCE = 90.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A host that went; seconds.
+
+    Attributes:
+        next_step: from the event to the first step of the job without it.
+        pause: from the last step before to that one.
+        redone: steps that were made again.
+        status: of its agent.
+    """
+
+    next_step: float
+    pause: float
+    redone: int
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The second host of a run."""
+
+    agent: subprocess.Popen[str]
+    cable: Cable
+
+
+def ask_to_go(host: Joined) -> None:
+    host.agent.send_signal(signal.SIGTERM)
+
+
+def kill(host: Joined) -> None:
+    agent = psutil.Process(host.agent.pid)
+    for process in [agent, *agent.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def cut(host: Joined) -> None:
+    host.cable.cut()
+
+
+EVENTS: dict[str, Callable[[Joined], None]] = {
+    "SIGTERM to its agent": ask_to_go,
+    "kill -9 of all its processes": kill,
+    "its cable is cut": cut,
+}
+
+
+class Records:
+    """The records of a run, as they grow."""
+
+    def __init__(self, run: Path) -> None:
+        self._reader = RunReader(run)
+
+    def until(self, what: str, found: Callable[[], Any]) -> Any:
+        """Follow the records until there is something; raises RuntimeError after a while."""
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                self._reader.poll()
+            if value := found():
+                return value
+            time.sleep(_POLL)
+        raise RuntimeError(f"no {what} within {_PATIENCE:g} s")
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        return self._reader.history.steps
+
+    @property
+    def round(self) -> RoundFormed | None:
+        return self._reader.history.round
+
+    def steady(self, workers: int) -> bool:
+        """Whether a round of so many has made some steps."""
+        now = self.round
+        made = [step for step in self.steps[-STEADY:] if now and step.round == now.round]
+        return now is not None and now.world_size == workers and len(made) == STEADY
+
+    def hosts_of(self, round: int) -> set[str]:
+        """The agents whose workers are in a round."""
+        events = self._reader.history.events
+        named = next(e for e in events if isinstance(e, RoundFormed) and e.round == round)
+        workers = self._reader.history.workers
+        return {workers[name].agent for name in named.workers if name in workers}
+
+    def redone(self, since: int) -> int:
+        """The steps made again in rounds behind this one."""
+        events = self._reader.history.events
+        return sum(e.redone for e in events if isinstance(e, WorldReFormed) and e.round > since)
+
+
+@contextlib.contextmanager
+def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
+    """A run of four workers, two on each of two hosts."""
+    folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
+    os.environ["PYTHONPATH"] = str(repository())
+    with two_hosts() as (hosts, cable):
+        run = folder / "run"
+        first = Driver(folder).behind(hosts[0].prefix)
+        words = ["train", str(TRAINING_FILE), "--run-dir", str(run), "--workers", "4"]
+        words += ["--global-batch-size", str(BATCH), "--spares", "0", "--checkpoint-every", "1h"]
+        words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
+        process = first.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        agent = None
+        try:
+            agent = join(run, hosts[1])
+            records = Records(run)
+            records.until("steady world", lambda: records.steady(4))
+            yield records, Joined(agent, cable)
+        finally:
+            first.end()
+            process.wait()
+            if agent is not None and agent.poll() is None:
+                kill(Joined(agent, cable))
+            if agent is not None:
+                agent.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def join(run: Path, host: Host) -> subprocess.Popen[str]:
+    """Start the agent of the second host once there is a master."""
+    deadline = time.monotonic() + _PATIENCE
+    while (contact := read_contact(run)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    assert contact is not None
+    driver = Driver(BRIM_TOKEN=contact.token).behind(host.prefix)
+    return driver.start("agent", contact.address, stdout=subprocess.DEVNULL, stderr=None)
+
+
+def lose_host(event: Callable[[Joined], None]) -> Loss:
+    """Have something happen to the second host, and follow what comes of it."""
+    with run_on_two_hosts() as (records, host):
+        before = records.round
+        assert before is not None
+        (stays,) = {"a1"} & records.hosts_of(before.round)
+        began = time.time()
+        event(host)
+
+        def first_without() -> StepRecord | None:
+            later = (step for step in records.steps[-3000:] if step.round > before.round)
+            return next((s for s in later if records.hosts_of(s.round) == {stays}), None)
+
+        first = records.until("step without the host", first_without)
+        last = max((step for step in records.steps if step.at < first.at), key=lambda step: step.at)
+        records.until("record of the round", lambda: records.redone(before.round) >= 0)
+        status = host.agent.wait(timeout=60) if event is not cut else 0
+        return Loss(first.at - began, first.at - last.at, records.redone(before.round), status)
+
+
+def lose_host_under_torchrun() -> float:
+    """Seconds from the kill of the second host to the first step of all ranks that are left."""
+    folder = Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
+    meet = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "brim"]
+    meet += ["--rdzv-endpoint", "10.77.0.1:29500", "--local-addr"]
+    with two_hosts() as (hosts, _):
+        runs = [
+            Torchrun(
+                workers=2,
+                batch=BATCH,
+                directory=folder,
+                prefix=[*host.prefix, "env", f"GLOO_SOCKET_IFNAME={device_of(host)}"],
+                meet=[*meet, host.address, "--rdzv-conf", f"is_host={int(not number)}"],
+            )
+            for number, host in enumerate(hosts)
+        ]
+        with runs[0] as first, runs[1] as second:
+            both = steps_of_world(first, 4)
+            assert both is not None
+            killed = time.time()
+            second.kill()
+            took = steps_of_world(first, 2, since=killed) - killed
+    shutil.rmtree(folder, ignore_errors=True)
+    return took
+
+
+def device_of(host: Host) -> str:
+    """The network device of a host, which gloo does not find by its name."""
+    command = ["ip", "-n", host.namespace, "-o", "-4", "addr"]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return next(line.split()[1] for line in lines if host.address in line)
+
+
+def steps_of_world(run: Torchrun, world: int, *, since: float = 0.0) -> float:
+    """When the last rank of a world of this size has made a step; raises RuntimeError."""
+    deadline = time.monotonic() + 2 * _PATIENCE
+    while time.monotonic() < deadline:
+        lines = [line for line in run.lines() if line.world == world and line.at > since]
+        firsts = {rank: [each.at for each in lines if each.rank == rank] for rank in range(world)}
+        if all(len(each) >= (1 if since else 60) for each in firsts.values()):
+            return max(each[0] for each in firsts.values())
+        time.sleep(_POLL)
+    raise RuntimeError(f"torchrun made no step with {world} workers")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hosts.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="once each, and no report")
+    quick = parser.parse_args().quick
+    report = Report(HERE, "A host goes, or is gone", seed=0)
+    many = 1 if quick else 5
+    found: dict[str, list[Loss]] = {name: [] for name in EVENTS}
+    peer: list[float] = []
+    for turn in range(many):
+        for name, event in EVENTS.items():
+            report.say(f"brim, {name}, {turn + 1} of {many}")
+            found[name].append(lose_host(event))
+        if turn < 3:
+            report.say("torchrun, kill -9 of all its processes")
+            peer.append(lose_host_under_torchrun())
+    rows = [
+        [
+            name,
+            len(losses),
+            seconds([each.next_step for each in losses]),
+            seconds([each.pause for each in losses]),
+            max(each.redone for each in losses),
+        ]
+        for name, losses in found.items()
+    ]
+    rows.append(["kill -9, torchrun", len(peer), seconds(peer), "–", "–"])
+    head = ["the second host", "times", "to the next step (s)", "pause (s)", "steps redone"]
+    report.add(table(head, rows))
+    if not quick:
+        data = {
+            "brim": {name: [asdict(each) for each in losses] for name, losses in found.items()},
+            "torchrun": peer,
+        }
+        report.write(data)
+
+
+if __name__ == "__main__":
+    main()
