@@ -632,9 +632,12 @@ def test_workers_are_started_where_there_is_room() -> None:
 def test_a_job_waits_for_a_host_that_has_room() -> None:
     rendezvous = job(2, minimum=2)
     assert tell(rendezvous, AgentJoined("A", 0)) == []
+    assert rendezvous.lacks_room == 2
     assert tell(rendezvous, AgentJoined("B", 1)) == ["start w1 on B"]
+    assert rendezvous.lacks_room == 1
     assert tell(rendezvous, *ready(1)) == []
     assert tell(rendezvous, AgentJoined("C", 5)) == ["start w2 on C"]
+    assert rendezvous.lacks_room == 0
 
 
 def test_the_room_of_a_lost_host_is_nobody_elses() -> None:

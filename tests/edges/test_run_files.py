@@ -19,7 +19,7 @@ from brim.storage.received import ReceivedFiles
 from brim.wire import run_files
 from brim.wire.frames import frame
 from brim.wire.relay import Relay
-from brim.wire.run_files import GREETING, Request, RunFiles, RunFileServer
+from brim.wire.run_files import GREETING, FileRequest, RunFiles, RunFileServer
 
 SECRET = b"s" * 32
 LARGE = bytes(range(256)) * (20 << 10)  # 5 MiB: several chunks
@@ -119,9 +119,9 @@ def test_a_name_that_leads_elsewhere_is_refused(
     outside = tmp_path / "outside"
     outside.write_text("mine")
     requests: dict[str, Callable[[], Any]] = {
-        "read": lambda: files._ask(Request(verb="read", name=name)),
-        "write": lambda: files._ask(Request(verb="write", name=name, size=5), b"yours"),
-        "remove": lambda: files._ask(Request(verb="remove", name=name)),
+        "read": lambda: files._ask(FileRequest(verb="read", name=name)),
+        "write": lambda: files._ask(FileRequest(verb="write", name=name, size=5), b"yours"),
+        "remove": lambda: files._ask(FileRequest(verb="remove", name=name)),
     }
     with pytest.raises(OSError, match="no name of a file of this run"):
         requests[verb]()
@@ -138,7 +138,7 @@ def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
         pytest.raises(PermissionError, match="not of this run"),
     ):
         stranger.cat_file("/weights")
-    ask = frame(run_files._requests.encode(Request(verb="read", name="weights")))
+    ask = frame(run_files._requests.encode(FileRequest(verb="read", name="weights")))
     for words in (
         GREETING + bytes(16) + bytes(32) + ask,
         GREETING + ask * 3,
@@ -216,7 +216,7 @@ def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
     files.pipe_file("/one", b"whole")
     assert files._line is not None
     files._line.sendall(
-        frame(run_files._requests.encode(Request(verb="write", name="one", size=9)))
+        frame(run_files._requests.encode(FileRequest(verb="write", name="one", size=9)))
     )
     files._line.sendall(b"half")
     files.close()

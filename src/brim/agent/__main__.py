@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import os
 import signal
@@ -122,16 +121,21 @@ async def _serve(
         nonlocal departing
         if departing or not master.has_begun:
             serving.cancel()
-            return
+        else:
+            agent.depart()
+            loop.call_later(_TO_DEPART, serving.cancel)
         departing = True
-        agent.depart()
-        loop.call_later(_TO_DEPART, serving.cancel)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, depart)
-    with contextlib.suppress(asyncio.CancelledError):
+    try:
         return await serving
-    return 1
+    except asyncio.CancelledError:
+        return 1 if master.has_begun else 0
+    except Displaced:
+        if departing:
+            return 1
+        raise
 
 
 async def _serve_and_keep(

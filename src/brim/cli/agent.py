@@ -26,12 +26,12 @@ _ROOM = whole(least=1, hint="--workers 4")
 @click.option(
     "--workers",
     type=Value(_ROOM),
-    help="How many workers this host takes at most. [default: as many as the run wants]",
+    help="Run at most this many workers on this host. [default: as many as the run wants]",
 )
 @click.option(
     "--patience",
     type=Value(DURATION),
-    help="How long to wait for the run's master, at first and where it is gone. [default: 20s at "
+    help="Wait this long for the run's master, at first and where it is gone. [default: 20s at "
     "first, then 1m]",
 )
 def agent(

@@ -121,6 +121,16 @@ class Rendezvous:
         )
 
     @property
+    def lacks_room(self) -> int:
+        """Workers that the first round needs, and for whom no host that is here has room."""
+        if self.round or len(self.roster.agents) < self.expected_agents:
+            return 0
+        room = self.roster.places.room
+        open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
+        there = sum(room.get(agent, self.target) for agent in open_agents)
+        return max(0, min(self.minimum, self.target) - there)
+
+    @property
     def _newcomers(self) -> Newcomers:
         return self.roster.newcomers(self.target, self.servers)
 

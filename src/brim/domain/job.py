@@ -346,7 +346,7 @@ class JobSpec:
     workers_here: int | None = option(
         whole(least=0, metavar="N", hint="0 leaves all workers to other hosts"),
         unset=None,
-        help="How many workers this host takes at most; with 0 it keeps the master and the records, "
+        help="Run at most this many workers on this host. With 0 it keeps the master and the records, "
         "and other hosts compute. [default: as many as are wanted]",
         scheduled=False,
     )

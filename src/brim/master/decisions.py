@@ -180,6 +180,8 @@ class Decisions:
             case Joined(agent=agent, session=session, host=host, room=room):
                 self.agents[agent] = AgentSession(session, host)
                 self._handle(AgentJoined(agent, room))
+                if lacking := self._rendezvous.lacks_room:
+                    self._event("warning", message=words.waiting_for_a_host(lacking))
             case Heard(agent=agent, number=number, message=message):
                 self._hear(agent, number, message)
             case Lost(agent=agent, reason=reason):

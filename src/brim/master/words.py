@@ -60,6 +60,12 @@ def host_left_out(host: str, reason: str) -> str:
     return f"{host} cannot take part, and is left out: {reason}"
 
 
+def waiting_for_a_host(lacking: int) -> str:
+    """A run cannot begin on the hosts that are here."""
+    workers = f"{lacking} more worker{'' if lacking == 1 else 's'}"
+    return f"waiting for another host: {workers} must have room before the first step"
+
+
 def host_departs(host: str) -> str:
     """A host is to be free."""
     return f"{host} was asked to leave; its workers go at the next step boundary"

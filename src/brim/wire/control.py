@@ -28,7 +28,7 @@ from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
 from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof, workers_secret
 from brim.wire.relay import Relay
-from brim.wire.run_files import GREETING, Place, RunFileServer
+from brim.wire.run_files import GREETING, KeptFolder, RunFileServer
 
 _SERVICE = "brim.Master"
 _UNIX = "unix:"
@@ -127,7 +127,7 @@ class JobServer:
         token: str,
         converse: Conversation,
         answer: Callable[[Ask], Awaitable[Answer]],
-        files: Place | None = None,
+        files: KeptFolder | None = None,
     ) -> None:
         self._challenges = _Challenges(derived(token, _USE))
         self._converse, self._answer = converse, answer

@@ -37,7 +37,7 @@ _TO_ANSWER = 30.0  # seconds without a byte after which the other end is given u
 _MOST_CALLS = 256
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a worker.
 
     Args:
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class FileReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request.
 
     Args:
@@ -67,11 +67,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
-_requests: Codec[Request] = Codec(Request)
-_replies: Codec[Reply] = Codec(Reply)
+_requests: Codec[FileRequest] = Codec(FileRequest)
+_replies: Codec[FileReply] = Codec(FileReply)
 
 
-class Draft(Protocol):
+class IncomingFile(Protocol):
     """A file that is being written, and is not there yet."""
 
     def write(self, data: bytes) -> None: ...
@@ -85,7 +85,7 @@ class Draft(Protocol):
         ...
 
 
-class Place(Protocol):
+class KeptFolder(Protocol):
     """The folder whose files are kept. Every method raises OSError."""
 
     def names(self) -> dict[str, int]: ...
@@ -94,7 +94,7 @@ class Place(Protocol):
         """Return the size of a file, and its bytes in chunks."""
         ...
 
-    def draft(self, name: str) -> Draft: ...
+    def draft(self, name: str) -> IncomingFile: ...
 
     def remove(self, name: str) -> None: ...
 
@@ -111,7 +111,7 @@ class RunFileServer:
         secret: of the run's workers.
     """
 
-    def __init__(self, place: Place, path: str, secret: bytes) -> None:
+    def __init__(self, place: KeptFolder, path: str, secret: bytes) -> None:
         self._place, self._path, self._secret = place, path, secret
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
@@ -161,19 +161,19 @@ class RunFileServer:
         given = await reader.readexactly(PROOF_BYTES)
         return is_proof(given, self._secret, _CALLER, nonce, challenge)
 
-    def _do(self, request: Request) -> Reply:
+    def _do(self, request: FileRequest) -> FileReply:
         try:
             if request.verb == "names":
-                return Reply(names=self._place.names())
+                return FileReply(names=self._place.names())
             self._place.remove(_checked(request.name))
         except OSError as error:
             return _reply_of(error)
-        return Reply()
+        return FileReply()
 
-    async def _write(self, request: Request, reader: asyncio.StreamReader) -> Reply:
+    async def _write(self, request: FileRequest, reader: asyncio.StreamReader) -> FileReply:
         """Write what follows a request; where that cannot be, read it all the same."""
         problem: OSError | None = None
-        draft: Draft | None = None
+        draft: IncomingFile | None = None
         try:
             draft = await asyncio.to_thread(self._place.draft, _checked(request.name))
         except OSError as error:
@@ -196,15 +196,15 @@ class RunFileServer:
         finally:
             if draft is not None:
                 draft.drop()
-        return Reply() if problem is None else _reply_of(problem)
+        return FileReply() if problem is None else _reply_of(problem)
 
-    async def _read(self, request: Request, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, request: FileRequest, writer: asyncio.StreamWriter) -> None:
         try:
             size, chunks = await asyncio.to_thread(self._place.open, _checked(request.name))
         except OSError as error:
             await _answer(writer, _reply_of(error))
             return
-        await _answer(writer, Reply(size=size))
+        await _answer(writer, FileReply(size=size))
         async for data in _in_thread(chunks):
             writer.write(data)
             async with asyncio.timeout(_TO_ANSWER):
@@ -228,14 +228,14 @@ async def _frame_from(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(length)
 
 
-async def _answer(writer: asyncio.StreamWriter, reply: Reply) -> None:
+async def _answer(writer: asyncio.StreamWriter, reply: FileReply) -> None:
     writer.write(frame(_replies.encode(reply)))
     async with asyncio.timeout(_TO_ANSWER):
         await writer.drain()
 
 
-def _reply_of(error: OSError) -> Reply:
-    return Reply(
+def _reply_of(error: OSError) -> FileReply:
+    return FileReply(
         problem=error.strerror or str(error), is_missing=isinstance(error, FileNotFoundError)
     )
 
@@ -271,27 +271,29 @@ class RunFiles:
         self._line: socket.socket | None = None
 
     def invalidate_cache(self) -> None:
-        """Nothing is cached."""
+        """Forget nothing: this end keeps no cache."""
 
     def find(self, _: str, *, detail: bool) -> dict[str, dict[str, int]]:
         """Return all files with their sizes. Raises OSError."""
         assert detail
-        reply, _data = self._ask(Request(verb="names"))
+        reply, _data = self._ask(FileRequest(verb="names"))
         return {f"/{name}": {"size": size} for name, size in reply.names.items()}
 
     def cat_file(self, path: str) -> bytearray:
         """Return the bytes of a file. Raises OSError."""
-        return self._ask(Request(verb="read", name=_name(path)))[1]
+        return self._ask(FileRequest(verb="read", name=_name(path)))[1]
 
     def pipe_file(self, path: str, data: bytes | bytearray) -> None:
         """Have a file written, whole or not at all. Raises OSError."""
-        self._ask(Request(verb="write", name=_name(path), size=len(data)), data)
+        self._ask(FileRequest(verb="write", name=_name(path), size=len(data)), data)
 
     def rm_file(self, path: str) -> None:
         """Have a file removed. Raises OSError."""
-        self._ask(Request(verb="remove", name=_name(path)))
+        self._ask(FileRequest(verb="remove", name=_name(path)))
 
-    def _ask(self, request: Request, data: bytes | bytearray = b"") -> tuple[Reply, bytearray]:
+    def _ask(
+        self, request: FileRequest, data: bytes | bytearray = b""
+    ) -> tuple[FileReply, bytearray]:
         with self._lock:
             try:
                 line = self._line = self._line or self._call()
