@@ -122,6 +122,7 @@ def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
         assert agent.wait(timeout=20) == 0
     assert summary["exit"] == "suspended"
     stood_at = run.steps()[-1]["step"]
+    run.hurry()
     resumed = train(path, *JOB, "--resume", "--workers", "2")
     assert resumed["weights_sha256"] == calm
     assert resumed["steps_redone"] == 0
