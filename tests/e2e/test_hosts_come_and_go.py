@@ -78,7 +78,7 @@ def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewh
         until(lambda: bool(run.events("restored")), "a restore", run)
         run.hurry()
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=60) == 0
     assert run.events("restored")[0]["step"] >= checkpoint["step"]
     assert summary["weights_sha256"] == calm
     assert len(set(agents_of(run).values())) == 1
@@ -98,7 +98,7 @@ def test_a_host_that_is_to_be_free_gives_its_workers_to_another(
         run.wait_for_step(5)
         assert len(set(agents_of(run).values())) == 2
         agent.send_signal(signal.SIGTERM)
-        assert agent.wait(timeout=20) == 0, agent.communicate()
+        assert agent.wait(timeout=60) == 0, agent.communicate()
         run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == calm
@@ -119,7 +119,7 @@ def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
         run.wait_for_step(5)
         agent.send_signal(signal.SIGTERM)
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=60) == 0
     assert summary["exit"] == "suspended"
     stood_at = run.steps()[-1]["step"]
     run.hurry()
@@ -141,7 +141,7 @@ def test_a_host_has_no_more_workers_than_it_takes(
         guest(path, hosts[1], "--workers", "1") as agent,
     ):
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=60) == 0
     assert summary["weights_sha256"] == calm
     here = agents_of(run)
     for event in run.events("round"):
@@ -169,7 +169,7 @@ def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
         cable.mend()
         run.hurry()
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=60) == 0
     assert summary["weights_sha256"] == calm
     check_ledger(path)
 
