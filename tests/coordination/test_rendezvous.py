@@ -700,6 +700,31 @@ def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
     assert tell(rendezvous, AgentDeparts("B"), Held(1, 2)) == ["hold 1", "write w1"]
 
 
+def test_a_host_that_leaves_before_the_first_step_is_not_the_end_of_the_job() -> None:
+    rendezvous = job(1, agents=2)
+    tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"))
+    assert tell(rendezvous, AgentDeparts("B"), *gone(1))[-1] == "let B go"
+    assert tell(rendezvous, AgentJoined("C")) == ["start w2 on C"]
+
+
+def test_workers_on_a_host_that_is_given_up_go_on_where_another_leaves() -> None:
+    rendezvous = job(2, minimum=2, agents=2, most=1)
+    tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1), ResizeRequested(3))
+    tell(rendezvous, *gone(3))
+    assert rendezvous.attempts.given_up("A")
+    assert tell(rendezvous, AgentDeparts("B")) == ["dismiss w4", "kill w4", "hold 1"]
+    assert not rendezvous.is_stopping
+
+
+def test_places_that_are_all_on_a_host_that_leaves_change_nothing() -> None:
+    rendezvous = placed(1, 1)
+    tell(rendezvous, AgentDeparts("B"))
+    assert tell(rendezvous, ResizeRequested(2, {"B": 2})) == []
+    assert rendezvous.roster.places.wanted == {"A": 1}
+
+
 def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_elsewhere() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, AgentDeparts("B"))

@@ -124,12 +124,15 @@ def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) 
 
 def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    faults = "; ".join(f"kill rank {rank} at step 60" for rank in range(3))
-    job = (*SMALL, "--async", "2", "--workers", "3", "--checkpoint-every", "10", "--spares", "0")
-    summary = train(run, *job, "--faults", faults)
+    faults = "; ".join(f"kill rank {rank} at step 30" for rank in range(3))
+    job = (*SMALL, "--async", "2", "--workers", "3", "--checkpoint-every", "5", "--spares", "0")
+    with started(run, "train", *job, *PACED, "--faults", faults) as paced:
+        until(lambda: bool(restored(run)), "a restore", paced)
+        paced.hurry()
+        summary = paced.finish()
     assert summary["exit"] == "done"
     check_ledger(run)
-    assert [0 < step <= 60 for step in restored(run)] == [True]
+    assert [0 < step <= 30 for step in restored(run)] == [True]
 
 
 @pytest.mark.parametrize("keyed", ["false", "true"])

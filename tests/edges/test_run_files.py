@@ -6,16 +6,18 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Remote
-from brim.storage.received import ReceivedFiles
+from brim.storage.received import ReceivedFile, ReceivedFiles
 from brim.wire import run_files
 from brim.wire.frames import frame
 from brim.wire.relay import Relay
@@ -224,3 +226,59 @@ def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
     assert again.cat_file("/one") == b"whole"
     assert again.find("", detail=True) == {"/one": {"size": 5}}
     again.close()
+
+
+def test_a_file_may_take_longer_than_one_answer_may(
+    keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow network that carries something is waited for."""
+    monkeypatch.setattr(run_files, "_TO_ANSWER", 0.5)
+    usual = ReceivedFile.write
+
+    def slowly(self: ReceivedFile, data: bytes) -> None:
+        time.sleep(0.2)
+        usual(self, data)
+
+    monkeypatch.setattr(ReceivedFile, "write", slowly)
+    files.pipe_file("/large", LARGE * 6)
+    assert files.cat_file("/large") == LARGE * 6
+
+
+def test_what_stops_coming_is_not_answered_as_if_it_were_there(
+    keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_files, "_TO_ANSWER", 0.3)
+    assert files.find("", detail=True) == {}
+    line = files._line
+    assert line is not None
+    line.sendall(frame(run_files._requests.encode(FileRequest(verb="write", name="a", size=9))))
+    line.sendall(b"half")
+    line.settimeout(10.0)
+    assert line.recv(100) == b""  # the call is over
+    assert not [path for path in keeper.folder.rglob("*") if path.is_file()]
+
+
+def test_an_error_without_words_is_a_problem_all_the_same() -> None:
+    assert run_files._reply_of(TimeoutError()).problem == "TimeoutError"
+
+
+def test_a_size_that_cannot_be_ends_the_call_alone(keeper: Keeper, files: RunFiles) -> None:
+    files.pipe_file("/one", b"1")
+    line = files._line
+    assert line is not None
+    words = frame(msgspec.msgpack.encode({"verb": "write", "name": "one", "size": -1}))
+    line.sendall(words)
+    with contextlib.suppress(ConnectionError):
+        assert line.recv(1) == b""
+    files.close()
+    assert files.cat_file("/one") == b"1"
+
+
+def test_what_an_earlier_life_was_receiving_is_removed(tmp_path: Path) -> None:
+    files = ReceivedFiles(tmp_path / "checkpoints")
+    left = files.draft("step-1/data")
+    left.write(LARGE)
+    assert files.names() == {}
+    ReceivedFiles(tmp_path / "checkpoints")
+    assert not list(tmp_path.rglob("*.receiving"))
+    left.drop()

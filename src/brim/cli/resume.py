@@ -21,6 +21,7 @@ from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
 @job_option("workers", default=None, help="Use this many workers from now on. [default: as before]")
 @job_option("servers", default=None, help="Use this many servers from now on. [default: as before]")
 @option("--listen", type=ADDRESS, help="Let other hosts join at this address. [default: none can]")
+@job_option("workers_here", default=None)
 @job_option(
     "agents", default=None, help="Wait for this many hosts before the first step. [default: 1]"
 )
@@ -31,6 +32,7 @@ def resume(
     workers: WorkerRange | None,
     servers: int | None,
     listen: str | None,
+    workers_here: int | None,
     agents: int | None,
     as_json: bool,
     state: Path | None,
@@ -49,6 +51,7 @@ def resume(
         "workers": workers,
         "servers": servers,
         "listen": listen,
+        "workers_here": workers_here,
         "agents": agents,
     }
     if isinstance(handle, JobHandle):

@@ -392,6 +392,8 @@ class Rendezvous:
         if self.is_stopping:
             return []
         staying_agents = {a: n for a, n in places.items() if a not in self.roster.departing}
+        if places and not staying_agents:
+            return []  # who asked did not know yet that their hosts are to be free
         if staying_agents:
             count = sum(staying_agents.values())
         self.target, self.roster.places.wanted = count, staying_agents
@@ -461,8 +463,10 @@ class Rendezvous:
         there, alive = self.workers.values(), self.roster.alive
         open_agents = [agent for agent in self.roster.agents if self._is_open(agent)]
         places = self.roster.places
-        if self.roster.departing and not any(map(places.takes_workers, open_agents)):
-            return self._stop(_LAST_HOST)
+        takes_none = not any(map(places.takes_workers, open_agents))
+        if self.roster.departing and takes_none and not at_work(alive):
+            # Before the first round there is nothing to keep: who is left waits for another host.
+            return self._stop(_LAST_HOST) if self.round or not open_agents else []
         if not open_agents:
             return self._go_on_with(alive)
         unserved = self.servers - len(places.attended(serving(alive), self.servers))

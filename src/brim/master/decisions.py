@@ -146,6 +146,10 @@ class Decisions:
             each.agent != agent for each in workers
         )
 
+    def was_let_go(self, agent: str) -> bool:
+        """An agent has departed, and its stream has not been seen to end."""
+        return agent in self.agents and agent not in self._rendezvous.roster.agents
+
     def has_started(self, worker: str) -> bool:
         """A worker of this name had a process at some time."""
         return worker in self.state.pids

@@ -173,6 +173,9 @@ class Master:
             return None
         if known is not None and join.agent in self._connections:
             return wire.Refused(reason=f"there is an agent named {join.agent} already")
+        if known is not None and self._decisions.was_let_go(join.agent):
+            self._take(Lost(agent=join.agent, reason="it was let go", **self._stamp()))
+            known = None
         if join.life:
             return wire.Refused(
                 reason="it was away for too long, and is counted as lost", lost=True

@@ -148,6 +148,7 @@ class Handle(abc.ABC):
         servers: int | None = None,
         agents: int | None = None,
         listen: str | None = None,
+        workers_here: int | None = None,
     ) -> Ready | None:
         """Let it go on from its last checkpoint.
 
@@ -156,6 +157,8 @@ class Handle(abc.ABC):
             servers: None for as many as before; of a run alone, and so are the others.
             agents: hosts to wait for; None for one.
             listen: `HOST:PORT` at which other hosts can join; None for this host alone.
+            workers_here: that this host takes at most; None for what was said before, with
+                `listen`.
 
         Returns:
             What the caller starts and follows; None for a job, which its scheduler starts.
@@ -321,9 +324,15 @@ class RunHandle(Handle):
         servers: int | None = None,
         agents: int | None = None,
         listen: str | None = None,
+        workers_here: int | None = None,
     ) -> Ready:
         return make_ready_again(
-            self._run_dir, workers=workers, servers=servers, agents=agents or 1, listen=listen
+            self._run_dir,
+            workers=workers,
+            servers=servers,
+            agents=agents or 1,
+            listen=listen,
+            workers_here=workers_here,
         )
 
     def cancel(self) -> None:
@@ -414,8 +423,9 @@ class JobHandle(Handle):
         servers: int | None = None,
         agents: int | None = None,
         listen: str | None = None,
+        workers_here: int | None = None,
     ) -> None:
-        self._check_none(servers=servers, agents=agents, listen=listen)
+        self._check_none(servers=servers, agents=agents, listen=listen, workers_here=workers_here)
         if workers is not None:
             self._scheduler.resize(self.name, workers)
         self._scheduler.resume(self.name)
@@ -426,12 +436,14 @@ class JobHandle(Handle):
         servers: int | None = None,
         agents: int | None = None,
         listen: str | None = None,
+        workers_here: int | None = None,
     ) -> None:
         """Raises SpecError where something is given that only a run can be told."""
         for option, got, need in (
             ("--ps", servers, "a job has the servers that it was submitted with"),
             ("--agents", agents, "a job runs where its scheduler places it"),
             ("--listen", listen, "a job runs where its scheduler places it"),
+            ("--workers-here", workers_here, "a job runs where its scheduler places it"),
         ):
             if got is not None:
                 need = f"a run without a scheduler: {need}"

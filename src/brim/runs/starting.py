@@ -73,8 +73,10 @@ def make_ready(
         check_command(command)
     loggers = check_loggers(values["loggers"])
     spec = build_spec(values, file=file, command=command)
-    _check_room(spec, listen=values["listen"])
+    if not values["resume"]:
+        _check_room(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given)
+    _check_room(ready.spec, listen=values["listen"])
     return replace(ready, listen=values["listen"], loggers=loggers)
 
 
@@ -122,12 +124,15 @@ def make_ready_again(
     servers: int | None = None,
     agents: int = 1,
     listen: str | None = None,
+    workers_here: int | None = None,
 ) -> Ready:
     """Prepare a run that ended before its end to go on, as it was but for its workers.
 
     Args:
         workers: from now on; None for as many as it had.
         servers: from now on; None for as many as it had.
+        workers_here: that this host takes at most; None for what was said before where others can
+            join, and else for as many as are wanted.
 
     Raises:
         SpecError: it cannot go on.
@@ -144,9 +149,10 @@ def make_ready_again(
         workers=workers or spec.workers,
         servers=servers,
         agents=agents,
-        workers_here=None,
+        workers_here=spec.workers_here if listen and workers_here is None else workers_here,
         faults=(),
     )
+    _check_room(spec, listen=listen)
     check_source(spec)
     return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen)
 

@@ -1,9 +1,14 @@
-"""A folder into which files of other hosts are received: each is there whole, or not at all."""
+"""A folder into which files of other hosts are received: each is there whole, or not at all.
+
+What is being received lies in a folder of its own, which who looks for files passes over; what an
+earlier life left there is removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +16,7 @@ from pathlib import Path
 from brim.storage.files import sync_directory
 
 _CHUNK = 1 << 20
-_DRAFT = ".receiving-"  # the name of a file that is being received begins so
+_RECEIVING = ".receiving"  # the folder of files that are being received, beside that of all
 
 
 class ReceivedFile:
@@ -19,14 +24,15 @@ class ReceivedFile:
 
     Args:
         path: where it is to be.
+        folder: on the same file system, where it is until then.
 
     Raises:
         OSError: it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         self._path = path
-        self._draft = path.with_name(f"{_DRAFT}{uuid.uuid4().hex}")
+        self._draft = folder / uuid.uuid4().hex
         self._file = self._draft.open("xb")
 
     def write(self, data: bytes) -> None:
@@ -38,6 +44,7 @@ class ReceivedFile:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         self._draft.replace(self._path)
         sync_directory(self._path.parent)
 
@@ -57,13 +64,15 @@ class ReceivedFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._receiving = folder.with_name(f"{folder.name}{_RECEIVING}")
+        shutil.rmtree(self._receiving, ignore_errors=True)
 
     def names(self) -> dict[str, int]:
         """Return all files with their sizes in bytes, by names relative to the folder."""
         found = {}
         for path in self._folder.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # another writer may just remove it
-                if path.is_file() and not path.name.startswith(_DRAFT):
+                if path.is_file():
                     found[str(path.relative_to(self._folder))] = path.stat().st_size
         return found
 
@@ -88,7 +97,8 @@ class ReceivedFiles:
             path.parent.mkdir(parents=True, exist_ok=True)
             for directory in {self._folder, self._folder.parent}:
                 sync_directory(directory)
-        return ReceivedFile(path)
+        self._receiving.mkdir(mode=0o700, exist_ok=True)
+        return ReceivedFile(path, self._receiving)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there, and its folder behind the last one. Raises OSError."""

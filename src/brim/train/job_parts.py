@@ -104,6 +104,7 @@ def assemble(
         SpecError: these do not go together.
     """
     network = model if isinstance(model, nn.Module) else nn.ModuleList(model)
+    members: Members = Membership(context) if context else Loner()  # first: SIGTERM is heard now
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     schedulers = (
         scheduler if isinstance(scheduler, (list, tuple)) else [scheduler] * (scheduler is not None)
@@ -145,7 +146,7 @@ def assemble(
         spec=spec,
         model=network,
         device=next((each.device for each in network.parameters()), torch.device("cpu")),
-        members=Membership(context) if context else Loner(),
+        members=members,
         optimization=optimization,
         embeddings=embeddings,
         contributions=contributions,

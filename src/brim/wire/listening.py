@@ -15,6 +15,8 @@ from brim.procfs import read_proc
 
 _LISTENS = "0A"  # in the kernel's tables of sockets
 _EVERY_INTERFACE = "::"
+# A host that is gone without a word leaves no connection open for ever.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket:
@@ -40,6 +42,10 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         )
         # Connections inherit it. asyncio sees to it only for sockets that it makes itself.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, seconds in _KEEP_ALIVE:
+            if hasattr(socket, name):
+                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
         return listener
     except OSError as error:
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Mapping
 
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
+_STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
@@ -27,6 +28,7 @@ class _End(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.other: _End | None = None
+        self.patience = 0.0  # of this connection; 0 for the usual
         self._due: asyncio.TimerHandle | None = None  # when it is let go, if nothing happens
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,7 +73,8 @@ class _End(asyncio.Protocol):
 
     def _expect_progress(self) -> None:
         left = self.transport.get_write_buffer_size()
-        self._due = asyncio.get_running_loop().call_later(_STUCK, self._look, left)
+        wait = self.patience or _STUCK
+        self._due = asyncio.get_running_loop().call_later(wait, self._look, left)
 
     def _expect_nothing(self) -> None:
         if self._due is not None:
@@ -154,7 +157,9 @@ class Relay:
     async def _reach(self, caller: _CallerEnd) -> None:
         loop, end = asyncio.get_running_loop(), _End()
         try:
-            path = self._others.get(caller.first[:_TELLING], self._path)
+            other = self._others.get(caller.first[:_TELLING])
+            path = other or self._path
+            caller.patience = end.patience = _STUCK_ON_DISK if other else 0.0
             await loop.create_unix_connection(lambda: end, path)
         except OSError:
             caller.transport.abort()

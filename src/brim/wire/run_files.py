@@ -15,17 +15,21 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
+from brim.clock import monotonic
 from brim.errors import ProtocolError
 from brim.process import close_in_children
 from brim.wire.frames import HEAD_BYTES, frame, length_of
 from brim.wire.messages import Codec
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
+
+T = TypeVar("T")
 
 GREETING = b"brim files\n"  # the first bytes of a call, by which a port tells it from others
 _KEEPER, _CALLER = b"keeper of files", b"caller for files"  # whose proof it is
@@ -34,7 +38,10 @@ _LONGEST_HEADER = 1 << 24  # bytes: the names of all files of a run
 _CHUNK = 1 << 20
 _TO_PROVE = 5.0  # seconds that a stranger may take
 _TO_ANSWER = 30.0  # seconds without a byte after which the other end is given up
-_MOST_CALLS = 256
+_IDLE = 60.0  # seconds after which a call without a request is ended
+_TO_BE_KEPT = 300.0  # seconds until a file that was sent must be on disk
+_MOST_CALLS = 64
+_THREADS = 8  # that wait for the disk
 
 
 class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +55,7 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: Literal["names", "read", "write", "remove"]
     name: str = ""
-    size: int = 0
+    size: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class FileReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +122,7 @@ class RunFileServer:
         self._place, self._path, self._secret = place, path, secret
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
 
     async def start(self) -> None:
         """Begin to accept calls. Raises OSError."""
@@ -126,31 +134,33 @@ class RunFileServer:
             self._server.close()
         for call in self._calls:
             call.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         call = asyncio.current_task()
         assert call is not None
-        if len(self._calls) < _MOST_CALLS:
-            self._calls.add(call)
-            with contextlib.suppress(
-                OSError, EOFError, TimeoutError, ProtocolError, asyncio.CancelledError
-            ):
-                await self._serve(reader, writer)
+        try:
+            if len(self._calls) < _MOST_CALLS:
+                self._calls.add(call)
+                with contextlib.suppress(OSError, EOFError, ProtocolError, asyncio.CancelledError):
+                    await self._serve(reader, writer)
+        finally:
             self._calls.discard(call)
-        writer.transport.abort()
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_TO_PROVE):
             if not await self._is_of_run(reader, writer):
                 return
         while True:
-            request = _requests.decode(await _frame_from(reader))
+            async with asyncio.timeout(_IDLE):
+                request = _requests.decode(await _frame_from(reader))
             if request.verb == "write":
                 await _answer(writer, await self._write(request, reader))
             elif request.verb == "read":
                 await self._read(request, writer)
             else:
-                await _answer(writer, await asyncio.to_thread(self._do, request))
+                await _answer(writer, await self._in_thread(self._do, request))
 
     async def _is_of_run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         greeting = await reader.readexactly(len(GREETING) + _NONCE_BYTES)
@@ -171,11 +181,15 @@ class RunFileServer:
         return FileReply()
 
     async def _write(self, request: FileRequest, reader: asyncio.StreamReader) -> FileReply:
-        """Write what follows a request; where that cannot be, read it all the same."""
+        """Write what follows a request; where that cannot be, read it all the same.
+
+        Raises:
+            EOFError, TimeoutError: it does not come.
+        """
         problem: OSError | None = None
-        draft: IncomingFile | None = None
+        file: IncomingFile | None = None
         try:
-            draft = await asyncio.to_thread(self._place.draft, _checked(request.name))
+            file = await self._in_thread(self._place.draft, _checked(request.name))
         except OSError as error:
             problem = error
         try:
@@ -184,36 +198,39 @@ class RunFileServer:
                 async with asyncio.timeout(_TO_ANSWER):
                     data = await reader.readexactly(min(left, _CHUNK))
                 left -= len(data)
-                try:
-                    if draft is not None and problem is None:
-                        await asyncio.to_thread(draft.write, data)
-                except OSError as error:
-                    problem = error
-            if draft is not None and problem is None:
-                await asyncio.to_thread(draft.keep)
-        except OSError as error:
-            problem = error
+                if file is not None and problem is None:
+                    problem = await self._tried(file.write, data)
+            if file is not None and problem is None:
+                problem = await self._tried(file.keep)
         finally:
-            if draft is not None:
-                draft.drop()
+            if file is not None:
+                file.drop()
         return FileReply() if problem is None else _reply_of(problem)
+
+    async def _tried(self, function: Callable[..., None], *arguments: Any) -> OSError | None:
+        """Do something with the disk; the error that it ended with, or None."""
+        try:
+            await self._in_thread(function, *arguments)
+        except OSError as error:
+            return error
+        return None
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Wait for the disk, which holds up no other work of this process."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, *arguments)
 
     async def _read(self, request: FileRequest, writer: asyncio.StreamWriter) -> None:
         try:
-            size, chunks = await asyncio.to_thread(self._place.open, _checked(request.name))
+            size, chunks = await self._in_thread(self._place.open, _checked(request.name))
         except OSError as error:
             await _answer(writer, _reply_of(error))
             return
         await _answer(writer, FileReply(size=size))
-        async for data in _in_thread(chunks):
+        while data := await self._in_thread(next, chunks, b""):
             writer.write(data)
             async with asyncio.timeout(_TO_ANSWER):
                 await writer.drain()
-
-
-async def _in_thread(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    while data := await asyncio.to_thread(next, chunks, b""):
-        yield data
 
 
 async def _frame_from(reader: asyncio.StreamReader) -> bytes:
@@ -236,7 +253,8 @@ async def _answer(writer: asyncio.StreamWriter, reply: FileReply) -> None:
 
 def _reply_of(error: OSError) -> FileReply:
     return FileReply(
-        problem=error.strerror or str(error), is_missing=isinstance(error, FileNotFoundError)
+        problem=error.strerror or str(error) or type(error).__name__,
+        is_missing=isinstance(error, FileNotFoundError),
     )
 
 
@@ -269,6 +287,7 @@ class RunFiles:
         self._address, self._secret = address, secret
         self._lock = threading.Lock()
         self._line: socket.socket | None = None
+        self._idle_since = 0.0
 
     def invalidate_cache(self) -> None:
         """Forget nothing: this end keeps no cache."""
@@ -295,12 +314,19 @@ class RunFiles:
         self, request: FileRequest, data: bytes | bytearray = b""
     ) -> tuple[FileReply, bytearray]:
         with self._lock:
+            if self._line is not None and self._idle_since < monotonic() - _IDLE / 2:
+                self.close()  # the other end may have ended it
             try:
                 line = self._line = self._line or self._call()
                 line.sendall(frame(_requests.encode(request)))
-                line.sendall(data)
+                view = memoryview(data)
+                for at in range(0, len(view), _CHUNK):  # the time of a call is that of a chunk
+                    line.sendall(view[at : at + _CHUNK])
+                line.settimeout(_TO_BE_KEPT if request.verb == "write" else _TO_ANSWER)
                 reply = _replies.decode(_next_frame(line))
+                line.settimeout(_TO_ANSWER)
                 content = _exactly(line, reply.size)
+                self._idle_since = monotonic()
             except (OSError, ProtocolError):
                 self.close()
                 raise
