@@ -10,12 +10,10 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, seconds, table
@@ -24,7 +22,7 @@ from brim.domain.accounting import StepRecord
 from brim.storage.contact import read_contact
 from brim.telemetry.events import RoundFormed, WorldReFormed
 from brim.telemetry.history import RunReader
-from brim_lab.chaos.hosts import Cable, Host, two_hosts
+from brim_lab.chaos.hosts import DEVICE, Host, hosts_in
 from brim_lab.driver import Driver
 
 HERE = Path(__file__).parent
@@ -56,7 +54,7 @@ class Joined:
     """The second host of a run."""
 
     agent: subprocess.Popen[str]
-    cable: Cable
+    host: Host
 
 
 def ask_to_go(host: Joined) -> None:
@@ -64,14 +62,11 @@ def ask_to_go(host: Joined) -> None:
 
 
 def kill(host: Joined) -> None:
-    agent = psutil.Process(host.agent.pid)
-    for process in [agent, *agent.children(recursive=True)]:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    host.host.kill()
 
 
 def cut(host: Joined) -> None:
-    host.cable.cut()
+    host.host.cable.cut()
 
 
 EVENTS: dict[str, Callable[[Joined], None]] = {
@@ -130,8 +125,8 @@ def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
     """A run of four workers, two on each of two hosts."""
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     os.environ["PYTHONPATH"] = str(repository())
-    with two_hosts() as (hosts, cable):
-        run = folder / "run"
+    with hosts_in(folder, 2) as hosts:
+        run = hosts[0].folder / "run"
         first = Driver(folder).behind(hosts[0].prefix)
         words = ["train", str(TRAINING_FILE), "--run-dir", str(run), "--workers", "4"]
         words += ["--global-batch-size", str(BATCH), "--spares", "0", "--checkpoint-every", "1h"]
@@ -142,13 +137,12 @@ def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
             agent = join(run, hosts[1])
             records = Records(run)
             records.until("steady world", lambda: records.steady(4))
-            yield records, Joined(agent, cable)
+            yield records, Joined(agent, hosts[1])
         finally:
             first.end()
             process.wait()
-            if agent is not None and agent.poll() is None:
-                kill(Joined(agent, cable))
             if agent is not None:
+                hosts[1].kill()
                 agent.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -188,39 +182,34 @@ def lose_host_under_torchrun() -> float:
     folder = Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
     meet = ["--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "brim"]
     meet += ["--rdzv-endpoint", "10.77.0.1:29500", "--local-addr"]
-    with two_hosts() as (hosts, _):
+    with hosts_in(folder, 2) as hosts:
         runs = [
             Torchrun(
                 workers=2,
                 batch=BATCH,
-                directory=folder,
-                prefix=[*host.prefix, "env", f"GLOO_SOCKET_IFNAME={device_of(host)}"],
+                directory=host.folder / "torchrun",
+                prefix=[*host.prefix, "env", f"GLOO_SOCKET_IFNAME={DEVICE}"],
                 meet=[*meet, host.address, "--rdzv-conf", f"is_host={int(not number)}"],
             )
             for number, host in enumerate(hosts)
         ]
-        with runs[0] as first, runs[1] as second:
-            both = steps_of_world(first, 4)
-            assert both is not None
+        for run in runs:
+            run.directory.mkdir()
+        with runs[0] as first, runs[1]:
+            steps_of_world(runs, 4)
             killed = time.time()
-            second.kill()
-            took = steps_of_world(first, 2, since=killed) - killed
+            hosts[1].kill()
+            took = steps_of_world([first], 2, since=killed) - killed
     shutil.rmtree(folder, ignore_errors=True)
     return took
 
 
-def device_of(host: Host) -> str:
-    """The network device of a host, which gloo does not find by its name."""
-    command = ["ip", "-n", host.namespace, "-o", "-4", "addr"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    return next(line.split()[1] for line in lines if host.address in line)
-
-
-def steps_of_world(run: Torchrun, world: int, *, since: float = 0.0) -> float:
+def steps_of_world(runs: Sequence[Torchrun], world: int, *, since: float = 0.0) -> float:
     """When the last rank of a world of this size has made a step; raises RuntimeError."""
     deadline = time.monotonic() + 2 * _PATIENCE
     while time.monotonic() < deadline:
-        lines = [line for line in run.lines() if line.world == world and line.at > since]
+        all_lines = (line for run in runs for line in run.lines())
+        lines = [line for line in all_lines if line.world == world and line.at > since]
         firsts = {rank: [each.at for each in lines if each.rank == rank] for rank in range(world)}
         if all(len(each) >= (1 if since else 60) for each in firsts.values()):
             return max(each[0] for each in firsts.values())

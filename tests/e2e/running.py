@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 
 from brim.death_notice import signal_that_ended
+from brim_lab.chaos.hosts import Host
 from brim_lab.driver import Driver, Output
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,6 +46,15 @@ class Run:
             e["pid"] for e in self.events("worker") if e["worker"] == worker and e["pid"]
         )
         return found
+
+    def pid_on(self, hosts: Sequence[Host], worker: str) -> int:
+        """The same as seen from outside these hosts, of which the first is that of agent a1, and
+        the second that of all others; 0 where it is gone.
+        """
+        agent = next(
+            str(e["agent"]) for e in self.events("worker") if e["worker"] == worker and e["agent"]
+        )
+        return hosts[int(agent != "a1")].outside(self.pid(worker))
 
     def members(self) -> list[str]:
         return list(self.events("round")[-1]["workers"])
@@ -147,9 +157,9 @@ def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> I
             driver.end()
 
 
-def train(directory: Path, *arguments: str) -> dict[str, Any]:
+def train(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> dict[str, Any]:
     """A whole `brim train`; its summary."""
-    with started(directory, "train", *arguments) as run:
+    with started(directory, "train", *arguments, prefix=prefix) as run:
         summary = run.finish()
         assert run.process.returncode == 0, run.err
         # Its streams end before its server does: people read these logs.

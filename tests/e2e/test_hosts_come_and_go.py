@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brim_lab.chaos.hosts import Host, can_make_hosts, two_hosts
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, train, until
 
 pytestmark = [
@@ -25,8 +25,8 @@ LISTEN = ("--listen", "10.77.0.1:7077", "--agents", "2")
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as (both, _):
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 2) as both:
         yield both
 
 
@@ -60,9 +60,9 @@ def agents_of(run: Run) -> dict[str, str]:
 
 
 def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewhere(
-    hosts: tuple[Host, Host], tmp_path: Path, calm: str
+    hosts: tuple[Host, ...], calm: str
 ) -> None:
-    path, options = tmp_path / "run", ("--workers", "2", "--workers-here", "0")
+    path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     every = ("--checkpoint-every", "10")
     command = ("train", *JOB, *PACED, *options, *every, *LISTEN)
     with (
@@ -74,7 +74,7 @@ def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewh
         assert Path(checkpoint["path"]).parent == path / "checkpoints"
         assert (path / "checkpoints" / f"step-{checkpoint['step']:08}" / "manifest.json").exists()
         for worker in run.members():  # who comes in their place has the state from there
-            os.kill(run.pid(worker), signal.SIGKILL)
+            os.kill(run.pid_on(hosts, worker), signal.SIGKILL)
         until(lambda: bool(run.events("restored")), "a restore", run)
         run.hurry()
         summary = run.finish()
@@ -87,9 +87,9 @@ def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewh
 
 
 def test_a_host_that_is_to_be_free_gives_its_workers_to_another(
-    hosts: tuple[Host, Host], tmp_path: Path, calm: str
+    hosts: tuple[Host, ...], calm: str
 ) -> None:
-    path = tmp_path / "run"
+    path = hosts[0].folder / "run"
     command = ("train", *JOB, *PACED, "--workers", "3", *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
@@ -108,9 +108,9 @@ def test_a_host_that_is_to_be_free_gives_its_workers_to_another(
 
 
 def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
-    hosts: tuple[Host, Host], tmp_path: Path, calm: str
+    hosts: tuple[Host, ...], calm: str
 ) -> None:
-    path, options = tmp_path / "run", ("--workers", "2", "--workers-here", "0")
+    path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     command = ("train", *JOB, *PACED, *options, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
@@ -123,17 +123,15 @@ def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
     assert summary["exit"] == "suspended"
     stood_at = run.steps()[-1]["step"]
     run.hurry()
-    resumed = train(path, *JOB, "--resume", "--workers", "2")
+    resumed = train(path, *JOB, "--resume", "--workers", "2", prefix=hosts[0].prefix)
     assert resumed["weights_sha256"] == calm
     assert resumed["steps_redone"] == 0
     assert run.events("restored")[-1]["step"] == stood_at
     check_ledger(path)
 
 
-def test_a_host_has_no_more_workers_than_it_takes(
-    hosts: tuple[Host, Host], tmp_path: Path, calm: str
-) -> None:
-    path = tmp_path / "run"
+def test_a_host_has_no_more_workers_than_it_takes(hosts: tuple[Host, ...], calm: str) -> None:
+    path = hosts[0].folder / "run"
     command = ("train", *JOB, "--workers", "3", "--workers-here", "2", *LISTEN)
     faults = ("--faults", "kill rank 0 at step 8; kill rank 2 at step 20")
     with (
@@ -152,21 +150,20 @@ def test_a_host_has_no_more_workers_than_it_takes(
 
 
 def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
-    tmp_path: Path, calm: str
+    hosts: tuple[Host, ...], calm: str
 ) -> None:
     """All workers are behind the cable, and count as lost; they come again once it is mended."""
-    path, options = tmp_path / "run", ("--workers", "2", "--workers-here", "0")
+    path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     every = ("--checkpoint-every", "10")
     command = ("train", *JOB, *PACED, *options, *every, *LISTEN)
     with (
-        two_hosts() as (hosts, cable),
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
     ):
         until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
-        cable.cut()
+        hosts[1].cable.cut()
         time.sleep(13.0)
-        cable.mend()
+        hosts[1].cable.mend()
         run.hurry()
         summary = run.finish()
         assert agent.wait(timeout=60) == 0

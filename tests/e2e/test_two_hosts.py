@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from brim_lab.chaos.hosts import Host, can_make_hosts, two_hosts
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
     DEADLINE,
@@ -42,8 +42,8 @@ TABLES = [
 
 
 @pytest.fixture
-def hosts() -> Iterator[tuple[Host, Host]]:
-    with two_hosts() as (both, _):
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 2) as both:
         yield both
 
 
@@ -59,7 +59,7 @@ def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
-def test_two_hosts_train_one_job(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *JOB, "--workers", "1")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = (
@@ -67,49 +67,53 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, Host], tmp_path: Path) -> No
         "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30; term rank 1 at step 40",
     )
     with (
-        started(tmp_path / "run", "train", *JOB, *options, *faults, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(
+            hosts[0].folder / "run", "train", *JOB, *options, *faults, prefix=hosts[0].prefix
+        ) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=20) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
-    check_ledger(tmp_path / "run")
+    check_ledger(hosts[0].folder / "run")
 
 
 def test_embeddings_are_trained_by_rows_on_two_hosts(
-    hosts: tuple[Host, Host], tmp_path: Path
+    hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--embeddings", "dense")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = ("--faults", "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30")
     with (
-        started(tmp_path / "run", "train", *job, *options, *faults, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(
+            hosts[0].folder / "run", "train", *job, *options, *faults, prefix=hosts[0].prefix
+        ) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=20) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
 
 
 @pytest.mark.parametrize("file", TABLES)
 def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
-    hosts: tuple[Host, Host], file: tuple[str, ...], tmp_path: Path
+    hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
 ) -> None:
     job = (*file, "--epochs", "6", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
-        started(tmp_path / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         run.wait_for_step(10)
         first, second = sorted({_agent_of(run, worker) for worker in run.members()})
         for agent_of_victims in (second, first, second):
             victims = [
-                run.pid(worker)
+                run.pid_on(hosts, worker)
                 for worker in run.members()
                 if _agent_of(run, worker) == agent_of_victims
             ]
@@ -117,19 +121,19 @@ def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
             until(
-                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run))),
+                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts))),
                 "all are back",
                 run,
             )
             run.wait_for_step(run.steps()[-1]["step"] + 3)
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=20) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    check_ledger(tmp_path / "run")
+    check_ledger(hosts[0].folder / "run")
 
 
-def _pids(run: Run) -> list[int]:
-    return [run.pid(worker) for worker in run.members()]
+def _pids(run: Run, hosts: tuple[Host, ...]) -> list[int]:
+    return [run.pid_on(hosts, worker) for worker in run.members()]
 
 
 def _agent_of(run: Run, worker: str) -> str:
@@ -140,14 +144,14 @@ def _agent_of(run: Run, worker: str) -> str:
 
 @pytest.mark.parametrize("file", TABLES)
 def test_a_host_with_tables_may_be_lost(
-    hosts: tuple[Host, Host], file: tuple[str, ...], tmp_path: Path
+    hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
 ) -> None:
     job = (*file, "--epochs", "3", "--global-batch-size", "128")
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
-        started(tmp_path / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         run.wait_for_step(10)
         agent.kill()
@@ -155,33 +159,33 @@ def test_a_host_with_tables_may_be_lost(
     assert summary["weights_sha256"] == calm["weights_sha256"]
 
 
-def test_a_host_may_be_lost(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_a_host_may_be_lost(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *JOB, "--workers", "1")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
-        started(tmp_path / "run", "train", *JOB, *options, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(hosts[0].folder / "run", "train", *JOB, *options, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         run.wait_for_step(10)
         agent.kill()
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    check_ledger(tmp_path / "run")
+    check_ledger(hosts[0].folder / "run")
 
 
 def test_what_rank_0_prints_on_another_host_is_shown(
-    hosts: tuple[Host, Host], tmp_path: Path
+    hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
-    run, script = tmp_path / "run", Path(__file__).parent / "files" / "talking_loop.py"
+    run, script = hosts[0].folder / "run", Path(__file__).parent / "files" / "talking_loop.py"
     words = ["run", "--run-dir", str(run), "--workers", "2", "--spares", "0"]
     words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
     words += ["--faults", "term rank 0 at step 20", "--", sys.executable, str(script)]
-    driver = Driver(tmp_path).behind(hosts[0].prefix)
+    driver = Driver().behind(hosts[0].prefix)
     process = driver.start(*words, stderr=subprocess.STDOUT)
     try:
         with _second_agent(run, hosts[1]) as agent:
             said, _ = process.communicate(timeout=DEADLINE)
-            assert agent.wait(timeout=20) == 0
+            assert agent.wait(timeout=20) == 0, agent.communicate()
     finally:
         driver.end()
         process.wait()

@@ -15,7 +15,7 @@ from brim.master.decisions import Decisions, Record
 from brim.master.entries import Before, Began, Heard, Joined
 from brim.master.state import State
 from brim.runs.trained import find_trained
-from brim.storage.job_file import SOURCE, change_of_source, keep_source
+from brim.storage.job_file import SOURCE, change_of_source, find_source, keep_source
 from brim.wire import messages as wire
 from e2e.running import DIGITS
 from edges.test_checkpoints import write
@@ -78,3 +78,12 @@ def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:
     source.write_text(source.read_text() + "\n")
     assert find_trained(str(tmp_path / "run"), warn=warnings.append).step == 10
     assert "has changed since this run began" in warnings[0]
+
+
+def test_a_host_that_joins_has_a_file_of_an_absolute_path_but_not_the_jobs_directory(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("")
+    job = recorded_run.spec(file=str(file), directory=str(tmp_path / "of-another-host"))
+    assert find_source(job, tmp_path, sha256="") == tmp_path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -29,7 +31,7 @@ from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, WorkerLife
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
-from brim_lab.chaos.hosts import Cable, Host, can_make_hosts, two_hosts
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.chaos.outside import Outside
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
@@ -40,6 +42,7 @@ from brim_lab.chaos.promises import (
 from brim_lab.chaos.results import Job
 from brim_lab.chaos.trial import Trial, _Running, copy_files
 from brim_lab.driver import Driver, Mark
+from e2e.running import ROOT
 from recorded_run import RecordedRun, spec
 
 needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
@@ -291,74 +294,132 @@ def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
     ]
 
 
+_ECHO = """
+import socket
+with socket.create_server(("10.77.0.2", 5000)) as server:
+    print("ready", flush=True)
+    connection, _ = server.accept()
+    while data := connection.recv(1 << 16):
+        connection.sendall(data)
+"""
+_CALL = """
+import socket, sys
+connection = socket.create_connection(("10.77.0.2", 5000), timeout=10)
+for line in sys.stdin:
+    connection.settimeout(float(line))
+    try:
+        connection.sendall(b"x")
+        print(connection.recv(1) == b"x", flush=True)
+    except TimeoutError:
+        print("late", flush=True)
+    except ConnectionError:
+        print("closed", flush=True)
+"""
+
+
 @pytest.fixture
-def echo() -> Iterator[tuple[Host, socket.socket, Cable]]:
-    """A connection of host 1 to an echo on host 2."""
-    program = (
-        "import socket\n"
-        "with socket.create_server(('10.77.0.2', 5000)) as server:\n"
-        "    print('ready', flush=True)\n"
-        "    connection, _ = server.accept()\n"
-        "    while data := connection.recv(1 << 16):\n"
-        "        connection.sendall(data)\n"
-    )
-    with two_hosts() as ((first, second), cable):
-        server = subprocess.Popen(
-            [*second.prefix, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
-        )
-        assert server.stdout is not None
-        server.stdout.readline()
-        with _connected_from(first) as connection:
-            yield first, connection, cable
-        server.communicate(timeout=20)
+def three(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 3) as hosts:
+        yield hosts
 
 
-def _connected_from(host: Host) -> socket.socket:
-    """A socket of that host's network: a thread goes there to make it, and ends."""
-    made: list[socket.socket] = []
-
-    def make() -> None:
-        with open(f"/var/run/netns/{host.namespace}") as namespace:
-            os_setns(namespace.fileno())
-        made.append(socket.create_connection(("10.77.0.2", 5000), timeout=10))
-
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    return made[0]
+@contextlib.contextmanager
+def _running(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*host.prefix, *words], stdin=pipe, stdout=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def os_setns(descriptor: int) -> None:
-    """os.setns came with Python 3.12."""
-    import ctypes
-
-    clone_newnet = 0x40000000
-    assert ctypes.CDLL(None, use_errno=True).setns(descriptor, clone_newnet) == 0
+def _line(process: subprocess.Popen[str], said: str = "") -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    if said:
+        print(said, file=process.stdin, flush=True)
+    return process.stdout.readline().strip()
 
 
 @needs_hosts
 @pytest.mark.netns
-def test_a_cable_is_delayed_cut_and_mended(echo: tuple[Host, socket.socket, Cable]) -> None:
-    _, connection, cable = echo
+def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, ...]) -> None:
+    first, second, third = three
+    with _running(second, sys.executable, "-c", _ECHO) as echo:
+        assert _line(echo) == "ready"
+        with _running(first, sys.executable, "-c", _CALL) as caller:
+            assert _line(caller, "10") == "True"
+            third.cable.cut()  # which is nobody's way
+            assert _line(caller, "10") == "True"
+            began = time.monotonic()
+            second.cable.delay(0.05)
+            assert _line(caller, "10") == "True"
+            assert time.monotonic() - began >= 0.1
+            for cut in ({"to_host": False}, {"from_host": False}):
+                second.cable.cut(**cut)
+                assert _line(caller, "0.3") == "late"
+                second.cable.mend()
+                assert _line(caller, "20") == "True"  # TCP sends it again
 
-    def round_trip(timeout: float) -> float:
-        connection.settimeout(timeout)
-        began = time.monotonic()
-        connection.sendall(b"x")
-        assert connection.recv(1) == b"x"
-        return time.monotonic() - began
 
-    round_trip(10)
-    cable.delay(0.05)
-    assert round_trip(10) >= 0.1
-    cable.mend()
-    for cut in ({"to_second": False}, {"from_second": False}):
-        cable.cut(**cut)
-        with pytest.raises(TimeoutError):
-            round_trip(0.3)
-        cable.mend()
-        connection.settimeout(20)
-        assert connection.recv(1) == b"x"  # TCP sends it again
+@needs_hosts
+@pytest.mark.netns
+def test_hosts_share_no_file_no_memory_and_no_process(
+    three: tuple[Host, ...], tmp_path: Path
+) -> None:
+    here = tmp_path / "host-1"
+    places = [here / "x", here / "home" / "x", *map(Path, ("/tmp/x", "/dev/shm/x", "/run/x"))]
+    write = f"for place in {' '.join(map(str, places))}; do echo 1 > $place; done; echo $HOME $$"
+    with _running(three[0], "sh", "-c", write + "; sleep 100") as process:
+        home, pid = _line(process).split()
+        assert home == str(here / "home")
+        assert process.pid < three[0].outside(int(pid))
+        looks = [f"test ! -e {place}" for place in [*places, tmp_path / "host-3"]]
+        looks += [f"! touch {ROOT}/x 2> /dev/null", "! pgrep -x sleep"]
+        script = " && ".join(looks)
+        assert subprocess.run([*three[1].prefix, "sh", "-c", script], check=False).returncode == 0
+    assert (here / "x").exists()
+    assert not Path("/run/x").exists()
+
+
+@needs_hosts
+@pytest.mark.netns
+def test_a_host_is_killed_whole_and_boots_with_its_disk_alone(three: tuple[Host, ...]) -> None:
+    host = three[1]
+    with _running(host, sys.executable, "-c", _ECHO) as echo:
+        assert _line(echo) == "ready"
+        with _running(three[0], sys.executable, "-c", _CALL) as caller:
+            assert _line(caller, "10") == "True"
+            subprocess.run([*host.prefix, "touch", "/tmp/lost", "kept"], check=True)
+            host.kill()
+            assert echo.wait(10) == -signal.SIGKILL
+            assert _line(caller, "10") in ("closed", "False")  # its kernel lives, and says so
+    host.start()
+    found = subprocess.run([*host.prefix, "ls", ".", "/tmp"], capture_output=True, text=True)
+    assert "kept" in found.stdout
+    assert "lost" not in found.stdout
+
+
+@needs_hosts
+@pytest.mark.netns
+def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
+    three: tuple[Host, ...],
+) -> None:
+    script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"
+    with _running(three[0], "sh", "-c", script) as process:
+        assert _line(process) == "ready"
+        process.terminate()
+        assert process.wait(10) == 7
+    with _running(three[0], "sh", "-c", "kill -INT $$") as process:
+        assert process.wait(10) == -signal.SIGINT
+    with _running(three[0], "sh", "-c", "echo $$; sleep 100") as process:
+        inside = three[0].outside(int(_line(process)))
+        process.kill()
+        process.wait(10)
+        deadline = time.monotonic() + 10
+        while state_of(inside) not in ("", "Z") and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert state_of(inside) in ("", "Z")
 
 
 @pytest.mark.parametrize(

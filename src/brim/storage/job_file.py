@@ -101,7 +101,9 @@ def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
     there = Path(spec.directory or here)
     if not name:
         return there if there.is_dir() else here
-    found = next((each for each in (there, here) if (each / name).is_file()), None)
+    # The directory may be missing here although the file's path, an absolute one, is not.
+    places = [each for each in (there, here) if each.is_dir()]
+    found = next((each for each in places if (each / name).is_file()), None)
     if found is None:
         raise SpecError(
             name,

@@ -9,6 +9,8 @@ import os
 import struct
 from pathlib import Path
 
+CLOCK = "BRIM_CHAOS_CLOCK"  # names its file; empty: the wall clock is the kernel's
+
 
 class JumpingClock:
     """The offset of a job's wall clock.
@@ -26,7 +28,7 @@ class JumpingClock:
         """Variables that make a process follow this clock."""
         inherited = os.environ.get("PYTHONPATH")
         paths = [str(Path(__file__).parent / "jumping"), *([inherited] if inherited else [])]
-        return {"BRIM_CHAOS_CLOCK": str(self._path), "PYTHONPATH": os.pathsep.join(paths)}
+        return {CLOCK: str(self._path), "PYTHONPATH": os.pathsep.join(paths)}
 
     def jump(self, seconds: float) -> None:
         """Forwards, or back where it is negative."""

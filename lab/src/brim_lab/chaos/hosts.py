@@ -1,6 +1,10 @@
-"""Hosts made of network namespaces, joined by a cable that can be cut and delayed.
+"""Hosts made of namespaces, joined by cables that can be cut and delayed.
 
-The cable is two TUN devices and a thread that carries packets between them. A veth pair with `tc
+Each has a network, processes, shared memory and a name of its own, a root for temporary files and
+one folder of the disk that is its own; all other files it can only read. So nothing that two
+processes of one machine have in common can help two hosts.
+
+A cable is a TUN device, and a process carries packets between them (`switch.py`). A bridge with `tc
 netem` would do the same in the kernel, but many kernels have no netem, and a link that is set down
 is noticed by both ends.
 """
@@ -9,155 +13,239 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import heapq
-import itertools
 import os
-import selectors
 import shutil
+import signal
 import struct
 import subprocess
-import threading
-import time
+import sys
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_DEVICE = Path("/dev/net/tun")
-_TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+from brim.process import children_of
+from brim.procfs import read_proc
+from brim_lab.chaos import entrance, switch
+
+DEVICE = "eth0"  # of each host
+_TUN = Path("/dev/net/tun")
+_TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02  # packets of up to 64 KiB: a tenth of the work
 _MTU = 9000
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """A network namespace; a command behind `prefix` runs in it."""
-
-    number: int
-    namespace: str
-    address: str
-
-    @property
-    def prefix(self) -> tuple[str, ...]:
-        return ("ip", "netns", "exec", self.namespace)
-
-
-@dataclass(slots=True)
-class _Direction:
-    """One direction of the cable: what happens to packets from one end to the other."""
-
-    source: int
-    target: int
-    cut: bool = False
-    delay: float = 0.0
-    waiting: list[tuple[float, int, bytes]] = field(default_factory=list)
+_ALONE = (sys.executable, "-I", "-S")  # starts in 20 ms
+# The first process of a host; the host ends with it, and it with its standard input. Its arguments
+# are its folder, its name, and the lines of its /etc/hosts.
+_INIT = """
+set -e
+cd "$1"
+for place in /tmp /var/tmp /dev/shm /run; do
+    mount -t tmpfs -o mode=1777 none "$place"
+done
+mkdir -p "$1"
+mount --no-canonicalize --rbind . "$1"
+printf '%s' "$3" > /run/hosts
+mount --bind /run/hosts /etc/hosts
+mount -o remount,bind,ro /
+printf '%s' "$2" > /proc/sys/kernel/hostname
+trap '' CHLD  # who has lost its parent is not left over as a zombie
+echo ready
+exec cat > /dev/null
+"""
 
 
 class Cable:
-    """Carries packets between two hosts until it is closed.
+    """The cable of one host."""
 
-    Args:
-        first, second: file descriptors of the ends.
-    """
+    def __init__(self, number: int, carrier: subprocess.Popen[str]) -> None:
+        self._number, self._carrier = number, carrier
+        self._loses_from = self._loses_to = False
+        self._delay = 0.0
 
-    def __init__(self, first: int, second: int) -> None:
-        # Host 2's packets go out by the second end. `cut to host 2` loses what comes in by it.
-        self._to_second, self._from_second = _Direction(first, second), _Direction(second, first)
-        self._numbers = itertools.count()
-        self._closing, self._closed = os.pipe()
-        self._thread = threading.Thread(target=self._carry, name="cable", daemon=True)
-        self._thread.start()
-
-    def cut(self, *, to_second: bool = True, from_second: bool = True) -> None:
-        """Lose packets of these directions from now on."""
-        self._to_second.cut, self._from_second.cut = to_second, from_second
+    def cut(self, *, to_host: bool = True, from_host: bool = True) -> None:
+        """Lose packets of these directions from now on; neither end is told."""
+        self._loses_to, self._loses_from = to_host, from_host
+        self._tell()
 
     def delay(self, seconds: float) -> None:
         """Packets of both directions take so long from now on."""
-        self._to_second.delay = self._from_second.delay = seconds
+        self._delay = seconds
+        self._tell()
 
     def mend(self) -> None:
         """Lose and delay nothing any more."""
-        self.cut(to_second=False, from_second=False)
-        self.delay(0.0)
+        self._delay = 0.0
+        self.cut(to_host=False, from_host=False)
 
-    def close(self) -> None:
-        os.close(self._closed)
-        self._thread.join()
-        for descriptor in (self._to_second.source, self._from_second.source, self._closing):
-            os.close(descriptor)
-
-    def _carry(self) -> None:
-        directions = (self._to_second, self._from_second)
-        with selectors.DefaultSelector() as selector:
-            for way in directions:
-                selector.register(way.source, selectors.EVENT_READ, way)
-            selector.register(self._closing, selectors.EVENT_READ)
-            while True:
-                due = min((way.waiting[0][0] for way in directions if way.waiting), default=None)
-                wait = None if due is None else max(0.0, due - time.monotonic())
-                for key, _ in selector.select(wait):
-                    if key.data is None:
-                        return
-                    self._take(key.data)
-                for way in directions:
-                    _deliver(way)
-
-    def _take(self, way: _Direction) -> None:
-        packet = os.read(way.source, 1 << 16)
-        if not way.cut:
-            heapq.heappush(way.waiting, (time.monotonic() + way.delay, next(self._numbers), packet))
+    def _tell(self) -> None:
+        assert self._carrier.stdin is not None
+        assert self._carrier.stdout is not None
+        words = (self._number, self._loses_from, self._loses_to, self._delay)
+        print(*words, file=self._carrier.stdin, flush=True)
+        self._carrier.stdout.readline()
 
 
-def _deliver(way: _Direction) -> None:
-    while way.waiting and way.waiting[0][0] <= time.monotonic():
-        _, _, packet = heapq.heappop(way.waiting)
-        with contextlib.suppress(OSError):  # the other host is gone: its packets are lost
-            os.write(way.target, packet)
+class Host:
+    """A host; a command behind `prefix` runs in it.
+
+    Args:
+        number: counts from 1.
+        namespace: of its network.
+        folder: what it can write that outlives it; its path is the same inside.
+        cable: to the others.
+        names: the lines of its /etc/hosts.
+
+    Attributes:
+        address: 10.77.0.NUMBER.
+    """
+
+    def __init__(self, number: int, namespace: str, folder: Path, cable: Cable, names: str) -> None:
+        self.number, self.namespace, self.cable = number, namespace, cable
+        self.folder = folder.resolve()
+        self.address = address_of(number)
+        self._names = names
+        self._outer: subprocess.Popen[str] | None = None
+        self._init = 0
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """The words in front of a command of the host as it is up now."""
+        return (*_ALONE, str(Path(entrance.__file__)), str(self._init), str(self.folder))
+
+    @property
+    def root(self) -> Path:
+        """The root of its files as seen from outside, its temporary ones among them."""
+        return Path(f"/proc/{self._init}/root")
+
+    def start(self) -> None:
+        """Boot it, for the first time or after `kill`."""
+        (self.folder / "home").mkdir(parents=True, exist_ok=True)
+        spaces = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
+        name = f"host-{self.number}"
+        init = ("sh", "-c", _INIT, "sh", str(self.folder), name, self._names)
+        self._outer = subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, "unshare", *spaces, *init],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,  # unshare laments there that its child is killed
+            text=True,
+        )
+        assert self._outer.stdout is not None
+        if self._outer.stdout.readline() != "ready\n":
+            _, why = self._outer.communicate()
+            raise OSError(f"{name} cannot be started in {self.folder}: {why.strip()}")
+        (self._init,) = children_of(self._outer.pid)
+
+    def kill(self) -> None:
+        """SIGKILL all its processes at once, and wait until they are gone.
+
+        Its kernel lives: it closes their connections. What it had in memory is lost.
+        """
+        if self._outer is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._init, signal.SIGKILL)
+        self._outer.communicate()
+        self._outer = None
+
+    def has(self, pid: int) -> bool:
+        """Return whether a process, by its id out here, is one of this host."""
+        with contextlib.suppress(OSError):  # it has ended, or the host has
+            there = os.readlink(f"/proc/{self._init}/ns/pid")
+            return os.readlink(f"/proc/{pid}/ns/pid") == there
+        return False
+
+    def outside(self, pid: int) -> int:
+        """The process id out here of a process that has this one in there; 0 where none has."""
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ended while we looked
+                if _last_pid(entry) == pid and self.has(int(entry.name)):
+                    return int(entry.name)
+        return 0
+
+
+def address_of(number: int) -> str:
+    """The address of a host."""
+    return f"10.77.0.{number}"
 
 
 def can_make_hosts() -> bool:
-    """Return whether this process may make network namespaces and devices."""
-    return (
-        os.geteuid() == 0
-        and shutil.which("ip") is not None
-        and os.access(_DEVICE, os.R_OK | os.W_OK)
-    )
+    """Return whether this process may make namespaces and devices."""
+    tools = all(shutil.which(name) is not None for name in ("ip", "unshare", "mount"))
+    return os.geteuid() == 0 and tools and os.access(_TUN, os.R_OK | os.W_OK)
 
 
 @contextlib.contextmanager
-def two_hosts() -> Iterator[tuple[tuple[Host, Host], Cable]]:
-    """Host 1 and host 2, 10.77.0.1 and 10.77.0.2, and the cable between them; gone at the end.
+def hosts_in(folder: Path, count: int) -> Iterator[tuple[Host, ...]]:
+    """Hosts 1, 2 and so on, 10.77.0.1, 10.77.0.2…, each with a cable to all others.
+
+    Their folders, `host-1` and so on, are left in this one; all else of them is gone at the end.
 
     Raises:
         OSError: this process may not (see `can_make_hosts`).
         subprocess.CalledProcessError: `ip` does not do what it is told.
     """
-    tag = uuid.uuid4().hex[:6]
-    hosts = tuple(Host(n, f"brim-{tag}-{n}", f"10.77.0.{n}") for n in (1, 2))
-    ends: list[int] = []
+    tag, numbers = uuid.uuid4().hex[:6], range(1, count + 1)
+    names = "127.0.0.1 localhost\n" + "".join(f"{address_of(n)} host-{n}\n" for n in numbers)
+    spaces = [f"brim-{tag}-{number}" for number in numbers]
     with contextlib.ExitStack() as undo:
-        for host in hosts:
-            _ip("netns", "add", host.namespace)
-            undo.callback(_ip, "netns", "del", host.namespace)
-            ends.append(_end(host, f"brim{tag}{host.number}"))
-        cable = Cable(*ends)
-        undo.callback(cable.close)
-        yield (hosts[0], hosts[1]), cable
+        ends: list[int] = []
+        for number, space in zip(numbers, spaces, strict=True):
+            _ip("netns", "add", space)
+            undo.callback(_ip, "netns", "del", space)
+            ends.append(_end(space, address_of(number), f"brim{tag}{number}"))
+            undo.callback(os.close, ends[-1])
+        carrier = undo.enter_context(_carrier(ends))
+        hosts = []
+        for number, space in zip(numbers, spaces, strict=True):
+            place = folder / f"host-{number}"
+            hosts.append(Host(number, space, place, Cable(number, carrier), names))
+            undo.callback(hosts[-1].kill)
+            hosts[-1].start()
+        yield tuple(hosts)
 
 
-def _end(host: Host, device: str) -> int:
-    """Make one end of the cable, and return its file descriptor.
+@contextlib.contextmanager
+def _carrier(ends: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
+    ports = [f"{address_of(number)}={end}" for number, end in enumerate(ends, start=1)]
+    process = subprocess.Popen(
+        [*_ALONE, str(Path(switch.__file__)), *ports],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        pass_fds=ends,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    try:
+        yield process
+    finally:
+        process.communicate()
+
+
+def _end(namespace: str, address: str, device: str) -> int:
+    """Make one end of a cable, and return its file descriptor.
 
     What the host sends by the device can be read there, and what is written there reaches the host.
     """
-    descriptor = os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
-    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH", device.encode(), _IFF_TUN | _IFF_NO_PI))
-    inside = ("-n", host.namespace)
-    _ip("link", "set", device, "netns", host.namespace)
-    _ip(*inside, "addr", "add", f"{host.address}/24", "dev", device)
-    _ip(*inside, "link", "set", device, "mtu", str(_MTU), "up")
+    descriptor = os.open(_TUN, os.O_RDWR | os.O_CLOEXEC)
+    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH", device.encode(), flags))
+    fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
+    inside = ("-n", namespace)
+    _ip("link", "set", device, "netns", namespace, "name", DEVICE)
+    _ip(*inside, "addr", "add", f"{address}/24", "dev", DEVICE)
+    _ip(*inside, "link", "set", DEVICE, "mtu", str(_MTU), "up")
     _ip(*inside, "link", "set", "lo", "up")
     return descriptor
+
+
+def _last_pid(entry: Path) -> int:
+    """The process id of a process in the innermost namespace that it is in."""
+    for line in read_proc(f"{entry}/status").splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return 0
 
 
 def _ip(*words: str) -> None:

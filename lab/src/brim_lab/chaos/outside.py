@@ -7,7 +7,7 @@ import itertools
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brim.domain.faults import Fault, FaultKind
@@ -16,34 +16,35 @@ from brim.interfaces import Clock
 from brim.process import AGENT, MASTER, children_of, name_of
 from brim.storage.contact import is_alive, read_contact
 from brim.telemetry.history import RunHistory
-from brim_lab.chaos.clocks import JumpingClock
+from brim_lab.chaos.clocks import CLOCK, JumpingClock
 from brim_lab.chaos.disk import SmallDisk
-from brim_lab.chaos.hosts import Cable
+from brim_lab.chaos.hosts import Host
 from brim_lab.driver import Driver, send
 
-SECOND_LOG = "agent-2.log"
 _TEMPLATE = "brim-template"  # what an agent's template is called
 _BEFORE_RESTART = 0.5
 _TO_COME_BACK = 5.0  # seconds that a process may take which another one's death has called for
 
 
-class SecondAgent:
-    """The agent of host 2, kept alive as a service manager would.
+class Guest:
+    """The agent of another host than the run's, kept alive as a service manager would.
 
     It is started when there is a master, and again when it has ended.
 
     Args:
-        driver: on that host.
+        host: its host.
+        driver: of the trial.
         master: its `HOST:PORT`.
         run_dir: of the run on host 1, where the token is.
-        directory: where its log goes.
+        log: where what it says goes.
     """
 
-    def __init__(self, driver: Driver, master: str, run_dir: Path, directory: Path) -> None:
+    def __init__(self, host: Host, driver: Driver, master: str, run_dir: Path, log: Path) -> None:
+        self.host = host
         self._driver = driver
         self._master = master
         self._run_dir = run_dir
-        self._log = directory / SECOND_LOG
+        self.log = log
         self._process: subprocess.Popen[str] | None = None
         self._not_before = 0.0
 
@@ -58,16 +59,12 @@ class SecondAgent:
         contact = read_contact(self._run_dir)
         if contact is None:
             return  # no master yet, or none any more
-        token = {"BRIM_TOKEN": contact.token}
-        with self._log.open("ab") as log:
-            self._process = self._driver.start(
-                "agent", self._master, stdout=log, stderr=log, variables=token
+        # The clock that jumps is host 1's.
+        variables = {"BRIM_TOKEN": contact.token, CLOCK: ""}
+        with self.log.open("ab") as log:
+            self._process = self._driver.behind(self.host.prefix).start(
+                "agent", self._master, stdout=log, stderr=log, variables=variables
             )
-
-    @property
-    def pid(self) -> int:
-        """The agent's process id; 0 where it never ran."""
-        return self._process.pid if self._process is not None else 0
 
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
@@ -81,7 +78,9 @@ class Outside:
 
     Attributes:
         command: `brim train`, in the present life of the run.
-        cable, disk, second: set where there is one.
+        disk: set where there is one.
+        hosts: set where there are several; host 1 has the command.
+        guests: the agents of the others, by the number of their host.
     """
 
     def __init__(self, run_dir: Path, driver: Driver, jumping: JumpingClock, clock: Clock) -> None:
@@ -92,16 +91,16 @@ class Outside:
         self._numbers = itertools.count()
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self.command: subprocess.Popen[str] | None = None
-        self.cable: Cable | None = None
         self.disk: SmallDisk | None = None
-        self.second: SecondAgent | None = None
+        self.hosts: Sequence[Host] = ()
+        self.guests: dict[int, Guest] = {}
 
     def poll(self) -> None:
-        """Undo what is due, and keep the second host's agent alive."""
+        """Undo what is due, and keep the agents of the other hosts alive."""
         while self._later and self._later[0][0] <= self._clock.now():
             heapq.heappop(self._later)[2]()
-        if self.second is not None:
-            self.second.poll(self._clock.now())
+        for guest in self.guests.values():
+            guest.poll(self._clock.now())
 
     def wait_for_undone(self, deadline: float) -> None:
         """Wait until everything that has an end is over, or until the deadline."""
@@ -111,9 +110,9 @@ class Outside:
 
     def is_alive(self) -> bool:
         """Return whether a master or the agent of host 1 is alive; both may outlive the command."""
-        second = self.second.pid if self.second is not None else 0
         return any(
-            name_of(pid) in (AGENT, MASTER) and pid != second for pid in self._driver.mark.alive()
+            name_of(pid) in (AGENT, MASTER) and (not self.hosts or self.hosts[0].has(pid))
+            for pid in self._driver.mark.alive()
         )
 
     def perform(self, fault: Fault, history: RunHistory) -> None:
@@ -133,8 +132,8 @@ class Outside:
                 self._driver.end()
             case FaultKind.KILL_AGENT if fault.host == 1:
                 send(self._child(self._command, AGENT), signal.SIGKILL)
-            case FaultKind.KILL_AGENT if self.second is not None:
-                self.second.kill()
+            case FaultKind.KILL_AGENT if fault.host in self.guests:
+                self.guests[fault.host].kill()
             case FaultKind.KILL_TEMPLATE:
                 agent = self._child(self._command, AGENT)
                 send(self._child(agent, _TEMPLATE), signal.SIGKILL)
@@ -143,21 +142,23 @@ class Outside:
             case FaultKind.INTERRUPT:
                 send(self._command, signal.SIGINT)
             case FaultKind.SLOW:
-                self._hold(_process_of(history, fault.rank), fault, self._clock.now())
+                self._hold(self._process_of(history, fault.rank), fault, self._clock.now())
             case FaultKind.JUMP_CLOCK:
                 self._jumping.jump(fault.by)
             case FaultKind.FILL_DISK if self.disk is not None:
                 self.disk.fill()
                 self._after(fault.seconds, self.disk.free)
-            case FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO if self.cable is not None:
-                self.cable.cut(
-                    to_second=fault.kind is not FaultKind.CUT_FROM,
-                    from_second=fault.kind is not FaultKind.CUT_TO,
+            case FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO if self.hosts:
+                cable = self.hosts[fault.host - 1].cable
+                cable.cut(
+                    to_host=fault.kind is not FaultKind.CUT_FROM,
+                    from_host=fault.kind is not FaultKind.CUT_TO,
                 )
-                self._after(fault.seconds, self.cable.mend)
-            case FaultKind.DELAY if self.cable is not None:
-                self.cable.delay(fault.by)
-                self._after(fault.seconds, self.cable.mend)
+                self._after(fault.seconds, cable.mend)
+            case FaultKind.DELAY if self.hosts:
+                cable = self.hosts[fault.host - 1].cable
+                cable.delay(fault.by)
+                self._after(fault.seconds, cable.mend)
             case _:
                 raise InternalError(f"{fault.kind} is not performed from outside, or not here")
 
@@ -175,8 +176,11 @@ class Outside:
     @property
     def _command(self) -> int:
         """The command's process id; 0 where it has ended."""
-        alive = self.command is not None and self.command.poll() is None
-        return self.command.pid if self.command is not None and alive else 0
+        if self.command is None or self.command.poll() is not None:
+            return 0
+        if not self.hosts:
+            return self.command.pid
+        return next(iter(children_of(self.command.pid)), 0)  # behind the host's entrance
 
     def _child(self, parent: int, name: str) -> int:
         """Return the process id of a child by its name; 0 where none comes, or there is no parent.
@@ -199,14 +203,21 @@ class Outside:
         deadline = self._clock.now() + _TO_COME_BACK
         while self._clock.now() < deadline:
             contact = read_contact(self._run_dir)
-            if contact is not None and is_alive(contact.pid):
-                return contact.pid
+            pid = contact.pid if contact is not None else 0
+            if pid and self.hosts:
+                pid = self.hosts[0].outside(pid)
+            if pid and is_alive(pid):
+                return pid
             time.sleep(0.01)
         return 0
 
-
-def _process_of(history: RunHistory, rank: int) -> int:
-    """The process of a rank of the present round; 0 where there is none."""
-    members = history.round.workers if history.round is not None else ()
-    life = history.workers.get(members[rank]) if rank < len(members) else None
-    return (life.pid or 0) if life is not None and life.until is None else 0
+    def _process_of(self, history: RunHistory, rank: int) -> int:
+        """The process of a rank of the present round; 0 where there is none."""
+        members = history.round.workers if history.round is not None else ()
+        life = history.workers.get(members[rank]) if rank < len(members) else None
+        if life is None or life.until is not None or not life.pid:
+            return 0
+        if not self.hosts:
+            return life.pid
+        names = {name_of(pid): pid for pid in self._driver.mark.alive()}
+        return names.get(f"brim-{members[rank]}", 0)

@@ -15,8 +15,12 @@ from brim.storage.file_stores import open_place
 from brim.telemetry.history import read_history
 from brim.telemetry.ledger import audit_run
 from brim.telemetry.record_files import EVENTS, STEPS
+from brim_lab.chaos.hosts import Host
 
 _SHARED = Path("/dev/shm")
+_OF_LIBRARIES = (".cache", ".config")  # of matplotlib, which draws the report
+# What a trial keeps in the folder of its first host.
+_OF_TRIAL = {"run", "disk", "clock", "summary-", "stderr-", "agent-"}
 _LOCKS = (
     ".journal.lock",
     ".unheard.lock",
@@ -113,3 +117,25 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
     return left + [
         f"left behind: {_SHARED / name}" for name in sorted(shared_memory() - set(shared_before))
     ]
+
+
+def nothing_left_on(host: Host, *, killed: int) -> list[str]:
+    """Check that a host has no temporary file and no shared memory, and only what was asked for.
+
+    Args:
+        killed: as for `nothing_left_behind`.
+    """
+    way = host.folder.parts[: len(Path("/tmp").parts) + 1]  # to its folder, where that is in there
+    temporary = [
+        path
+        for place in ("tmp", "var/tmp", "dev/shm")
+        for path in (host.root / place).iterdir()
+        if ("/", *path.relative_to(host.root).parts) != way
+    ]
+    left = [f"left behind in /{path.relative_to(host.root)}" for path in temporary]
+    left = left if len(left) > killed else []
+    asked = {"home", "torch"} | (_OF_TRIAL if host.number == 1 else set())
+    kept = [path.name for path in host.folder.iterdir() if not path.name.startswith(tuple(asked))]
+    home = host.folder / "home"
+    kept += [f"home/{path.name}" for path in home.iterdir() if path.name not in _OF_LIBRARIES]
+    return [f"host {host.number}: {each}" for each in [*left, *(f"left behind: {n}" for n in kept)]]

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,19 @@ from brim.telemetry.events import FaultPerformed
 from brim.telemetry.history import RunReader
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
-from brim_lab.chaos.hosts import can_make_hosts, two_hosts
-from brim_lab.chaos.outside import SECOND_LOG, Outside, SecondAgent
+from brim_lab.chaos.hosts import Host, address_of, can_make_hosts, hosts_in
+from brim_lab.chaos.outside import Guest, Outside
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
+    nothing_left_on,
     result_is_the_calm_one,
     run_directory_is_whole,
     shared_memory,
 )
 from brim_lab.chaos.results import Calm, Job, Result, Strike, longest_pause
 from brim_lab.chaos.surroundings import Surroundings
+from brim_lab.driver import Driver
 
 _TO_CLEAN_UP = 10.0  # seconds that the last process may outlive the command
 _TO_GIVE_UP = (
@@ -141,16 +144,16 @@ def run_trial(job: Job, trial: Trial, calm: Calm, directory: Path, *, deadline: 
     end = began + deadline + sum(fault.seconds for fault in trial.faults)
     directory.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        run_dir, disk, hosts, cable = directory / "run", None, None, None
+        place = directory / "host-1" if trial.hosts > 1 else directory
+        place.mkdir(exist_ok=True)
+        run_dir, disk = place / "run", None
         if any(fault.kind is FaultKind.FILL_DISK for fault in trial.faults):
-            disk = stack.enter_context(small_disk(directory / "disk", kept_bytes=calm.kept_bytes))
+            disk = stack.enter_context(small_disk(place / "disk", kept_bytes=calm.kept_bytes))
             run_dir = disk.path / "run"
-        if trial.hosts > 1:
-            hosts, cable = stack.enter_context(two_hosts())
-        run = stack.enter_context(_Running(job, trial, directory, run_dir))
-        if hosts is not None:
-            run.spread(hosts)
-        run.outside.cable, run.outside.disk = cable, disk
+        hosts = stack.enter_context(hosts_in(directory, trial.hosts)) if trial.hosts > 1 else ()
+        run = stack.enter_context(_Running(job, trial, place, run_dir))
+        run.spread(hosts)
+        run.outside.disk = disk
         broken = [*run.to_the_end(end), *run.broken_promises(calm, shared_before, end)]
         if broken and disk is not None and run_dir.exists():
             copy_files(run_dir, directory / "run")
@@ -185,7 +188,7 @@ class _Running:
         self.began = self.clock.now()
         jumping = JumpingClock(self.directory / "clock")
         self.around = Surroundings(self.directory, **jumping.environment)
-        self.driver = self.around.driver  # on the host of the command
+        self.driver = self.around.driver
         self.outside = Outside(self.run_dir, self.driver, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
         self.own = sorted(
@@ -200,15 +203,21 @@ class _Running:
 
     def __exit__(self, *_: object) -> None:
         self.around.close()
-        if self.outside.second is not None:
-            self.outside.second.kill()
+        for guest in self.outside.guests.values():
+            guest.kill()
 
-    def spread(self, hosts: Any) -> None:
-        """Run on two hosts: the command on the first, an agent on the second."""
-        master = f"{hosts[0].address}:{_PORT}"
-        on_second = self.driver.behind(hosts[1].prefix)
-        self.driver = self.driver.behind(hosts[0].prefix)
-        self.outside.second = SecondAgent(on_second, master, self.run_dir, self.directory)
+    def spread(self, hosts: Sequence[Host]) -> None:
+        """Run on several hosts: the command on the first, an agent on each of the others."""
+        self.outside.hosts = hosts
+        for host in hosts[1:]:
+            master, log = f"{hosts[0].address}:{_PORT}", self.directory / f"agent-{host.number}.log"
+            self.outside.guests[host.number] = Guest(host, self.driver, master, self.run_dir, log)
+
+    @property
+    def _here(self) -> Driver:
+        """The driver on the host of the command."""
+        hosts = self.outside.hosts
+        return self.driver.behind(hosts[0].prefix) if hosts else self.driver
 
     # The run --------------------------------------------------------------------------------------
 
@@ -254,7 +263,7 @@ class _Running:
             (self.directory / f"summary-{self.lives}.json").open("wb") as out,
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
-            process = self.driver.start(*words, stdout=out, stderr=err)
+            process = self._here.start(*words, stdout=out, stderr=err)
         self.outside.command = process
         self.code = self.driver.follow(process, self._look, deadline=deadline)
 
@@ -263,7 +272,7 @@ class _Running:
         words += ["--json", "--workers", str(self.trial.workers)]
         words += ["--ps", str(self.trial.servers), *self.job.options]
         if self.trial.hosts > 1:
-            words += ["--listen", f"10.77.0.1:{_PORT}", "--agents", "2"]
+            words += ["--listen", f"{address_of(1)}:{_PORT}", "--agents", str(self.trial.hosts)]
         left = self.own[sum(fault.kind not in FROM_OUTSIDE for _, fault in self.struck) :]
         if left:
             words += ["--faults", "; ".join(map(describe, left))]
@@ -293,8 +302,13 @@ class _Running:
             *(f"process left over: {pid} {command}" for pid, command in left.items()),
             *result_is_the_calm_one(self.run_dir, self.summary(), calm.digest),
             *run_directory_is_whole(self.run_dir),
-            *brim_did_not_stumble([*logs, self.directory / SECOND_LOG]),
+            *brim_did_not_stumble([*logs, *(g.log for g in self.outside.guests.values())]),
             *nothing_left_behind(self.around.scratch, shared_before, killed=self.agents_killed),
+            *(
+                word
+                for host in self.outside.hosts
+                for word in nothing_left_on(host, killed=self.agents_killed)
+            ),
         ]
 
     def summary(self) -> dict[str, Any]:

@@ -69,10 +69,10 @@ _SHARED = {
 )
 @option(
     "--hosts",
-    type=click.Choice(["1", "2"]),
+    type=click.Choice(["1", "2", "3", "4"]),
     default="1",
     show_default=True,
-    help="Run the job on this many hosts; the agents of 2 are in network namespaces.",
+    help="Run the job on this many hosts, each made of namespaces.",
 )
 @option(
     "--kinds",

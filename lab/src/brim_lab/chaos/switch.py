@@ -1,0 +1,104 @@
+"""Carries packets between hosts, as a switch does, and loses or delays them where it is told to.
+
+It is a process of its own, so that nothing which its user does slows packets down, and a file of
+its own that needs nothing but Python. Each line that it reads is a command, and each is answered
+with a line once it is carried out; it ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import selectors
+import sys
+import time
+from dataclasses import dataclass
+
+VIRTIO_HEADER = 10  # bytes in front of each packet: how it is to be cut into segments, if at all
+_TARGET = slice(VIRTIO_HEADER + 16, VIRTIO_HEADER + 20)  # of an IPv4 packet
+_LARGEST = 1 << 17
+_AT_ONCE = 32  # packets of one host before the others have their turn
+
+
+@dataclass
+class _Port:
+    """One host's end of its cable."""
+
+    descriptor: int
+    loses_from: bool = False
+    loses_to: bool = False
+    delay: float = 0.0
+
+
+class _Switch:
+    """Ports by the addresses of their hosts."""
+
+    def __init__(self, ports: dict[bytes, _Port]) -> None:
+        self._ports = ports
+        self._numbers = itertools.count()
+        self._waiting: list[tuple[float, int, int, bytes]] = []
+
+    def carry(self) -> None:
+        """Carry packets until there are no commands any more."""
+        with selectors.DefaultSelector() as selector:
+            for port in self._ports.values():
+                os.set_blocking(port.descriptor, False)
+                selector.register(port.descriptor, selectors.EVENT_READ, port)
+            selector.register(sys.stdin, selectors.EVENT_READ)
+            while True:
+                wait = max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
+                for key, _ in selector.select(wait):
+                    if key.data is not None:
+                        self._take(key.data)
+                    elif command := sys.stdin.readline():
+                        self._obey(command)
+                    else:
+                        return
+                self._deliver()
+
+    def _obey(self, command: str) -> None:
+        number, loses_from, loses_to, delay = command.split()
+        port = list(self._ports.values())[int(number) - 1]
+        port.loses_from, port.loses_to = loses_from == "True", loses_to == "True"
+        port.delay = float(delay)
+        print("done", flush=True)  # noqa: T201
+
+    def _take(self, source: _Port) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                packet = os.read(source.descriptor, _LARGEST)
+            except OSError:  # nothing more
+                return
+            target = self._ports.get(packet[_TARGET])
+            if target is None or source.loses_from or target.loses_to:
+                continue
+            delay = source.delay + target.delay
+            if not delay:
+                _write(target.descriptor, packet)
+                continue
+            due = time.monotonic() + delay
+            heapq.heappush(self._waiting, (due, next(self._numbers), target.descriptor, packet))
+
+    def _deliver(self) -> None:
+        while self._waiting and self._waiting[0][0] <= time.monotonic():
+            _write(*heapq.heappop(self._waiting)[2:])
+
+
+def _write(descriptor: int, packet: bytes) -> None:
+    with contextlib.suppress(OSError):  # that host is gone: its packets are lost
+        os.write(descriptor, packet)
+
+
+def _main() -> None:
+    ports = {}
+    for word in sys.argv[1:]:  # ADDRESS=DESCRIPTOR
+        address, _, descriptor = word.partition("=")
+        ports[bytes(map(int, address.split(".")))] = _Port(int(descriptor))
+    print("ready", flush=True)  # noqa: T201
+    _Switch(ports).carry()
+
+
+if __name__ == "__main__":
+    _main()
