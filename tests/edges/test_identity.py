@@ -1,0 +1,306 @@
+"""Who is let in by a certificate, and how a host that has a token gets one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+
+import grpc
+import pytest
+
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.wire import enrolment
+from brim.wire.authority import Authority, requested
+from brim.wire.enrolment import EnrolmentServer, enrol
+from brim.wire.identity import (
+    Identity,
+    NotTheAuthority,
+    Subject,
+    authority_at,
+    client_context,
+    grpc_credentials,
+    grpc_options,
+    server_context,
+    server_name,
+    subject_of,
+    token_with,
+)
+
+SECRET = "8c1f"
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def say_who(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Tell a caller who it is."""
+    subject = subject_of(writer.get_extra_info("ssl_object"))
+    writer.write(b"a stranger" if subject is None else subject.uri.encode())
+    await writer.drain()
+    writer.close()
+
+
+class TlsServer:
+    """A plain server of asyncio in a thread."""
+
+    def __init__(self, context: ssl.SSLContext, answer: Answer) -> None:
+        self._context, self._answer = context, answer
+        self._loop = asyncio.new_event_loop()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._transports: list[asyncio.WriteTransport] = []
+        self._up, self._over = threading.Event(), asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
+
+    async def _run(self) -> None:
+        self._loop.set_exception_handler(lambda *_: None)  # strangers end connections as they like
+        server = await asyncio.start_server(self._serve, sock=self._listener, ssl=self._context)
+        self._up.set()
+        await self._over.wait()
+        server.close()
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0.02)  # so that they have ended before the loop does
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._transports.append(writer.transport)
+        await self._answer(reader, writer)
+
+    def __enter__(self) -> TlsServer:
+        self._thread.start()
+        assert self._up.wait(10.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(10.0)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority.make("run/flights-1")
+
+
+@pytest.fixture
+def enrolling(authority: Authority) -> Iterator[TlsServer]:
+    server = EnrolmentServer(authority, secret=SECRET, role="agent")
+    context = server_context(authority.issue("master"), with_strangers=True)
+    with TlsServer(context, server.answer) as up:
+        yield up
+
+
+def asked(port: int, context: ssl.SSLContext, *, role: str = "master") -> bytes:
+    """What `say_who` says to a caller."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=5.0) as line,
+        context.wrap_socket(line, server_hostname=server_name(role)) as call,
+    ):
+        return b"".join(iter(lambda: call.recv(256), b""))
+
+
+def is_refused(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a caller is told nothing: it is sent an alert, or the connection just ends."""
+    try:
+        return asked(port, context) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+def joining(port: int, token: str, *, name: str = "h2", server: str = "master") -> Identity:
+    return enrol("127.0.0.1", port, token, server=server, name=name, timeout=5.0)
+
+
+def test_each_end_knows_the_other(authority: Authority) -> None:
+    with TlsServer(server_context(authority.issue("master")), say_who) as server:
+        caller = authority.issue("agent", "host 2")
+        said = asked(server.port, client_context(authority.certificate, caller))
+    assert Subject.of(said.decode()) == Subject("run/flights-1", "agent", "host 2")
+
+
+def other_authority(authority: Authority) -> Identity:
+    """One that calls itself as this one does."""
+    stranger = Authority.make(authority.scope).issue("agent", "h2")
+    return Identity(stranger.key, stranger.certificate, authority.certificate)
+
+
+CALLERS: dict[str, Callable[[Authority], Identity | None]] = {
+    "none": lambda _: None,
+    "another authority's": other_authority,
+    "expired": lambda authority: authority.issue("agent", "h2", for_s=-1.0),
+}
+
+
+@pytest.mark.parametrize("kind", CALLERS)
+def test_a_caller_without_a_good_certificate_is_refused(authority: Authority, kind: str) -> None:
+    caller = CALLERS[kind](authority)
+    with TlsServer(server_context(authority.issue("master")), say_who) as server:
+        assert is_refused(server.port, client_context(authority.certificate, caller))
+        good = client_context(authority.certificate, authority.issue("agent", "h2"))
+        assert not is_refused(server.port, good)
+
+
+def test_where_strangers_may_call_they_are_known_as_such(authority: Authority) -> None:
+    context = server_context(authority.issue("master"), with_strangers=True)
+    with TlsServer(context, say_who) as server:
+        assert asked(server.port, client_context(authority.certificate)) == b"a stranger"
+        for kind in ("another authority's", "expired"):
+            caller = client_context(authority.certificate, CALLERS[kind](authority))
+            assert is_refused(server.port, caller)
+
+
+@pytest.mark.parametrize("kind", ["another authority's", "expired", "another role"])
+def test_a_server_without_a_good_certificate_is_told_nothing(
+    authority: Authority, kind: str
+) -> None:
+    own = authority.issue("agent") if kind == "another role" else CALLERS[kind](authority)
+    assert own is not None
+    role = "master" if kind == "another role" else "agent"
+    with TlsServer(server_context(own), say_who) as server:
+        context = client_context(authority.certificate, authority.issue("agent", "h2"))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            asked(server.port, context, role=role)
+
+
+def test_older_versions_of_tls_are_refused(authority: Authority) -> None:
+    context = client_context(authority.certificate, authority.issue("agent", "h2"))
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        TlsServer(server_context(authority.issue("master")), say_who) as server,
+        pytest.raises(ssl.SSLError),
+    ):
+        asked(server.port, context)
+
+
+def test_what_is_kept_comes_back(authority: Authority) -> None:
+    again = Authority.from_pem(authority.pem)
+    assert (again.scope, again.fingerprint) == (authority.scope, authority.fingerprint)
+    issued = again.issue("agent", "h2")
+    assert Identity.from_pem(issued.pem) == issued
+    for wrong in (b"", authority.certificate, b"-----BEGIN PRIVATE KEY-----\n", issued.key):
+        with pytest.raises(ValueError, match=r"\w"):
+            Authority.from_pem(wrong)
+        with pytest.raises(ValueError, match="not a key with two"):
+            Identity.from_pem(wrong)
+    with pytest.raises(ValueError, match="belong together"):
+        Authority.from_pem(issued.key + authority.certificate)
+
+
+def test_who_has_the_token_gets_a_certificate(authority: Authority, enrolling: TlsServer) -> None:
+    token = token_with(SECRET, authority.fingerprint)
+    identity = joining(enrolling.port, token, name="host 2")
+    with TlsServer(server_context(authority.issue("master")), say_who) as server:
+        said = asked(server.port, client_context(identity.authority, identity))
+    assert said == b"brim://run/flights-1/agent/host%202"
+
+
+def test_another_token_gets_nothing(authority: Authority, enrolling: TlsServer) -> None:
+    with pytest.raises(EnvironmentFault, match="of another run"):
+        joining(enrolling.port, token_with("wrong", authority.fingerprint))
+
+
+@pytest.mark.parametrize("fingerprint", ["", Authority.make("run/flights-1").fingerprint])
+def test_a_server_of_another_authority_is_told_nothing(
+    enrolling: TlsServer, fingerprint: str
+) -> None:
+    with pytest.raises(NotTheAuthority, match="fingerprint"):
+        joining(enrolling.port, token_with(SECRET, fingerprint))
+
+
+def test_who_shows_the_certificate_of_an_authority_and_has_no_key_of_it_is_told_nothing(
+    authority: Authority,
+) -> None:
+    heard = []
+
+    async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(1))
+
+    false = Authority.make(authority.scope).issue("master")
+    shown = Identity(false.key, false.certificate, authority.certificate)
+    context = server_context(shown, with_strangers=True)
+    with (
+        TlsServer(context, listen) as server,
+        pytest.raises(ssl.SSLCertVerificationError),
+    ):
+        joining(server.port, token_with(SECRET, authority.fingerprint))
+    assert heard in ([], [b""])
+
+
+def test_who_is_no_server_of_that_role_is_told_nothing(
+    authority: Authority, enrolling: TlsServer
+) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        joining(enrolling.port, token_with(SECRET, authority.fingerprint), server="scheduler")
+
+
+@pytest.mark.parametrize("name", ["", "h" * 201, "h\n2"])
+def test_a_name_that_is_none_is_refused(
+    authority: Authority, enrolling: TlsServer, name: str
+) -> None:
+    with pytest.raises(EnvironmentFault, match="printable"):
+        joining(enrolling.port, token_with(SECRET, authority.fingerprint), name=name)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"GET / HTTP/1.1\r\n\r\n" * 9, enrolment.GREETING + b"n" * 16 + b"p" * 32 + b"\xff" * 4],
+    ids=["another protocol", "an oversized frame"],
+)
+def test_what_is_no_request_gets_nothing(
+    authority: Authority, enrolling: TlsServer, said: bytes
+) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", enrolling.port), timeout=5.0) as line,
+        client_context(authority.certificate).wrap_socket(
+            line, server_hostname=server_name("master")
+        ) as call,
+    ):
+        call.sendall(said)
+        got = b""
+        with contextlib.suppress(ConnectionError):
+            got = b"".join(iter(lambda: call.recv(256), b""))
+    assert b"CERTIFICATE" not in got
+
+
+def test_a_server_that_says_nothing_is_waited_for_as_long_as_told() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(TimeoutError),
+    ):
+        authority_at("127.0.0.1", silent.getsockname()[1], fingerprint="x", timeout=0.2)
+
+
+def test_no_certificate_is_signed_for_what_is_no_request(authority: Authority) -> None:
+    subject = Subject(authority.scope, "agent", "h2")
+    _, request = requested()
+    lines = request.splitlines(keepends=True)
+    changed = b"".join([*lines[:-2], lines[-2][:8] + b"AAAA" + lines[-2][12:], lines[-1]])
+    for wrong in (b"", authority.certificate, changed):
+        with pytest.raises(ProtocolError):
+            authority.sign(wrong, subject)
+
+
+def test_grpc_takes_these_certificates(authority: Authority) -> None:
+    """Its TLS is BoringSSL, ours OpenSSL: what one makes the other must take."""
+    at, seen = {}, threading.Event()
+
+    async def http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at["alpn"] = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+        at["who"] = subject_of(writer.get_extra_info("ssl_object"))
+        at["said"] = await reader.readexactly(4)
+        seen.set()
+
+    with TlsServer(server_context(authority.issue("master")), http2) as server:
+        credentials = grpc_credentials(authority.issue("agent", "h2"))
+        options = grpc_options("master")
+        with grpc.secure_channel(f"127.0.0.1:{server.port}", credentials, options) as channel:
+            call = channel.unary_unary("/brim.Master/Ask").future(b"")
+            assert seen.wait(10.0)
+            call.cancel()
+    assert at == {
+        "alpn": "h2",
+        "who": Subject("run/flights-1", "agent", "h2"),
+        "said": b"PRI ",
+    }
