@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -18,6 +19,7 @@ from brim.clock import monotonic, sleep
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.kept_run import KeptFile
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.contact import is_alive, read_contact, read_scheduler_contact, read_token
 from brim.wire.cluster import (
@@ -36,6 +38,7 @@ from brim.wire.cluster import (
 )
 
 _TIMEOUT = 30.0
+_LARGEST_PORT = 2**16 - 1
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
@@ -48,6 +51,7 @@ _SAID = (
     600.0,
     1800.0,
 )  # seconds after which it is said that one waits for a scheduler
+_FILE = "file"  # the field of the error for a file that is not there
 T = TypeVar("T")
 
 
@@ -60,12 +64,46 @@ def default_state_dir() -> Path:
     return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
 
 
-def named_scheduler() -> str:
-    """Return `HOST:PORT` of the scheduler that the environment names.
+SERVER = "BRIM_SERVER"  # names a scheduler of another host or account; `brim --server` sets it
 
-    The variable is `$BRIM_SCHEDULER`. The result is empty where it names none.
+
+def named_scheduler() -> str:
+    """Return `HOST:PORT` of the scheduler that `$BRIM_SERVER` names; empty where it names none.
+
+    Raises:
+        SpecError: it is no address of one.
     """
-    return os.environ.get("BRIM_SCHEDULER", "")
+    return server_address(os.environ.get(SERVER, ""), field=SERVER)
+
+
+def server_address(text: str, *, field: str) -> str:
+    """Return the `HOST:PORT` of a scheduler's URL, or of an address alone; empty stays empty.
+
+    Args:
+        field: where it was written, for the error.
+
+    Raises:
+        SpecError: it is neither.
+
+    >>> server_address("http://10.0.0.7:4000/", field="--server")
+    '10.0.0.7:4000'
+    >>> server_address("[::1]:4000", field="--server")
+    '[::1]:4000'
+    """
+    if not text:
+        return ""
+    scheme, found, rest = text.rpartition("://")
+    address = rest.rstrip("/") if found else text
+    host, _, port = address.rpartition(":")
+    right = scheme in ("", "http") and host and port.isascii() and port.isdigit()
+    if not right or int(port) > _LARGEST_PORT or set(host) & set("/@?#"):
+        raise SpecError(
+            field,
+            got=repr(text),
+            need="the address of a scheduler, http://HOST:PORT or HOST:PORT",
+            hint="brim up says where it listens: --server http://10.0.0.7:4000",
+        )
+    return address
 
 
 def jobs_dir(state_dir: Path | None = None) -> Path:
@@ -81,9 +119,10 @@ class Client:
     again; that never makes a second job or change.
 
     Args:
-        state_dir: state directory of a scheduler on this host; None means what `$BRIM_SCHEDULER`
-            (`HOST:PORT`) says, or else `default_state_dir()`.
-        address: `HOST:PORT` of a scheduler, of another host or another account.
+        state_dir: state directory of a scheduler on this host; None means what `$BRIM_SERVER`
+            says, or else `default_state_dir()`.
+        address: `http://HOST:PORT` or `HOST:PORT` of a scheduler, of another host or another
+            account.
         token: to show to a scheduler at an address; empty means the content of the file that
             `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`.
         patience: how many seconds to wait for a scheduler that does not answer.
@@ -106,12 +145,22 @@ class Client:
         notice: Callable[[str], None] | None = None,
     ) -> None:
         if state_dir is None:
-            address = address or named_scheduler()
+            address = server_address(address, field="address") or named_scheduler()
         self._state_dir = state_dir or default_state_dir()
         self._fixed = (address, token or read_token(os.environ)) if address else None
         self._patience = patience
         self._notice = notice or logging.getLogger(__name__).warning
         self._reach()
+
+    @property
+    def address(self) -> str:
+        """The `HOST:PORT` of the scheduler, as it is now."""
+        return self._reach()[0]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether the scheduler is another host's or account's, and its files with it."""
+        return self._fixed is not None
 
     def submit(self, request: Submit) -> JobView:
         """Submit the job that `request` describes; returns before its deadline was judged.
@@ -198,6 +247,31 @@ class Client:
     def explain(self, job: str) -> list[ChangeView]:
         """List what happened to a job, with the reasons."""
         return self._call("GET", f"{_path(job)}/explain", list[ChangeView])
+
+    def files(self, job: str) -> list[KeptFile]:
+        """List the files of a job's records and checkpoints."""
+        return self._call("GET", f"{_path(job)}/files", list[KeptFile])
+
+    def read_file(self, job: str, name: str, start: int = 0) -> bytes:
+        """Return bytes of one of a job's files.
+
+        Args:
+            name: as `files` lists it.
+            start: bytes before the first one.
+
+        Returns:
+            Some bytes from there on; none where there are no more.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        path = f"{_path(job)}/files/{quote(name)}?{urlencode({'start': start})}"
+        try:
+            return self._call("GET", path, bytes)
+        except SpecError as error:
+            if error.field != _FILE:
+                raise
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from error
 
     def resize(self, job: str, workers: WorkerRange) -> JobView:
         """Change how many workers a job may have."""
@@ -360,6 +434,8 @@ class Client:
         finally:
             connection.close()
         try:
+            if answer.status == http.HTTPStatus.OK and gives is bytes:
+                return cast(T, data)
             if answer.status == http.HTTPStatus.OK:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)

@@ -59,6 +59,8 @@ TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/jobs/{job}"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/explain"): (None, 200, 200, 404),
     ("GET", "/v1/jobs/{job}/logs"): (None, 200, 200, 404),
+    ("GET", "/v1/jobs/{job}/files"): (None, 200, 200, 404),
+    ("GET", "/v1/jobs/{job}/files/{name}"): (None, 404, 404, 404),
     ("POST", "/v1/jobs/{job}/resize"): (Range(minimum=1, maximum=3), 200, 200, 404),
     ("POST", "/v1/jobs/{job}/suspend"): (None, 200, 200, 404),
     ("POST", "/v1/jobs/{job}/resume"): (None, 200, 200, 404),
@@ -137,7 +139,7 @@ def test_the_whole_table(house: House) -> None:
     for (call, (body, *expected)), caller in itertools.product(calls, CALLERS):
         if call[1] == "/v1/down" and caller == ADMINISTRATOR:
             continue  # the fixture's end
-        method, path = call[0], call[1].format(job="job-1", tenant="nightly")
+        method, path = call[0], call[1].format(job="job-1", tenant="nightly", name="job.json")
         if path.endswith("/token") and method == "POST":
             path = path.replace("nightly", "ads" if caller != ADMINISTRATOR else "batch")
             expected = [
@@ -271,7 +273,7 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
     contact = read_scheduler_contact(house.folder)
     assert contact is not None
     monkeypatch.delenv("BRIM_HOME", raising=False)
-    monkeypatch.setenv("BRIM_SCHEDULER", f"{contact.host}:{contact.port}")
+    monkeypatch.setenv("BRIM_SERVER", f"{contact.host}:{contact.port}")
     monkeypatch.setenv("BRIM_TOKEN_FILE", str(file))
     house.client.submit(job_of("web"))
     assert house.as_(OWNER)  # its token was replaced by the one in the file
@@ -294,7 +296,7 @@ def test_a_token_is_given_used_and_revoked(house: House, monkeypatch: pytest.Mon
 
 
 def test_a_token_file_is_for_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BRIM_SCHEDULER", "127.0.0.1:1")
+    monkeypatch.setenv("BRIM_SERVER", "127.0.0.1:1")
     with pytest.raises(SpecError, match="BRIM_TOKEN_FILE: got nothing, need a token"):
         Client()
     file = tmp_path / "token"

@@ -28,6 +28,7 @@ from brim.clock import SystemClock
 from brim.coordination.reconcile import ByNode
 from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
@@ -194,7 +195,8 @@ class RunProcesses:
         job = self._job(launch)
         job.watch.begin(SystemClock().wall())
         set_aside_if_damaged(run_dir / "journal")
-        spec = _spec(launch.spec, sum(workers.values()), first=launch.number <= 1)
+        spec = kept_spec(launch.spec, launch.job)
+        spec = _spec(spec, sum(workers.values()), first=launch.number <= 1)
         arguments = prepare(spec, run_dir.resolve())
         local = arguments[arguments.index("--local") + 1]
         arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]

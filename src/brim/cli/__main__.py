@@ -10,6 +10,7 @@ import brim
 from brim.cli.usage import Verbs
 from brim.domain.options import choice
 from brim.log import LEVELS, VARIABLE, level_in, write_to_stderr
+from brim.runs.options import STATE_VARIABLE
 from brim.runs.values import Value
 
 # group -> verb -> one line of help; each verb is in the module of its name
@@ -84,6 +85,23 @@ def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None
         write_to_stderr(chosen)
 
 
+def _ask(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
+    """Let the verb, and what it starts, ask this scheduler."""
+    if server is not None and not ctx.resilient_parsing:
+        from brim.client import SERVER, server_address
+
+        os.environ[SERVER] = server_address(server, field="--server")
+        os.environ.pop(STATE_VARIABLE, None)  # a state directory of the environment comes second
+
+
+cli = click.option(
+    "--server",
+    metavar="URL",
+    expose_value=False,
+    callback=_ask,
+    help="Ask the scheduler at http://HOST:PORT, with the token in the file BRIM_TOKEN_FILE. "
+    "[default: the one of this host and account; also BRIM_SERVER]",
+)(cli)
 cli = click.option(
     "--log-level",
     type=Value(choice(*LEVELS)),

@@ -55,13 +55,14 @@ def checkpoints(run: str | None, as_json: bool, state: Path | None) -> int:
 def _place_of(run: str | None, state: Path | None) -> tuple[str, Best | None]:
     """Return where the checkpoints are, and by which metric the best is kept."""
     from brim.domain.checkpointing import Best
+    from brim.runs.copies import is_stored_run
     from brim.runs.directories import find_run
     from brim.storage.file_stores import is_url, location_of
     from brim.telemetry.history import read_history
 
-    if run is not None and is_url(run):
+    if run is not None and is_url(run) and not is_stored_run(run):
         return run, None
-    run_dir = find_run(run, state=state)
+    run_dir = find_run(run, state=state, checkpoints=True)
     spec = read_history(run_dir).spec
     known = spec.get("keep_best")
     best = Best(**known) if isinstance(known, dict) else None

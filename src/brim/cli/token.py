@@ -48,7 +48,7 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
             output.unlink()
             raise
         click.echo(
-            f"wrote {output}: the tenant sets BRIM_SCHEDULER=HOST:PORT and BRIM_TOKEN_FILE",
+            f"wrote {output}: the tenant sets BRIM_SERVER=HOST:PORT and BRIM_TOKEN_FILE",
             err=True,
         )
     return EXIT_DONE

@@ -260,6 +260,14 @@ class JobSpec:
         help="Write checkpoints to a path, or to a URL such as s3://bucket/run. [default: in the "
         "run's directory]",
     )
+    # A path from the root or a URL, below which each run has a place of its name.
+    runs: str = option(
+        text("PATH|URL"),
+        default="",
+        help="Keep a copy of the run's records and logs, and its checkpoints, in a directory of "
+        "its name below a path, or a URL such as s3://bucket/runs, while it trains. [default: "
+        "only in the run's directory]",
+    )
     keep: int = option(whole(least=1), default=2, help="Keep this many of the newest checkpoints.")
     keep_best: Best | None = option(
         _BEST,

@@ -17,6 +17,7 @@ from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
 from brim.log import write_to_stderr
 from brim.master.entries import Before, Began
+from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.process import MASTER, be_called, die_with_parent, outlive_parent
@@ -93,12 +94,17 @@ async def serve(settings: Settings, *, token: str) -> None:
     loop.add_signal_handler(signal.SIGTERM, master.stop, "it was asked to stop")
     loop.add_reader(sys.stdin.fileno(), _when_left_alone, master)
     ticking = asyncio.create_task(master.tick())
+    closed = asyncio.Event()
+    keeping = asyncio.create_task(keep(run_dir, spec.runs, ended=closed)) if spec.runs else None
     await master.ended.wait()
     await master.see_agents_off()
     ticking.cancel()
     (run_dir / CONTACT).unlink(missing_ok=True)
     await server.stop()
     records.close()
+    closed.set()
+    if keeping is not None:
+        await keeping
 
 
 def _when_left_alone(master: Master) -> None:

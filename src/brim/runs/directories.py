@@ -128,17 +128,28 @@ def _link(path: Path) -> RunDirectory:
     return RunDirectory(path, link, previous)
 
 
-def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None) -> Path:
+def find_run(
+    name: str | None, *, field: str = "RUN", state: Path | None = None, checkpoints: bool = False
+) -> Path:
     """The directory of a run: a path, a name under `runs`, a job of the scheduler, or the latest.
+
+    Where the run is kept in a store (`name` is its URL), or is a job of the scheduler that
+    `$BRIM_SERVER` names, that is a copy, and up to date.
 
     Args:
         state: of the scheduler; None: the usual place.
+        checkpoints: a copy has its checkpoints as well.
 
     Raises:
         SpecError: there is no such run.
+        EnvironmentFault: the place of which a copy is needed does not answer.
     """
     from brim.client import jobs_dir
+    from brim.runs.copies import copy_of_stored, copy_of_theirs
+    from brim.storage.file_stores import is_url
 
+    if name is not None and is_url(name):
+        return copy_of_stored(name, checkpoints=checkpoints, field=field)
     places = [Path(), RUNS, jobs_dir(state)]
     for path in (
         [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]
@@ -146,6 +157,10 @@ def find_run(name: str | None, *, field: str = "RUN", state: Path | None = None)
         if holds_run(path):
             # People should see the run's own name, not that of the link.
             return RUNS / os.readlink(path) if path.is_symlink() else path
+    if name not in (None, LATEST) and state is None:
+        copy = copy_of_theirs(name or "", checkpoints=checkpoints)
+        if copy is not None:
+            return copy
     known = [path.parent.name for place in places[1:] for path in place.glob(f"*/{_RECORDS}")]
     if name is None:
         name = LATEST

@@ -14,6 +14,7 @@ from brim.backends import local
 from brim.clock import sleep
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
+from brim.domain.kept_run import place_of
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.followers import Followers
@@ -22,8 +23,10 @@ from brim.runs.outcome import error_of, state_of, write_report
 from brim.runs.prints import Prints
 from brim.runs.starting import Ready
 from brim.runs.views import View, choose_view
+from brim.storage.file_stores import open_place
 from brim.storage.files import partial_of
 from brim.storage.journal import set_aside_if_damaged
+from brim.storage.kept_runs import Keeping
 from brim.telemetry.history import RunHistory, RunReader, read_history
 
 # Fast enough to look live, slow enough to cost nothing beside training.
@@ -216,6 +219,19 @@ def _leave_behind(ready: Ready, history: RunHistory, view: View) -> Path | None:
     except EnvironmentFault as fault:
         view.note(str(fault))
         return None
+    finally:
+        if ready.spec.runs:
+            _keep_all(ready, view)
+
+
+def _keep_all(ready: Ready, view: View) -> None:
+    """Have what the command wrote after the run's end where its runs are kept, too."""
+    place = open_place(place_of(ready.spec.runs, ready.run_dir.name), field="--runs")
+    try:
+        Keeping(ready.run_dir, place).bring_up_to_date()
+        view.note(f"kept at {place.where('')}")
+    except EnvironmentFault as fault:
+        view.note(f"not all of the run is at {place.where('')}: {fault}")
 
 
 def _tidy(run_dir: Path, wanted: Inference, *, done: bool) -> None:

@@ -23,9 +23,11 @@ from brim.clock import monotonic, sleep
 from brim.domain.job import WorkerRange
 from brim.domain.quantities import counted
 from brim.errors import BrimError, EnvironmentFault, SpecError
-from brim.runs.directories import LATEST, RUNS, find_run, holds_run, not_begun
+from brim.runs.copies import copy_of_job, copy_of_stored, is_kept_alive
+from brim.runs.directories import LATEST, RUNS, claim, find_run, holds_run, not_begun
 from brim.runs.in_words import describe_job, describe_run
 from brim.runs.starting import Ready, make_ready_again
+from brim.storage.file_stores import is_url
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import JobView
 
@@ -90,7 +92,7 @@ class Handle(abc.ABC):
     @property
     @abc.abstractmethod
     def run_dir(self) -> Path:
-        """The directory with its records; that of a job may be on another host."""
+        """The directory with its records, or with a copy of them."""
 
     def history(self) -> RunHistory:
         """Return what its records say by now, with every step."""
@@ -224,6 +226,8 @@ def handle_of(
     scheduler = _scheduler_of(name, state, must=must, notice=notice)
     if scheduler is not None:
         return JobHandle(scheduler, name or "")
+    if name is not None and is_url(name):
+        return StoredHandle(name)
     return RunHandle(find_run(name, state=state))
 
 
@@ -234,7 +238,13 @@ def _scheduler_of(
 
     That is the scheduler of this host, or the one that the environment names.
     """
-    if name is None or name == LATEST or holds_run(Path(name)) or holds_run(RUNS / name):
+    if (
+        name is None
+        or name == LATEST
+        or is_url(name)
+        or holds_run(Path(name))
+        or holds_run(RUNS / name)
+    ):
         return None
     named = state is None and bool(named_scheduler())
     scheduler: Client | None = None
@@ -372,6 +382,78 @@ class RunHandle(Handle):
         )
 
 
+class StoredHandle(RunHandle):
+    """A run that a store keeps: its hosts may be gone, and are not asked.
+
+    Args:
+        url: of the run.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(copy_of_stored(url))
+        self.name = url
+
+    def _ask(self) -> dict[str, Any] | None:
+        """Bring the copy up to date; None where nobody adds to the run any more."""
+        run_dir = copy_of_stored(self.name)
+        return {} if is_kept_alive(run_dir) else None
+
+    def _refuse(self, verb: str) -> EnvironmentFault:
+        return EnvironmentFault(
+            f"{self.name} is a copy: brim {verb} works where the run was started"
+        )
+
+    def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
+        raise self._refuse("resize")
+
+    def suspend(self) -> str:
+        raise self._refuse("suspend")
+
+    def resume(
+        self,
+        workers: WorkerRange | None = None,
+        *,
+        servers: int | None = None,
+        agents: int | None = None,
+        listen: str | None = None,
+        workers_here: int | None = None,
+    ) -> Ready:
+        """Let the run go on here, in a directory of its name below `runs`."""
+        if self._ask() is not None:
+            need = "a run whose hosts are gone, or that has ended"
+            raise SpecError("RUN", got=f"{self.name}, which is running", need=need)
+        here = RunHandle(_bring_here(self.name))
+        return here.resume(
+            workers, servers=servers, agents=agents, listen=listen, workers_here=workers_here
+        )
+
+
+def _bring_here(url: str) -> Path:
+    """Make a directory below `runs` of a run that a store keeps, so that it goes on here.
+
+    Raises:
+        SpecError: there is such a directory already.
+        EnvironmentFault: the store, or the disk here, does not answer.
+    """
+    from brim.storage.file_stores import open_place
+    from brim.storage.kept_runs import StoredRun, copy_run
+
+    into = RUNS / url.rstrip("/").rpartition("/")[2]
+    if into.exists():
+        need = "a run that is in its store alone"
+        raise SpecError(
+            "RUN", got=f"{url!r}, of which there is {into}", need=need, hint=f"brim resume {into}"
+        )
+    into.parent.mkdir(exist_ok=True)
+    fresh = claim(into)
+    try:
+        copy_run(StoredRun(open_place(url, field="RUN")), into)
+    except BaseException:
+        fresh.withdraw()
+        raise
+    return into
+
+
 class JobHandle(Handle):
     """A job: its scheduler is asked."""
 
@@ -383,6 +465,9 @@ class JobHandle(Handle):
 
     @property
     def run_dir(self) -> Path:
+        """The job's directory, or a copy of its records where that is another host's."""
+        if self._scheduler.is_elsewhere:
+            return copy_of_job(self._scheduler, self.name)
         return Path(self.job().run)
 
     def job(self) -> JobView:
@@ -395,7 +480,7 @@ class JobHandle(Handle):
         from brim.runs.outcome import facts_of
 
         view, cluster = self.job(), self._scheduler.cluster()
-        history = _last_of_records(Path(view.run))
+        history = _last_of_records(self.run_dir)
         facts = fields_of(view)
         if history.started:
             facts["progress"] = facts_of(history)

@@ -98,10 +98,11 @@ LOGGERS = option(
     metavar="NAME",
     help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME. May be repeated.",
 )
+STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(
     "--state",
     type=click.Path(path_type=Path),
-    envvar="BRIM_HOME",
+    envvar=STATE_VARIABLE,
     metavar="DIR",
     help="Use the scheduler whose state is in DIR. [default: ~/.local/state/brim]",
 )
@@ -219,6 +220,7 @@ def build_spec(
     fields["parameters"] = parse_parameters(values["parameters"])
     fields["env"] = parse_env(values["env"], os.environ)
     fields["checkpoints"] = absolute(values["checkpoints"])
+    fields["runs"] = absolute(values["runs"])
     if values["micro_batches"] == AUTOMATIC:
         # What is recorded is a number, also where brim chose it.
         fields["micro_batches"] = fewest_micro_batches(values["workers"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.kept_run import kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
@@ -107,6 +108,9 @@ def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -
             check_place(spec.checkpoints, holds=from_elsewhere)
         path = values["run_dir"] or new_run_dir(name_of(spec), SystemClock().wall())
         fresh = claim(Path(path))
+        if spec.runs and not from_elsewhere:
+            _check_new_place(spec, fresh)
+        spec = kept_spec(spec, fresh.path.name)
         return Ready(spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"])
     run_dir = find_run(values["run_dir"], field="--resume")
     history = read_history(run_dir)
@@ -203,6 +207,35 @@ def check_place(location: str, *, holds: bool | None) -> None:
             need="a place that no other run uses",
             hint=f"--checkpoints {location.rstrip('/')}-2, or --resume to continue from them",
         )
+
+
+def _check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
+    """Check that a run can be kept where the user said, and that no other run is there.
+
+    Raises:
+        SpecError: it cannot, or one is; the run's directory is gone then.
+    """
+    from brim.storage.file_stores import open_place
+
+    location = place_of(spec.runs, fresh.path.name)
+    try:
+        place = open_place(location, field="--runs", patience=0.0)
+        place.write(_PROBE, b"")
+        place.remove(_PROBE)
+        taken = bool(place.names())
+    except SpecError:
+        fresh.withdraw()
+        raise
+    except EnvironmentFault as fault:
+        fresh.withdraw()
+        need = "a place that this host can write to"
+        hint = "is the address right?"
+        raise SpecError("--runs", got=str(fault), need=need, hint=hint) from None
+    if taken:
+        fresh.withdraw()
+        got = f"{location!r}, where something is"
+        need = "a place without a run of this name"
+        raise SpecError("--runs", got=got, need=need, hint="--run-dir names a run differently")
 
 
 def require_train_extra() -> None:

@@ -67,7 +67,7 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
                 hint="brim checkpoints RUN lists them",
             )
     else:
-        run_dir = find_run(name, state=state)
+        run_dir = find_run(name, state=state, checkpoints=True)
     spec = recorded_spec(run_dir, read_history(run_dir))
     if not spec.file or spec.inference:
         raise SpecError(

@@ -44,6 +44,7 @@ class JobOptions(TypedDict, total=False):
     loaders: int
     checkpoint_every: int | str
     checkpoints: str
+    runs: str
     keep: int
     keep_best: str
     heartbeat_timeout: float | str

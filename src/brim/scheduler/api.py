@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -25,6 +25,7 @@ from brim.account import acting_as
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
+from brim.domain.kept_run import KeptFile, is_kept
 from brim.domain.lifecycle import Happening
 from brim.domain.rights import RIGHTS, Caller, Holder, Right
 from brim.domain.submission import NO_TENANT
@@ -33,6 +34,7 @@ from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, no_such_job
+from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
     ChangeView,
@@ -54,7 +56,10 @@ _LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
 _LARGEST_BODY = 4 << 20  # bytes
 _TO_SEND_BODY = 30.0  # seconds
+_LARGEST_FILE = 1 << 60
 _NOT_YOURS = "token"  # the field of the error that says so
+_NO_SUCH_FILE = "file"  # and of that of a file which is not there
+_T = TypeVar("_T")
 _Bytes = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -215,6 +220,47 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         await lives.waiting.lines(job, folder / "logs", until=end)
 
 
+async def _files(lives: Lives, request: Request, _: Any) -> list[KeptFile]:
+    job = request.path_params["job"]
+    run_dir, user = Path(lives.now.job(job).run), lives.now.user_of(job)
+
+    def list_them() -> list[KeptFile]:
+        with acting_as(user):
+            return files_of(run_dir, checkpoints=True)
+
+    return await _reading(job, list_them)
+
+
+async def _file(lives: Lives, request: Request, _: Any) -> bytes:
+    """Return bytes of a file of a job's run directory; none where there are no more."""
+    job, name = request.path_params["job"], request.path_params["name"]
+    asked = request.query_params.get("start") or "0"
+    if not (asked.isascii() and asked.isdigit() and int(asked) <= _LARGEST_FILE):
+        raise SpecError("start", got=repr(asked), need="a number of bytes")
+    if not is_kept(name, checkpoints=True):
+        raise SpecError(_NO_SUCH_FILE, got=repr(name), need="a file that /files lists")
+    run_dir, user = Path(lives.now.job(job).run), lives.now.user_of(job)
+
+    def read() -> bytes:
+        with acting_as(user):
+            return read_file(run_dir, name, int(asked))
+
+    try:
+        return await _reading(job, read)
+    except FileNotFoundError:
+        raise SpecError(_NO_SUCH_FILE, got=repr(name), need="a file that /files lists") from None
+
+
+async def _reading(job: str, read: Callable[[], _T]) -> _T:
+    """Read files of a job in a thread, with the rights of its account alone."""
+    try:
+        return await asyncio.to_thread(read)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # whatever its account has made of them
+        raise EnvironmentFault(f"the records of {job} cannot be read: {error.strerror}") from error
+
+
 async def _explain(lives: Lives, request: Request, _: Any) -> list[ChangeView]:
     story = lives.now.story(request.path_params["job"])
     return [
@@ -275,11 +321,15 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
+_WHERE: dict[str, dict[str, Any]] = {
+    "start": {"type": "integer", "minimum": 0, "description": "Bytes before the first one."},
+}
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "after": {"type": "string", "description": "The id of the last job of the page before."},
     "limit": {"type": "integer", "minimum": 1, "maximum": _LONGEST_PAGE, "default": _LONGEST_PAGE},
     "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
 }
+_FILE = "/v1/jobs/{job}/files/{name:path}"
 _JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
 _CALLS = (
     _Call("GET", "/v1/cluster", "Show the cluster", None, ClusterView, _cluster, Right.SEE_CLUSTER),
@@ -297,6 +347,9 @@ _CALLS = (
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[ChangeView], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
+    _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
+          None, list[KeptFile], _files, Right.READ_RECORDS),
+    _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _WHERE),
     _Call("POST", f"{_JOB}/resize", "Change a job's range of workers", Range, JobView, _resize, Right.RESIZE),
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
@@ -375,6 +428,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
 
 
 _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
+_BYTES = "application/octet-stream"
 _WHO_IS_THIS = (
     "wrong or missing token: on the scheduler's host take --state, elsewhere set BRIM_TOKEN_FILE"
 )
@@ -384,7 +438,8 @@ async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
     try:
         _check_right(call, lives, request)  # before there is any work with what it sends
         body = msgspec.json.decode(await _body(request), type=call.takes) if call.takes else None
-        return _json(await call.handle(lives, request, body))
+        answer = await call.handle(lives, request, body)
+        return Response(answer, media_type=_BYTES) if call.gives is bytes else _json(answer)
     except BrimError as error:  # a spec inside a body checks itself
         return _json(*_problem(error))
     except UNDECODABLE as error:
@@ -436,7 +491,7 @@ async def _body(request: Request) -> bytes:
 def _problem(error: BrimError) -> tuple[Problem, int]:
     match error:
         case SpecError(field=field, got=got, need=need, hint=hint):
-            status = {NO_SUCH_JOB: 404, _NOT_YOURS: 403}.get(field, 422)
+            status = {NO_SUCH_JOB: 404, _NO_SUCH_FILE: 404, _NOT_YOURS: 403}.get(field, 422)
             return Problem(detail=str(error), field=field, got=got, need=need, hint=hint), status
         case StorageFault():
             return Problem(detail=str(error)), 503
@@ -452,8 +507,14 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 def openapi() -> dict[str, Any]:
     """The OpenAPI 3.1 document of this API."""
-    types = [kind for call in _CALLS for kind in (call.takes, call.gives) if kind is not None] + [
-        Problem
+    types = [
+        *(
+            kind
+            for call in _CALLS
+            for kind in (call.takes, call.gives)
+            if kind not in (None, bytes)
+        ),
+        Problem,
     ]
     schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
@@ -463,8 +524,9 @@ def openapi() -> dict[str, Any]:
     operation: dict[str, Any]
     for call in _CALLS:
         body = _content(next(named)) | {"required": True} if call.takes else None
+        content = _content_of_file() if call.gives is bytes else _content(next(named))
         answers = {
-            "200": {"description": call.summary, **_content(next(named))},
+            "200": {"description": call.summary, **content},
             "default": _REFUSAL,
         }
         operation = {"summary": call.summary, "responses": answers} | (
@@ -472,14 +534,14 @@ def openapi() -> dict[str, Any]:
         )
         named_in_path = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in ("job", "tenant")
-            if f"{{{name}}}" in call.path
+            for name in ("job", "tenant", "name")
+            if f"{{{name}" in call.path
         ]
         asks = [
             {"name": name, "in": "query", "schema": schema} for name, schema in call.asks.items()
         ]
         operation["parameters"] = [*named_in_path, *asks]
-        paths.setdefault(call.path, {})[call.method.lower()] = operation
+        paths.setdefault(call.path.replace(":path", ""), {})[call.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "brim scheduler", "version": brim.__version__},
@@ -494,6 +556,10 @@ def openapi() -> dict[str, Any]:
 
 def _content(schema: dict[str, Any]) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": schema}}}
+
+
+def _content_of_file() -> dict[str, Any]:
+    return {"content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}}}
 
 
 _REFUSAL = {"description": "Why not", **_content({"$ref": "#/components/schemas/Problem"})}

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -85,7 +85,9 @@ def _taken(descriptor: int, how: int) -> bool:
     return True
 
 
-def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = False) -> None:
+def write_whole(
+    path: Path, content: bytes | Iterable[bytes], *, mode: int = 0o666, alone: bool = False
+) -> None:
     """Write `path` so that a reader, or a host after a power cut, sees all of it or the old one.
 
     The bytes go into a temporary file beside it (a rename is atomic within one file system only),
@@ -93,6 +95,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = 
     disk can be undone.
 
     Args:
+        content: all of it, or pieces of it in order, for a file that is larger than memory.
         mode: its rights, of which the process's umask takes some.
         alone: nobody else may be writing it now; so temporary files of earlier writers are left by
             the dead, and go.
@@ -107,7 +110,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666, alone: bool = 
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)

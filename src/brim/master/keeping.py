@@ -1,0 +1,58 @@
+"""Keeps the records of a run in a store while it trains, so that they outlive its hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from brim.clock import monotonic, wall
+from brim.domain.kept_run import place_of
+from brim.errors import BrimError
+from brim.log import LogLine
+from brim.storage.file_stores import open_place
+from brim.storage.kept_runs import Keeping
+
+_PAUSE = 2.0  # seconds between two looks at what has come
+_TO_NOTE = 15.0  # seconds after which it is said again that somebody is here
+_TO_END = 20.0  # seconds that the end of a run waits for its store
+_log = logging.getLogger(__name__)
+
+
+async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event) -> None:
+    """Keep a run until it has ended and all of it is kept, or the store does not answer.
+
+    A store that is away is tried again for as long as the run trains, and holds up nothing.
+
+    Args:
+        run_dir: of the run, after which its place is named.
+        runs: the place of all runs: a path or a URL.
+        ended: set once nothing will be added to the run's directory.
+    """
+    place = open_place(place_of(runs, run_dir.name), field="--runs", patience=0.0)
+    keeping = Keeping(run_dir, place)
+    noted = away = 0.0
+    while True:
+        over = ended.is_set()  # asked first: what was written at the very end is kept as well
+        try:
+            if monotonic() - noted > _TO_NOTE:
+                await asyncio.to_thread(keeping.note_alive, wall())
+                noted = monotonic()
+            await asyncio.to_thread(keeping.bring_up_to_date)
+            if over:
+                await asyncio.to_thread(keeping.note_end)
+                return
+            away = 0.0
+        except BrimError as fault:
+            if not away:
+                _log.warning("%s", LogLine("records not kept", place=place.where(""), why=fault))
+            away = away or monotonic()
+        if over and monotonic() - away > _TO_END:
+            return
+        if not over:
+            try:
+                await asyncio.wait_for(ended.wait(), _PAUSE)
+            except TimeoutError:
+                continue
+        else:
+            await asyncio.sleep(_PAUSE)

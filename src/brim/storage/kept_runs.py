@@ -1,0 +1,271 @@
+"""Runs in more than one place: kept in a store while they train, and copied from where they are.
+
+A file that grows is read on from the place where the last reader was; any other file is replaced
+where it has changed. Lines of records that are not complete yet are left for the next time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from brim.domain.kept_run import (
+    CHECKPOINTS,
+    KEPT,
+    PART,
+    KeptFile,
+    grows,
+    is_kept,
+    part_name,
+    whole_and_part,
+)
+from brim.errors import EnvironmentFault
+from brim.storage.file_stores import FileStore
+from brim.storage.files import write_whole
+from brim.untrusted import open_regular
+
+_VERSIONS = ".versions"  # in a copy: the versions of its files, a directory of small files
+_MANIFEST = "manifest.json"  # makes a checkpoint official: it is copied behind what it names
+
+
+class KeptRun(Protocol):
+    """A run that is kept elsewhere. Both methods raise EnvironmentFault."""
+
+    def files(self) -> list[KeptFile]:
+        """List its files, those that `is_kept` knows and perhaps others."""
+        ...
+
+    def read(self, name: str, start: int) -> bytes:
+        """Return some bytes of a file from a place on; none where there are no more.
+
+        Raises:
+            FileNotFoundError: it is gone.
+        """
+        ...
+
+
+def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
+    """List the files of a run's directory that are kept, by name.
+
+    Args:
+        checkpoints: also those of its checkpoints.
+
+    Raises:
+        OSError: the directory cannot be read.
+    """
+    found = []
+    for folder, folders, names in os.walk(run_dir):
+        depth = len(Path(folder).relative_to(run_dir).parts)
+        folders[:] = sorted(folders) if depth < len(("checkpoints", "step")) else []
+        for file in names:
+            path = Path(folder, file)
+            name = str(path.relative_to(run_dir))
+            if not is_kept(name, checkpoints=checkpoints):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # it was just removed, or replaced
+                seen = path.lstat()
+                version = "" if grows(name) else f"{seen.st_size}-{seen.st_mtime_ns}"
+                found.append(KeptFile(name=name, size=seen.st_size, version=version))
+    return sorted(found, key=lambda file: file.name)
+
+
+def read_file(run_dir: Path, name: str, start: int, *, at_most: int = PART) -> bytes:
+    """Return bytes of a kept file of a run's directory; no link is followed.
+
+    Raises:
+        OSError: it is not there, or no regular file.
+    """
+    with os.fdopen(open_regular(run_dir / name), "rb") as file:
+        file.seek(start)
+        return file.read(at_most)
+
+
+def copy_run(run: KeptRun, into: Path, *, checkpoints: bool = False) -> None:
+    """Make a copy of a run, or bring it up to date.
+
+    Args:
+        into: the directory of the copy; made where it is missing.
+        checkpoints: also its checkpoints, where they are in the run's directory.
+
+    Raises:
+        EnvironmentFault: the run, or the disk here, does not answer.
+    """
+    try:
+        files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
+        for file in sorted(files, key=lambda file: file.name.endswith(_MANIFEST)):
+            with contextlib.suppress(FileNotFoundError):  # it was just removed
+                _copy_file(run, file, into)
+        if KEPT not in {file.name for file in files}:
+            (into / KEPT).unlink(missing_ok=True)
+        if checkpoints:
+            _remove_others(into, {file.name for file in files})
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write the copy {into}: {error}") from error
+
+
+def _copy_file(run: KeptRun, file: KeptFile, into: Path) -> None:
+    path = into / file.name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if grows(file.name):
+        _read_on(run, file, path)
+        return
+    noted = into / _VERSIONS / file.name
+    with contextlib.suppress(FileNotFoundError):
+        if file.version and path.exists() and noted.read_text() == file.version:
+            return
+    write_whole(path, _pieces(run, file.name, 0), mode=0o600)
+    if not file.version:
+        return
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(noted, file.version.encode(), mode=0o600)
+
+
+def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
+    """Append what a file has grown by since it was copied last; only whole lines of records."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as copy:
+        place = copy.seek(0, os.SEEK_END)
+        if place > file.size:  # another run has its name now
+            copy.truncate(0)
+            place = copy.seek(0)
+        for piece in _pieces(run, file.name, place):
+            copy.write(piece)
+        if file.name.endswith(".jsonl"):
+            copy.flush()
+            _cut_behind_last_line(copy.fileno(), place)
+
+
+def _cut_behind_last_line(descriptor: int, whole: int) -> None:
+    """Cut off a line without its end.
+
+    Args:
+        whole: bytes of the file that are whole lines.
+    """
+    end = os.fstat(descriptor).st_size
+    while end > whole:
+        start = max(whole, end - PART)
+        found = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if found >= 0:
+            whole = start + found + 1
+        end = start
+    os.ftruncate(descriptor, whole)
+
+
+def _pieces(run: KeptRun, name: str, start: int) -> Iterator[bytes]:
+    while piece := run.read(name, start):
+        yield piece
+        start += len(piece)
+
+
+def _remove_others(into: Path, names: set[str]) -> None:
+    """Remove checkpoints from a copy that the run has no more."""
+    for path in sorted((into / CHECKPOINTS).glob("*/*"), reverse=True):
+        if str(path.relative_to(into)) not in names:
+            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it has other files
+                path.parent.rmdir()
+
+
+class StoredRun:
+    """A run that is kept in a store: files that grow are there in parts.
+
+    Args:
+        place: of this run alone.
+    """
+
+    def __init__(self, place: FileStore) -> None:
+        self._place = place
+        self._listed: dict[str, int] = {}
+
+    def files(self) -> list[KeptFile]:
+        growing: dict[str, int] = {}
+        found = []
+        self._listed = self._place.names()
+        for name, size in self._listed.items():
+            part = whole_and_part(name)
+            if part is None:
+                # A store tells no versions; a file of a checkpoint never changes.
+                version = str(size) if name.startswith(CHECKPOINTS) else ""
+                found.append(KeptFile(name=name, size=size, version=version))
+            else:
+                end = part[1] * PART + size
+                growing[part[0]] = max(growing.get(part[0], 0), end)
+        return found + [KeptFile(name=name, size=size) for name, size in growing.items()]
+
+    def read(self, name: str, start: int) -> bytes:
+        number, within = divmod(start, PART)
+        kept, within = (part_name(name, number), within) if grows(name) else (name, start)
+        if within >= self._listed.get(kept, 0):
+            return b""
+        return self._place.read(kept)[within:]
+
+
+class Keeping:
+    """Keeps what a run leaves in a store, as it grows.
+
+    Args:
+        run_dir: the directory of the run.
+        place: of this run alone; its checkpoints go there by themselves.
+    """
+
+    def __init__(self, run_dir: Path, place: FileStore) -> None:
+        self._run_dir, self._place = run_dir, place
+        self._kept: dict[str, str] | None = None  # what each object was made of; None: not asked
+
+    def bring_up_to_date(self) -> None:
+        """Write what has come since the last time.
+
+        Raises:
+            EnvironmentFault: the store does not answer, or the run's directory cannot be read.
+        """
+        if self._kept is None:
+            self._kept = {name: f"{size}" for name, size in self._place.names().items()}
+        try:
+            for file in files_of(self._run_dir):
+                if grows(file.name):
+                    self._keep_parts(file)
+                else:
+                    self._keep(file.name, file.version, file.name, 0, file.size)
+        except OSError as error:
+            raise EnvironmentFault(f"cannot read {self._run_dir}: {error}") from error
+
+    def note_alive(self, now: float) -> None:
+        """Say in the store that somebody adds to the run.
+
+        Args:
+            now: seconds since 1970.
+
+        Raises:
+            EnvironmentFault: the store does not answer.
+        """
+        self._place.write(KEPT, f"{now:.0f}".encode())
+
+    def note_end(self) -> None:
+        """Say in the store that nobody adds to the run any more.
+
+        Raises:
+            EnvironmentFault: the store does not answer.
+        """
+        self._place.remove(KEPT)
+
+    def _keep_parts(self, file: KeptFile) -> None:
+        """Write the parts of a file that are not there, or not as long.
+
+        A part that is full does not change any more; the last one may be shorter than it was, where
+        a torn line was cut off.
+        """
+        for number in range(-(-file.size // PART)):
+            size = min(PART, file.size - number * PART)
+            self._keep(part_name(file.name, number), str(size), file.name, number * PART, size)
+
+    def _keep(self, kept: str, version: str, name: str, start: int, size: int) -> None:
+        assert self._kept is not None
+        if self._kept.get(kept) == version:
+            return
+        with contextlib.suppress(FileNotFoundError):  # it was just removed
+            content = b"" if not size else read_file(self._run_dir, name, start, at_most=size)
+            self._place.write(kept, content)
+            self._kept[kept] = version

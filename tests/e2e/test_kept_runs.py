@@ -1,0 +1,107 @@
+"""What a run keeps comes home: its records and checkpoints are there when its host is not, and the
+verbs that read them work from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim.client import Client
+from brim.storage.contact import read_scheduler_contact, token_of
+from brim_lab.driver import Driver
+from e2e.running import DIGITS, PACED, lines, started, train, until
+from e2e.test_scheduler import Home
+from objectstore import ObjectStore, object_store
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[ObjectStore]:
+    with object_store() as store:
+        yield store
+
+
+def test_a_run_whose_host_is_gone_goes_on_from_its_store(
+    tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    s3.clear()
+    calm = train(tmp_path / "calm", *JOB[1:])
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    kept = f"{s3.url}/runs/mine"
+    options = ("--runs", f"{s3.url}/runs", "--checkpoint-every", "10", *PACED)
+    with started(here / "mine", *JOB, *options) as run:
+        run.wait_for_step(25)
+        elsewhere = Driver(there)
+        until(lambda: _step(elsewhere, kept) >= 20, "20 steps in the store")
+        assert json.loads(elsewhere.call("status", kept, "--json").stdout)["state"] == "running"
+        refused = elsewhere.call("resume", kept, codes=(2,)).stderr
+        assert "which is running" in refused
+    # `started` has killed it all.
+    shutil.rmtree(here / "mine")
+    # Nobody adds to it any more, which shows after a minute; here it is said by hand.
+    s3.files().rm_file(f"{kept.removeprefix('s3://')}/kept")
+    assert json.loads(elsewhere.call("status", kept, "--json").stdout)["state"] == "died"
+    assert elsewhere.call("logs", kept).stdout is not None
+    again = elsewhere.call("resume", kept, "--json", "--workers", "2")
+    assert json.loads(again.stdout)["weights_sha256"] == calm["weights_sha256"]
+    account = json.loads(elsewhere.call("ledger", kept, "--json").stdout)
+    assert account["exact"]
+    report = f"{kept.removeprefix('s3://')}/report.html"
+    assert b"<html" in s3.files().cat_file(report)
+    evaluated = json.loads(elsewhere.call("evaluate", kept, "--json").stdout)
+    assert evaluated["metrics"]
+    assert (there / "runs" / "mine" / "events.jsonl").is_file()
+
+
+def _step(driver: Driver, kept: str) -> int:
+    done = driver.call("status", kept, "--json", codes=(0, 1, 2))
+    return int(json.loads(done.stdout)["step"]) if done.returncode == 0 and done.stdout else 0
+
+
+def test_verbs_read_a_job_of_a_scheduler_on_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path)
+    home.brim("up", "--cluster", str(home.file))
+    try:
+        job = home.submit()
+        contact = read_scheduler_contact(home.state)
+        assert contact is not None
+        elsewhere = Driver(
+            tmp_path,
+            BRIM_HOME=str(tmp_path / "nothing"),
+            BRIM_TOKEN=token_of(home.state),
+            XDG_CACHE_HOME=str(tmp_path / "cache"),
+        )
+
+        def brim(*words: str) -> str:
+            return elsewhere.call("--server", f"http://127.0.0.1:{contact.port}", *words).stdout
+
+        ended = json.loads(brim("status", job, "--wait", "--json"))
+        home.run_dir(job).chmod(0o700)
+        assert ended["state"] == "done"
+        assert json.loads(brim("ledger", job, "--json"))["exact"]
+        (checkpoint,) = json.loads(brim("checkpoints", job, "--json"))["checkpoints"][-1:]
+        assert checkpoint["whole"]
+        assert str(home.state) not in checkpoint["path"], "that would be another host's"
+        evaluated = json.loads(brim("evaluate", job, "--json"))["metrics"]
+        assert evaluated == json.loads(home.brim("evaluate", job, "--json"))["metrics"]
+        assert "done" in brim("explain", job)
+        brim("report", job)
+        copied = next((tmp_path / "cache" / "brim" / "runs").glob(f"{job}-*"))
+        assert lines(copied / "steps.jsonl") == lines(home.run_dir(job) / "steps.jsonl")
+        assert not (copied / "master.json").exists()
+        assert Client(home.state).job(job).state == "done"
+    finally:
+        home.brim("down", "--kill")

@@ -1,0 +1,196 @@
+"""Runs in more than one place: what is kept of them elsewhere, and copies that are brought up to
+date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from brim.cli.__main__ import cli
+from brim.client import server_address
+from brim.domain.kept_run import PART, KeptFile, is_kept, part_name
+from brim.errors import SpecError
+from brim.runs.copies import copy_of_stored
+from brim.storage.contact import read_scheduler_contact
+from brim.storage.file_stores import Directory
+from brim.storage.kept_runs import Keeping, StoredRun, copy_run, files_of
+from edges.test_tenants import OTHER, OWNER, House, job_of
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    run_dir = tmp_path / "run"
+    (run_dir / "logs").mkdir(parents=True)
+    (run_dir / "job.json").write_text('{"file": "flights.py"}')
+    (run_dir / "events.jsonl").write_text('{"kind": "run_started"}\n')
+    (run_dir / "logs" / "w1.log").write_text("hello\n")
+    (run_dir / "master.json").write_text('{"token": "secret"}')
+    (run_dir / "journal").write_bytes(b"\0" * 9)
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["master.json", "journal", ".agent.lock", "logs/../master.json", "/etc/passwd", "logs//x.log",
+     "checkpoints/step-1/manifest.json", "quarantine/a/b", "events.jsonl\n", ""],
+)  # fmt: skip
+def test_secrets_and_what_leads_out_of_the_directory_are_not_kept(name: str) -> None:
+    assert not is_kept(name)
+
+
+def test_what_is_kept_is_what_a_copy_has(run_dir: Path, tmp_path: Path) -> None:
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    keeping, stored = Keeping(run_dir, place), StoredRun(place)
+    steps = run_dir / "steps.jsonl"
+    line = b'{"step": 1}\n'
+    for size in (1, 3, PART // len(line), 2 * PART // len(line) + 7):
+        steps.write_bytes(line * size)
+        (run_dir / "columns.json").write_text(str(size))
+        keeping.bring_up_to_date()
+        copy_run(stored, copy)
+        for file in files_of(run_dir):
+            assert (copy / file.name).read_bytes() == (run_dir / file.name).read_bytes(), file.name
+    assert not (copy / "master.json").exists()
+    assert not (copy / "journal").exists()
+    assert {part_name("steps.jsonl", number) for number in range(3)} <= place.names().keys()
+
+
+def test_a_part_that_is_full_is_written_once(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(tmp_path / "store")
+    (run_dir / "steps.jsonl").write_bytes(b"x" * (PART + 5))
+    Keeping(run_dir, place).bring_up_to_date()
+    written: list[str] = []
+    write = place.write
+
+    def note(name: str, data: bytes) -> None:
+        written.append(name)
+        write(name, data)
+
+    monkeypatch.setattr(place, "write", note)
+    (run_dir / "steps.jsonl").write_bytes(b"x" * (PART + 9))
+    Keeping(run_dir, place).bring_up_to_date()  # a master that has just taken over
+    assert part_name("steps.jsonl", 1) in written
+    assert part_name("steps.jsonl", 0) not in written
+    assert part_name("events.jsonl", 0) not in written
+
+
+def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> None:
+    """A master that was killed leaves a torn line, which the next one cuts off and writes again."""
+
+    class Here:
+        def files(self) -> list[KeptFile]:
+            return files_of(run_dir)
+
+        def read(self, name: str, start: int) -> bytes:
+            return (run_dir / name).read_bytes()[start:][:4]
+
+    events, copy = run_dir / "events.jsonl", tmp_path / "copy"
+    whole = events.read_bytes()
+    events.write_bytes(whole + b'{"kind": "tor')
+    copy_run(Here(), copy)
+    assert (copy / "events.jsonl").read_bytes() == whole
+    events.write_bytes(whole + b'{"kind": "round"}\n')
+    copy_run(Here(), copy)
+    assert (copy / "events.jsonl").read_bytes() == events.read_bytes()
+
+
+def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: Path) -> None:
+    class Here:
+        def files(self) -> list[KeptFile]:
+            return files_of(run_dir, checkpoints=True)
+
+        def read(self, name: str, start: int) -> bytes:
+            return (run_dir / name).read_bytes()[start:]
+
+    copy = tmp_path / "copy"
+    for step in (1, 2):
+        folder = run_dir / "checkpoints" / f"step-{step:08d}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}")
+        (folder / "state.safetensors").write_bytes(b"weights")
+    copy_run(Here(), copy, checkpoints=True)
+    assert files_of(copy, checkpoints=True)
+    for file in (run_dir / "checkpoints" / "step-00000001").iterdir():
+        file.unlink()
+    copy_run(Here(), copy, checkpoints=True)
+    assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_where_no_run_is_kept_is_said(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="where no run is"):
+        copy_of_stored(f"file://{tmp_path}/nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("http://10.0.0.7:4000/", "10.0.0.7:4000"), ("host:1", "host:1"), ("[::1]:4000", "[::1]:4000")],
+)  # fmt: skip
+def test_a_server_is_named_by_its_url_or_address(text: str, address: str) -> None:
+    assert server_address(text, field="--server") == address
+
+
+@pytest.mark.parametrize("text", ["host", "ftp://host:1", "http://host:1/x", "host:99999", "a@b:1"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--server"):
+        server_address(text, field="--server")
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    house = House(tmp_path)
+    yield house
+    house.close()
+
+
+def test_records_of_a_job_are_read_over_http_by_whom_they_belong_to(house: House) -> None:
+    job = house.client.submit(job_of("ads")).job
+    run_dir = Path(house.client.job(job).run)
+    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
+    (run_dir / "events.jsonl").write_bytes(b"x" * (PART + 1))
+    (run_dir / "master.json").write_text("secret")
+    (run_dir / "job.json").symlink_to(house.folder / "scheduler.json")
+    owner = house.as_(OWNER)
+    names = {file.name: file.size for file in owner.files(job)}
+    assert names["events.jsonl"] == PART + 1
+    assert "master.json" not in names
+    assert len(owner.read_file(job, "events.jsonl")) == PART
+    assert owner.read_file(job, "events.jsonl", PART) == b"x"
+    assert owner.read_file(job, "events.jsonl", PART + 1) == b""
+    for path in ("master.json", "logs/..%2Fmaster.json", "../scheduler.json", "columns.json"):
+        with pytest.raises(FileNotFoundError):
+            owner.read_file(job, path)
+    assert house.ask(OWNER, "GET", f"/v1/jobs/{job}/files/job.json")[0] == 409, "a link"
+    for path in ("files", "files/events.jsonl"):
+        assert house.ask(OTHER, "GET", f"/v1/jobs/{job}/{path}")[0] == 404
+
+
+def test_verbs_ask_the_server_that_is_named(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    contact = read_scheduler_contact(house.folder)
+    assert contact is not None
+    monkeypatch.setenv("BRIM_HOME", str(house.folder / "elsewhere"))
+    monkeypatch.setenv("BRIM_TOKEN", house.tokens[OWNER])
+    monkeypatch.delenv("BRIM_SERVER", raising=False)
+    job = house.client.submit(job_of("ads")).job
+
+    def brim(*words: str) -> Any:
+        result = CliRunner().invoke(
+            cli, ["--server", f"http://127.0.0.1:{contact.port}", *words], catch_exceptions=False
+        )
+        monkeypatch.delenv("BRIM_SERVER")
+        monkeypatch.setenv("BRIM_HOME", str(house.folder / "elsewhere"))
+        return result
+
+    assert job in brim("jobs").stdout
+    assert f'"job": "{job}"' in brim("status", job, "--json").stdout
+    wrong = CliRunner().invoke(cli, ["--server", "host", "jobs"])
+    assert wrong.exit_code == 2
+    assert "http://HOST:PORT" in wrong.stderr
