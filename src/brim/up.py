@@ -129,6 +129,7 @@ class _Beginning:
 
     def _begin(self, database: Database) -> Scheduler:
         book = Book(database)
+        book.forget_unused_bundles()
         if self._spec is not None:
             database.put(CLUSTER, msgspec.json.encode(self._spec))
             self._spec = None
@@ -136,7 +137,9 @@ class _Beginning:
         if described is None:
             raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
-        backend = LiveBackend(book, RunProcesses(self._jobs, self._nodes), spec, clock=self._clock)
+        backend = LiveBackend(
+            book, RunProcesses(self._jobs, self._nodes, book.bundle), spec, clock=self._clock
+        )
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 

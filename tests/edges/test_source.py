@@ -15,7 +15,17 @@ from brim.master.decisions import Decisions, Record
 from brim.master.entries import Before, Began, Heard, Joined
 from brim.master.state import State
 from brim.runs.trained import find_trained
-from brim.storage.job_file import SOURCE, change_of_source, find_source, keep_source
+from brim.storage.bundles import digest_of
+from brim.storage.job_file import (
+    CHANGED_CODE,
+    CODE,
+    bundle_of,
+    change_of_source,
+    from_kept_code,
+    keep_code,
+    kept_bundle,
+    with_code_in_place,
+)
 from brim.wire import messages as wire
 from e2e.running import DIGITS
 from edges.test_checkpoints import write
@@ -31,15 +41,34 @@ def test_a_run_keeps_its_file_and_knows_when_it_changed(
     spec = recorded_run.spec(directory=str(tmp_path), **options)
     run, source = tmp_path / "run", tmp_path / "job.py"
     run.mkdir()
-    source.write_text("rate = 1\n")
-    assert keep_source(run, spec) == keep_source(run, spec) == ""
-    source.write_text("rate = 2\n")
-    assert (run / SOURCE).read_text() == "rate = 1\n"
-    for changed in (keep_source(run, spec), change_of_source(run, spec)):
-        assert "job.py has changed since this run began" in changed
-        assert f"diff {run / SOURCE} {source}" in changed
+    source.write_text("import rates\nrate = rates.one\n")
+    (tmp_path / "rates.py").write_text("one = 1\n")
+    for _ in range(2):
+        keep_code(run, spec)
+        assert change_of_source(run, spec) == ""
+    began = kept_bundle(run)
+    (tmp_path / "rates.py").write_text("one = 2\n")
+    changed = change_of_source(run, spec)
+    assert f"{tmp_path / 'rates.py'} has changed since this run began" in changed
+    assert f"{run / CODE} has what it began with" in changed
+    keep_code(run, spec)
+    assert (run / CODE).read_bytes() == began
+    assert kept_bundle(run) == (run / CHANGED_CODE).read_bytes() != began
+    assert bundle_of(run, digest_of(began)) == began
+    (tmp_path / "rates.py").write_text("one = 1\n")
+    keep_code(run, spec)
+    assert kept_bundle(run) == began
+    assert not (run / CHANGED_CODE).exists()
+    assert from_kept_code(run, spec) is None
     source.unlink()
     assert change_of_source(run, spec) == ""
+    kept = from_kept_code(run, spec)
+    assert kept is not None
+    there = with_code_in_place(run, kept)
+    file = Path(there.file or there.command[1])
+    assert file.read_text() == "import rates\nrate = rates.one\n"
+    assert (file.parent / "rates.py").read_text() == "one = 1\n"
+    assert there.command[2:] == spec.command[2:]
 
 
 def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
@@ -71,19 +100,14 @@ def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:
     )
     run.begin()
     write(tmp_path / "run" / "checkpoints", 10)
-    keep_source(tmp_path / "run", run.spec)
+    keep_code(tmp_path / "run", run.spec)
     warnings: list[str] = []
     assert find_trained(str(tmp_path / "run"), warn=warnings.append).step == 10
     assert not warnings
     source.write_text(source.read_text() + "\n")
     assert find_trained(str(tmp_path / "run"), warn=warnings.append).step == 10
     assert "has changed since this run began" in warnings[0]
-
-
-def test_a_host_that_joins_has_a_file_of_an_absolute_path_but_not_the_jobs_directory(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "job.py"
-    file.write_text("")
-    job = recorded_run.spec(file=str(file), directory=str(tmp_path / "of-another-host"))
-    assert find_source(job, tmp_path, sha256="") == tmp_path
+    source.unlink()
+    found = find_trained(str(tmp_path / "run"), warn=warnings.append)
+    assert found.spec.bundle == digest_of(kept_bundle(tmp_path / "run"))
+    assert f"{source} is gone: the copy that {tmp_path / 'run'} keeps is used" in warnings[-1]

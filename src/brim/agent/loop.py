@@ -25,8 +25,9 @@ from brim.coordination.waits import Doing, Hung, Overdue, Waits
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
+from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
-from brim.storage.job_file import change_of_source, find_source, read_job, write_job
+from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
 from brim.telemetry.log_limit import LogLimit
 from brim.wire.messages import (
     AgentMessage,
@@ -67,7 +68,8 @@ from brim.wire.messages import (
     words_of,
 )
 from brim.wire.messages import Late as LateWorker
-from brim.wire.run_files import place_at
+from brim.wire.proofs import workers_secret
+from brim.wire.run_files import RunFiles, place_at
 
 _TICK = 0.1
 _FLUSH = 0.1  # seconds that commits may wait for company on their way to the master
@@ -243,17 +245,38 @@ class Agent:
     async def _take_part(self, configure: Configure) -> None:
         """Start as a host that comes to a run of others.
 
-        This host uses the file, and the directory, that the others have.
+        The code is that of the others. It works in the directory in which they started the run,
+        where this host has that, else in the agent's.
         """
         try:
             if configure.spec.asynchronous is not None:
                 raise _needs_one_host()
-            os.chdir(find_source(configure.spec, Path.cwd(), sha256=configure.source_sha256))
-        except SpecError as error:
+            await self._fetch(configure.bundle)
+        except (SpecError, EnvironmentFault) as error:
             self._failed(failure_of(error))
             return
+        if Path(configure.spec.directory).is_dir():
+            os.chdir(configure.spec.directory or ".")
         write_job(self._settings.run_dir, self._kept_by_master(configure))
         await self._begin(start_template(self._settings.run_dir, self._settings.host))
+
+    async def _fetch(self, digest: str) -> None:
+        """Fetch the code of the job from the master; `digest` is empty where there is none.
+
+        Raises:
+            EnvironmentFault: it cannot be had, or is not what the master says it is.
+        """
+        if not digest:
+            return
+        files = RunFiles(self._settings.master, workers_secret(os.environ["BRIM_TOKEN"]))
+        try:
+            bundle = await asyncio.to_thread(files.bundle)
+            read_bundle(bundle, digest)
+            write_bundle(self._settings.run_dir, bundle)
+        except (OSError, ProtocolError) as error:
+            raise EnvironmentFault(f"the code of the job cannot be fetched: {error}") from error
+        finally:
+            files.close()
 
     def _kept_by_master(self, configure: Configure) -> JobSpec:
         """Return the spec of the run as this host follows it.
@@ -261,7 +284,7 @@ class Agent:
         Checkpoints go to the host that keeps the records, unless they have a place that all hosts
         reach: the folder of this agent is gone with it.
         """
-        spec, master = configure.spec, self._settings.master
+        spec, master = replace(configure.spec, bundle=configure.bundle), self._settings.master
         location = location_of(spec.checkpoints, configure.run_dir)
         if not master or is_url(location):
             return spec

@@ -21,7 +21,7 @@ from brim.errors import EnvironmentFault
 from brim.process import AGENT, birth_of, name_of, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
-from brim.storage.job_file import write_job
+from brim.storage.job_file import keep_code, write_job
 from brim.untrusted import open_regular
 from brim.wire.listening import listen_on
 from brim.wire.private import make_private
@@ -193,7 +193,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
                     stderr=log,
                     env=environment,
                     start_new_session=True,
-                    cwd=spec.directory or None,
+                    cwd=spec.directory if Path(spec.directory).is_dir() else None,
                     pass_fds=keep,
                 )
 
@@ -205,6 +205,8 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
     """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
 
+    The code of the job is kept with it.
+
     Args:
         spec: what to do; written to `job.json`.
         run_dir: absolute; it exists.
@@ -214,6 +216,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
         EnvironmentFault: the directory cannot be written.
     """
     write_job(run_dir, spec)
+    keep_code(run_dir, spec)
     attempt = uuid.uuid4().hex
     command = [
         "--run-dir",

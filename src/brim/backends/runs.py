@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
+from brim.storage.job_file import write_bundle
 from brim.storage.journal import set_aside_if_damaged
 from brim.wire.nodes import Begin
 
@@ -58,9 +59,16 @@ class _Job:
     alone_since: float | None = None
 
 
+def no_bundle(sha256: str) -> bytes:
+    """Have no code of jobs."""
+    raise EnvironmentFault(f"nobody keeps bundle {sha256}")
+
+
 @dataclass(slots=True)
 class RunProcesses:
     """Runs below `folder`, by the ids of their jobs, on these nodes.
+
+    `bundle` gives the code of jobs by its sha256.
 
     On each node that has workers of a job there is an agent of it, named after the node; the home's
     keeps the master.
@@ -68,6 +76,7 @@ class RunProcesses:
 
     folder: Path
     _nodes: Nodes
+    bundle: Callable[[str], bytes] = no_bundle
     _jobs: dict[str, _Job] = field(default_factory=dict)
 
     def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
@@ -169,7 +178,10 @@ class RunProcesses:
         """Raises EnvironmentFault where it cannot."""
         try:
             self._make_directory(launch)
+            bundle = self.bundle(launch.spec.bundle) if launch.spec.bundle else b""
             with acting_as(launch.user):
+                if bundle:
+                    write_bundle(self.run_dir(launch), bundle)
                 self._start(launch, workers)
         except OSError as error:
             raise EnvironmentFault(f"cannot start {launch.job}: {error}") from error
@@ -241,7 +253,7 @@ class RunProcesses:
                 arguments=["--name", node, *arguments],
                 python=(sys.executable, brim.__version__),
                 environment={**_surroundings(launch.user), **spec.env, **token},
-                directory=spec.directory or os.getcwd(),
+                directory=_directory_of(spec, run_dir),
                 user=launch.user,
             )
             with agent_log(run_dir) as log:
@@ -289,6 +301,13 @@ def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:
     """
     now = WorkerRange(minimum=workers, maximum=workers)
     return replace(spec, workers=now, spares=0, faults=spec.faults if first else ())
+
+
+def _directory_of(spec: JobSpec, run_dir: Path) -> str:
+    """Return where a job works: where it was submitted, if that is on this host."""
+    if spec.bundle and not Path(spec.directory).is_dir():
+        return str(run_dir.resolve())
+    return spec.directory or os.getcwd()
 
 
 def _master_of(run_dir: Path) -> int:

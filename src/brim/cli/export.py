@@ -22,6 +22,7 @@ from brim.runs.starting import require_train_extra
 from brim.runs.trained import find_trained, wanted_of
 from brim.runs.values import Value
 from brim.storage.file_stores import absolute
+from brim.storage.job_file import with_code_in_place
 
 if TYPE_CHECKING:
     from brim.serving.export import Exported
@@ -93,7 +94,8 @@ def export(
         )
     model = find_trained(trained, warn=warn, state=state)
     wanted = wanted_of(model, "predict")
-    spec = replace(model.spec, inference=wanted, device="cpu", servers=0, faults=())
+    in_place = replace(with_code_in_place(model.run_dir, model.spec), bundle="")
+    spec = replace(in_place, inference=wanted, device="cpu", servers=0, faults=())
     base = str(absolute(since)) if since is not None and Path(since).is_dir() else since
     # The user's file may print; stdout is data.
     with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):

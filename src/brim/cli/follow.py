@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE
+from brim.cli.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, warn
 from brim.domain.job import JobSpec
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     from brim.runs import following
     from brim.runs.outcome import state_of, summary_of
 
+    for note in ready.notes:
+        warn(note)
     shown = prints and bool(ready.spec.command) and not as_json
     ended = following.follow(ready, prints=shown, signals=True)
     history, failed = ended.history, ended.history.failed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE, EXIT_REFUSED
+from brim.cli.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.runs.options import STATE, option
 from brim.runs.submitting import hand_in, request_of, submission
 
@@ -43,10 +43,13 @@ def submit(
 
     Exit code 3: the scheduler does not promise the deadline.
     """
-    request = request_of(ctx, file, values)
+    request = request_of(ctx, file, values, warn=warn)
     client = client_of(state)
     if dry_run:
-        return _show_forecast(client.forecast(request), request, as_json=as_json)
+        import msgspec
+
+        asked = msgspec.structs.replace(request, bundle=b"")  # nothing of it is run
+        return _show_forecast(client.forecast(asked), request, as_json=as_json)
     view = hand_in(client, request)
     if wait:
         from brim.cli.ending import wait_for

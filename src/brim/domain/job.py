@@ -35,6 +35,7 @@ _LEAST_LOG_LIMIT = 1 << 20  # the logs of a few processes, in whole blocks of a 
 # A seed is mixed into torch's 64-bit generators and travels as a signed number.
 _LARGEST_SEED = 2**63 - 1
 AUTOMATIC = "auto"  # `--micro-batches auto`
+_HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +149,17 @@ class JobSpec:
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for
             wherever the job's processes are started.
         inference: what to do with a model that is trained already; None trains one.
+        include: globs of files beside the code that are sent with it.
+        bundle: the sha256 of the bundle whose code is run, of which `file`, or the script of
+            `command`, is a file; empty where the file is run where it is.
     """
 
     file: str = ""
     command: tuple[str, ...] = ()
     directory: str = ""
     inference: Inference | None = None
+    include: tuple[str, ...] = ()
+    bundle: str = ""
 
     parameters: dict[str, str] = pairs(
         text("NAME=VALUE"),
@@ -375,6 +381,7 @@ class JobSpec:
             SpecError: naming the option, what it was given, what it needs and how to mend it.
         """
         self._check_source()
+        self._check_bundle()
         self._check_env()
         for name, each in OPTIONS.items():
             each.check(getattr(self, name))
@@ -399,6 +406,10 @@ class JobSpec:
                     need="a name made of letters, digits and _",
                     hint="--set learning_rate=0.01",
                 )
+
+    def _check_bundle(self) -> None:
+        if self.bundle and not (len(self.bundle) == 64 and set(self.bundle) <= _HEXADECIMAL):
+            raise SpecError("bundle", got=repr(self.bundle), need="the sha256 of a bundle")
 
     def _check_env(self) -> None:
         for name in self.env:

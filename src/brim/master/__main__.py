@@ -21,9 +21,10 @@ from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.process import MASTER, be_called, die_with_parent, outlive_parent
+from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.file_stores import is_url, location_of
-from brim.storage.job_file import digest_of_source, keep_source, read_job
+from brim.storage.job_file import bundle_of, change_of_source, kept_bundle, read_job
 from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
 
@@ -67,13 +68,15 @@ async def serve(settings: Settings, *, token: str) -> None:
             run=str(run_dir),
             started=settings.started,
             before=before,
-            note=keep_source(run_dir, spec),
+            note=change_of_source(run_dir, spec),
             places=settings.places,
         )
 
     records = Records(run_dir)
     decisions = records.open(settings.attempt, begin, clock)
-    master = Master(decisions, records, clock=clock, source_sha256=digest_of_source(spec))
+    bundle = bundle_of(run_dir, spec.bundle) if spec.bundle else kept_bundle(run_dir)
+    digest = digest_of(bundle) if bundle else ""
+    master = Master(decisions, records, clock=clock, bundle=digest)
     remote = socket.socket(fileno=settings.listener) if settings.listener is not None else None
     checkpoints = location_of(spec.checkpoints, run_dir.absolute())
     server = JobServer(
@@ -83,6 +86,7 @@ async def serve(settings: Settings, *, token: str) -> None:
         converse=master.converse,
         answer=master.answer,
         files=None if is_url(checkpoints) else ReceivedFiles(Path(checkpoints)),
+        bundle=bundle,
     )
     await server.start()
     contact = Contact(

@@ -42,7 +42,7 @@ class Master:
         records: its journal, and the records of the run.
         clock: orders heartbeats, stamps entries.
         returning: seconds that the agents of `decisions` have to come back.
-        source_sha256: of the user's file, which other hosts must have as well.
+        bundle: the sha256 of the bundle with the code, which other hosts fetch; empty: none.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class Master:
         *,
         clock: Clock,
         returning: float = _AGENT_SILENCE,
-        source_sha256: str = "",
+        bundle: str = "",
     ) -> None:
         self._decisions = decisions
         self._records = records
         self._clock = clock
-        self._source_sha256 = source_sha256
+        self._bundle = bundle
         self._connections: dict[str, _Connection] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._silence = max(_AGENT_SILENCE, 2 * decisions.spec.heartbeat_timeout)
@@ -245,7 +245,7 @@ class Master:
             run_dir=decisions.progress.run,
             life=decisions.state.life,
             heard=session.heard,
-            source_sha256=self._source_sha256,
+            bundle=self._bundle,
         )
         with contextlib.suppress(Exception):  # the other direction of the stream says why
             await reply(wire.FromMaster(0, session.heard, hello))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -257,6 +257,8 @@ def check_source(spec: JobSpec) -> None:
     """
     from brim.runs.training_file import check_command, check_training_file
 
+    if spec.bundle:
+        return  # what runs is what the run keeps
     directory = Path(spec.directory)
     if not directory.is_dir():
         raise SpecError(
@@ -267,6 +269,23 @@ def check_source(spec: JobSpec) -> None:
         )
     with contextlib.chdir(directory):
         check_training_file(Path(spec.file)) if spec.file else check_command(spec.command)
+
+
+def with_kept_code(run_dir: Path, spec: JobSpec, *, warn: Callable[[str], None]) -> JobSpec:
+    """Return the spec of a run with the code that the run keeps, where its file is gone.
+
+    Args:
+        warn: is told so.
+    """
+    from brim.own_code import source_of
+    from brim.storage.job_file import from_kept_code
+
+    kept = from_kept_code(run_dir, spec)
+    if kept is None:
+        return spec
+    source = source_of(spec)
+    warn(f"{source.path if source else spec.file} is gone: the copy that {run_dir} keeps is used")
+    return kept
 
 
 def _is_running(run_dir: Path) -> bool:

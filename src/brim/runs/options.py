@@ -91,6 +91,14 @@ _OF_RUNS = (
 JSON = option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."
 )
+INCLUDE = option(
+    "--include",
+    multiple=True,
+    envvar=None,
+    metavar="GLOB",
+    help="Send these files, too, with the code, by a glob in its folder: 'configs/*.yaml'. May be "
+    "repeated. [default: FILE and what it imports from its folder]",
+)
 LOGGERS = option(
     "--logger",
     "loggers",
@@ -110,7 +118,7 @@ STATE = click.option(
 
 def run_options(function: Decorated) -> Decorated:
     """Give a verb the options of a run."""
-    function = LOGGERS(function)
+    function = INCLUDE(LOGGERS(function))
     for of_runs in reversed(_OF_RUNS):
         function = of_runs(function)
     return _with_options(OPTIONS, function)
@@ -118,7 +126,8 @@ def run_options(function: Decorated) -> Decorated:
 
 def scheduled_options(function: Decorated) -> Decorated:
     """Give a verb the options of a job that a scheduler runs."""
-    return _with_options([name for name, each in OPTIONS.items() if each.scheduled], function)
+    scheduled = [name for name, each in OPTIONS.items() if each.scheduled]
+    return _with_options(scheduled, INCLUDE(function))
 
 
 def job_options(**defaults: Any) -> Callable[[Decorated], Decorated]:
@@ -221,6 +230,7 @@ def build_spec(
     fields["env"] = parse_env(values["env"], os.environ)
     fields["checkpoints"] = absolute(values["checkpoints"])
     fields["runs"] = absolute(values["runs"])
+    fields["include"] = tuple(values.get("include", ()))
     if values["micro_batches"] == AUTOMATIC:
         # What is recorded is a number, also where brim chose it.
         fields["micro_batches"] = fewest_micro_batches(values["workers"])

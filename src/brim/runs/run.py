@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,8 +179,6 @@ class Run:
                 its model itself.
             UserCodeError: the training file raised.
         """
-        import warnings
-
         from brim.runs.trained import find_trained, wanted_of
 
         found = find_trained(str(self.path), warn=lambda text: warnings.warn(text, stacklevel=3))
@@ -233,6 +232,8 @@ class Run:
         if ready is not None:
             from brim.runs.following import follow_to_a_good_end
 
+            for note in ready.notes:
+                warnings.warn(note, stacklevel=2)
             follow_to_a_good_end(ready)
         return self
 

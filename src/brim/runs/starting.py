@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from brim.runs.directories import (
     new_run_dir,
     recorded_spec,
     resumed_spec,
+    with_kept_code,
 )
 from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
@@ -40,6 +41,7 @@ class Ready:
         resumes: there is something to go on from.
         listen: `HOST:PORT` for agents of other hosts, or None.
         loggers: that are told of it, besides those that it had before.
+        notes: what the user should know of it, in sentences.
     """
 
     spec: JobSpec
@@ -48,6 +50,7 @@ class Ready:
     resumes: bool = False
     listen: str | None = None
     loggers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def make_ready(
@@ -74,11 +77,38 @@ def make_ready(
         check_command(command)
     loggers = check_loggers(values["loggers"])
     spec = build_spec(values, file=file, command=command)
+    notes: list[str] = []
+    if values["listen"]:
+        bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
         _check_room(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given)
     _check_room(ready.spec, listen=values["listen"])
-    return replace(ready, listen=values["listen"], loggers=loggers)
+    return replace(ready, listen=values["listen"], loggers=loggers, notes=tuple(notes))
+
+
+def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
+    """Return the bundle of a job's code; empty where it names no Python file.
+
+    Args:
+        warn: is told what the job visibly needs and is not in the bundle.
+
+    Raises:
+        SpecError: it is too large, or cannot be read.
+    """
+    from brim.storage.bundles import pack
+    from brim.storage.job_file import code_of
+
+    code = code_of(spec)
+    if code is None:
+        warn(
+            f"not sent with the job: what {' '.join(spec.command)!r} runs, which names no Python "
+            "file: each host needs it"
+        )
+        return b""
+    for sentence in code.not_taken(spec):
+        warn(sentence)
+    return pack(code.files)
 
 
 def _check_room(spec: JobSpec, *, listen: str | None) -> None:
@@ -157,8 +187,10 @@ def make_ready_again(
         faults=(),
     )
     _check_room(spec, listen=listen)
+    notes: list[str] = []
+    spec = with_kept_code(run_dir, spec, warn=notes.append)
     check_source(spec)
-    return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen)
+    return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen, notes=tuple(notes))
 
 
 def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +17,7 @@ from brim.domain.submission import FARTHEST_DEADLINE, Submission, fingerprint, p
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
 from brim.runs import completing
 from brim.runs.options import build_spec, option, scheduled_options
-from brim.runs.starting import name_of, require_train_extra
+from brim.runs.starting import bundle_of, name_of, require_train_extra
 from brim.runs.training_file import check_command, check_training_file
 
 if TYPE_CHECKING:
@@ -100,17 +101,21 @@ def _from_file(ctx: click.Context, _: click.Parameter, file: str) -> str:
     return file
 
 
-def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Submit:
-    """Return what the argument and the options of `submission` ask for.
+def request_of(
+    ctx: click.Context, file: str, values: Mapping[str, Any], *, warn: Callable[[str], None]
+) -> Submit:
+    """Return what the argument and the options of `submission` ask for, with the code of the job.
 
     Args:
         ctx: of the command that they were parsed for.
         values: of its options.
+        warn: is told what the job visibly needs and is not sent with it.
 
     Raises:
         SpecError: something of it is wrong.
     """
     from brim.clock import SystemClock
+    from brim.storage.bundles import digest_of
     from brim.wire.cluster import Submit
 
     require_train_extra()
@@ -119,20 +124,27 @@ def request_of(ctx: click.Context, file: str, values: Mapping[str, Any]) -> Subm
     source = "" if command else ctx.meta.get("brim.file", file)
     if command:
         check_command(command)
-        source_bytes = b"".join(Path(word).read_bytes() for word in command if Path(word).is_file())
     else:
         check_training_file(Path(source))
-        source_bytes = Path(source).read_bytes()
     # A scheduler starts another worker where one is lost: none waits for that.
     spec = build_spec({**values, "spares": 0}, file=source, command=command)
+    bundle = bundle_of(spec, warn=warn)
+    spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
     wanted = Submission(
         spec=spec,
-        fingerprint=fingerprint(spec, source_bytes),
+        fingerprint=fingerprint(spec, bundle or _programs(command)),
         deadline=parse_deadline(values["deadline"], now=SystemClock().wall()),
         tenant=values["tenant"],
         priority=parse_priority(values["priority"]),
     )
-    return Submit(submission=wanted, name=Path(name_of(spec)).stem, key=values["key"])
+    return Submit(
+        submission=wanted, name=Path(name_of(spec)).stem, key=values["key"], bundle=bundle
+    )
+
+
+def _programs(command: tuple[str, ...]) -> bytes:
+    """The files that a command names, where none of them can be sent."""
+    return b"".join(Path(word).read_bytes() for word in command if Path(word).is_file())
 
 
 def hand_in(client: Client, request: Submit) -> JobView:

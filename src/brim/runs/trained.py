@@ -12,7 +12,13 @@ from brim.domain.checkpointing import Interval
 from brim.domain.inference import CHUNK, Inference
 from brim.domain.job import JobSpec, default_micro_batches
 from brim.errors import SpecError
-from brim.runs.directories import check_source, find_run, holds_run, recorded_spec
+from brim.runs.directories import (
+    check_source,
+    find_run,
+    holds_run,
+    recorded_spec,
+    with_kept_code,
+)
 
 if TYPE_CHECKING:
     from brim.storage.checkpoints import Store
@@ -78,8 +84,9 @@ def find_trained(name: str, *, warn: Callable[[str], None], state: Path | None =
             if spec.command
             else "name the run that trained the model",
         )
-    check_source(spec)
     run_dir = run_dir.resolve()
+    spec = with_kept_code(run_dir, spec, warn=warn)
+    check_source(spec)
     if changed := change_of_source(run_dir, spec):
         warn(changed)
     place = str(Path(name).resolve().parent) if chosen else location_of(spec.checkpoints, run_dir)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -56,6 +57,7 @@ class JobOptions(TypedDict, total=False):
     device: str
     embeddings: str
     delay: int
+    include: str | Sequence[str]
 
 
 class RunOptions(JobOptions, total=False):
@@ -88,6 +90,10 @@ _RUN = click.command("run")(run_options(_nothing))
 _SUBMIT = click.command("submit")(submission(_nothing))
 
 
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
 def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run:
     """Train the model of a file, as `brim train FILE` does, and wait for the end.
 
@@ -117,6 +123,8 @@ def train(file: str | os.PathLike[str], /, **options: Unpack[RunOptions]) -> Run
     context = context_of(_RUN, "brim.train", options)
     with in_python():
         ready = make_ready(context.params, given(context), file=os.fspath(file))
+    for note in ready.notes:
+        _warn(note)
     follow_to_a_good_end(ready)
     return Run(ready.run_dir)
 
@@ -149,6 +157,8 @@ def run(command: str | Sequence[str], /, **options: Unpack[RunOptions]) -> Run:
     context = context_of(_RUN, "brim.run", options)
     with in_python():
         ready = make_ready(context.params, given(context), command=words)
+    for note in ready.notes:
+        _warn(note)
     follow_to_a_good_end(ready)
     return Run(ready.run_dir)
 
@@ -182,6 +192,6 @@ def submit(
     """
     context = context_of(_SUBMIT, "brim.submit", options, os.fspath(file))
     with in_python():
-        request = request_of(context, os.fspath(file), context.params)
+        request = request_of(context, os.fspath(file), context.params, warn=_warn)
     view = hand_in(Client(state_dir), request)
     return Run(view.job, state_dir=state_dir)

@@ -54,7 +54,7 @@ from brim.wire.door import Door
 
 _LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
-_LARGEST_BODY = 4 << 20  # bytes
+_LARGEST_BODY = 12 << 20  # bytes: the code of a job is a third larger as text
 _TO_SEND_BODY = 30.0  # seconds
 _LARGEST_FILE = 1 << 60
 _NOT_YOURS = "token"  # the field of the error that says so

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Protocol
 
 import msgspec
@@ -35,6 +35,7 @@ from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.log import LogLine
 from brim.loop import run_cluster
+from brim.own_code import word_of
 from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
@@ -44,6 +45,7 @@ from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
 from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
 from brim.storage.book import Book
+from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
 from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
 
@@ -160,6 +162,22 @@ def _check_size(request: Submit) -> None:
     if size > _MOST_BYTES:
         got, need = f"{size >> 10:,} KiB", f"at most {_MOST_BYTES >> 10} KiB"
         raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
+
+
+def _check_bundle(request: Submit) -> None:
+    """Raises SpecError where the code that came is not that of the job."""
+    spec = request.submission.spec
+    if not (spec.bundle or request.bundle):
+        return
+    try:
+        files = read_bundle(request.bundle, spec.bundle)
+    except EnvironmentFault as fault:
+        raise SpecError(
+            "bundle", got=str(fault), need="the code, as brim submit packs it"
+        ) from None
+    if PurePath(word_of(spec)).name not in files:
+        got = f"code without {PurePath(word_of(spec)).name!r}"
+        raise SpecError("bundle", got=got, need="the file that the job runs")
 
 
 def _check_same(known: ScheduledJob, request: Submit) -> None:
@@ -319,10 +337,13 @@ class Scheduler:
             return self._view(known)
         check_name(request.name, field="name", hint="the name of the training file")
         _check_size(request)
+        _check_bundle(request)
         now, submission = self._clock.wall(), self._by_own_clock(request.submission)
         self._check(submission)
         _check_deadline(submission, now)
         user = self._user_of(submission.tenant)
+        if request.bundle:  # first: a job that is recorded can be started
+            self._book.keep_bundle(request.bundle, submission.spec.bundle)
         job = self._book.new_job(submission, name=request.name, now=now, key=request.key, user=user)
         self._backend.handle(Submitted(job, _by(by)))
         return self._view(job)

@@ -6,7 +6,8 @@ The book is in memory and, before anybody hears of a change, on disk.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -16,7 +17,7 @@ from brim.domain.measuring import Measured
 from brim.domain.resizing import Overheads, measured_overheads
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
-from brim.errors import BrimError, InternalError
+from brim.errors import BrimError, InternalError, StorageFault
 from brim.storage.database import Database
 
 _COSTS = "costs"  # the name of a setting in the database
@@ -104,6 +105,7 @@ class Book:
         self.jobs = Records()
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
+        self._users = defaultdict[str, set[str]](set)  # of bundles: the jobs with this code
         self.unreadable: list[str] = []
         for number, id, content in database.jobs():
             try:
@@ -161,6 +163,8 @@ class Book:
 
     def _keep(self, record: ScheduledJob, content: bytes) -> None:
         self.jobs.keep(record, content)
+        if record.submission.spec.bundle:
+            self._users[record.submission.spec.bundle].add(record.id)
         if record.key:
             self._keys[record.key] = record.id
 
@@ -175,9 +179,41 @@ class Book:
             )
         self._database.forget_job(record.id, record.user)
         self.jobs.forget(record.id)
+        if bundle := record.submission.spec.bundle:
+            self._users[bundle].discard(record.id)
+            self._forget_bundles([bundle])
         if record.key:
             self._keys.pop(record.key, None)
         self.tell(record.id)
+
+    def keep_bundle(self, bundle: bytes, sha256: str) -> None:
+        """Keep the code of a job that is about to be saved, for as long as one has it."""
+        self._database.put_bundle(sha256, bundle)
+
+    def bundle(self, sha256: str) -> bytes:
+        """Return the code of jobs.
+
+        Raises:
+            StorageFault: it is not there, or cannot be read.
+        """
+        content = self._database.bundle(sha256)
+        if content is None:
+            raise StorageFault(f"the code of a job, bundle {sha256}, is not in the database")
+        return content
+
+    def forget_unused_bundles(self) -> None:
+        """Drop the code of jobs that were never saved.
+
+        Only who takes jobs in may do so, when it begins.
+        """
+        if not self.damaged:  # else nobody knows which code those need
+            self._forget_bundles(self._database.bundles())
+
+    def _forget_bundles(self, bundles: Iterable[str]) -> None:
+        """Drop the code that no job has."""
+        for sha256 in bundles:
+            if not self._users.get(sha256):
+                self._database.forget_bundle(sha256)
 
     def leavings(self) -> dict[str, str]:
         """The forgotten jobs whose run directories may still be there.

@@ -37,6 +37,7 @@ create table measurements (
 ) strict;
 create table amounts (fingerprint text primary key, steps_per_epoch integer not null) strict;
 create table settings (name text primary key, value blob not null) strict;
+create table bundles (sha256 text primary key, content blob not null) strict;
 create table leavings (job text primary key, user text not null) strict;
 create table numbers (last integer not null) strict;
 insert into numbers values (0);
@@ -276,6 +277,23 @@ class Database:
             yield from self._sql.execute(
                 f"select {_HISTORY} from history where event != 'estimate' order by number"
             )
+
+    # Code -----------------------------------------------------------------------------------------
+
+    def put_bundle(self, sha256: str, content: bytes) -> None:
+        """Keep the code of jobs."""
+        self._write("insert or ignore into bundles values (?, ?)", (sha256, content))
+
+    def bundle(self, sha256: str) -> bytes | None:
+        row = self._row("select content from bundles where sha256 = ?", (sha256,))
+        return row[0] if row else None
+
+    def bundles(self) -> list[str]:
+        """The sha256 of all bundles."""
+        return [sha256 for (sha256,) in self._rows("select sha256 from bundles")]
+
+    def forget_bundle(self, sha256: str) -> None:
+        self._write("delete from bundles where sha256 = ?", (sha256,))
 
     # Cycles ---------------------------------------------------------------------------------------
 

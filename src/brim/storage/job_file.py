@@ -1,23 +1,28 @@
 """The job of a run in its directory.
 
-The spec, written for each start, and a copy of the user's file.
+The spec, written for each start, and the code: a bundle of the user's file and what it imports from
+its own folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
+from brim.domain.quantities import format_bytes
 from brim.errors import EnvironmentFault, SpecError
+from brim.own_code import Code, CodeFile, collect, in_folder, source_of
+from brim.storage.bundles import LARGEST, MOST_FILES, digest_of, pack, read_bundle, unpack
 from brim.storage.files import write_whole
 
 JOB_FILE = "job.json"
-SOURCE = "source.py"
+CODE = "code.tar"  # as it was when the run began
+CHANGED_CODE = "code-changed.tar"  # as it was when the run went on last, where it had changed
 
 
 def write_job(run_dir: Path, spec: JobSpec) -> None:
@@ -44,88 +49,152 @@ def read_job(run_dir: Path) -> JobSpec:
         raise EnvironmentFault(f"{path} is damaged: {error}") from error
 
 
-def keep_source(run_dir: Path, spec: JobSpec) -> str:
-    """Keep a copy of the training file, or of the script, as it is when the run begins.
+def code_of(spec: JobSpec) -> Code | None:
+    """Return the code of a job as it is now; None where it names no Python file.
 
-    Returns:
-        Where there is one from an earlier start: how `change_of_source` tells of a change.
+    Raises:
+        SpecError: it is too large to be sent, or cannot be read.
     """
-    source, copy = _source_of(spec), run_dir / SOURCE
-    with contextlib.suppress(OSError):  # the process that runs the file says what is wrong with it
-        if source is not None and not copy.exists():
-            write_whole(copy, source.read_bytes(), alone=True)
-    return change_of_source(run_dir, spec)
-
-
-def change_of_source(run_dir: Path, spec: JobSpec) -> str:
-    """Return a warning where the run's file has changed since the run was started.
-
-    Empty where it has not.
-    """
-    source, copy = _source_of(spec), run_dir / SOURCE
+    source = source_of(spec)
+    if source is None:
+        return None
     try:
-        if source is None or source.read_bytes() == copy.read_bytes():
-            return ""
-    except OSError:
-        return ""
-    return (
-        f"{source} has changed since this run began, and is used as it is now: diff {copy} {source}"
+        code = collect(source, spec.include)
+    except OSError as error:
+        raise SpecError(
+            error.filename or source.name,
+            got=f"a file that cannot be read ({error.strerror})",
+            need="code that can be sent with the job",
+            hint="check its permissions",
+        ) from error
+    _check_size(code)
+    return code
+
+
+def _check_size(code: Code) -> None:
+    size = sum(len(content) + 1024 for content in code.files.values())
+    if size <= LARGEST - (1 << 15) and len(code.files) <= MOST_FILES:
+        return
+    largest = max(code.files, key=lambda name: len(code.files[name]))
+    raise SpecError(
+        f"the code of {code.source.name}",
+        got=f"{len(code.files):,} files of {format_bytes(size)}; the largest is {largest} with "
+        f"{format_bytes(len(code.files[largest]))}",
+        need=f"at most {format_bytes(LARGEST)} and {MOST_FILES:,} files, with what it imports from "
+        f"{code.source.folder} and what --include names",
+        hint="name data by URL, and install large packages on each host",
     )
 
 
-def digest_of_source(spec: JobSpec) -> str:
-    """The sha256 of the training file, or of the script, as it is now.
+def keep_code(run_dir: Path, spec: JobSpec) -> None:
+    """Keep the code of a run as it is when it starts, and as it was when it began.
 
-    Empty where there is none.
-    """
-    source = _source_of(spec)
-    try:
-        return hashlib.sha256(source.read_bytes()).hexdigest() if source else ""
-    except OSError:
-        return ""
-
-
-def find_source(spec: JobSpec, here: Path, *, sha256: str) -> Path:
-    """Return the directory of the job's file on a host that joins.
-
-    Relative paths of the file start there.
-
-    Args:
-        here: where to look, if there is no file in the directory that the job was started in.
-        sha256: of the file that the others have; empty where that is not known.
+    Code that cannot be kept, since it is too large or cannot be read, is run all the same.
 
     Raises:
-        SpecError: this host does not have the file, or has another one.
+        EnvironmentFault: the code of a bundle is not there, or cannot be written.
     """
-    name = _name_of_source(spec)
-    there = Path(spec.directory or here)
-    if not name:
-        return there if there.is_dir() else here
-    # The directory may be missing here although the file's path, an absolute one, is not.
-    places = [each for each in (there, here) if each.is_dir()]
-    found = next((each for each in places if (each / name).is_file()), None)
-    if found is None:
-        raise SpecError(
-            name,
-            got=f"no such file on this host, neither in {there} nor in {here}",
-            need="the file, and everything it reads, at the same path as on the first host",
-            hint="copy it there, or start brim agent in the directory that has it",
-        )
-    if sha256 and hashlib.sha256((found / name).read_bytes()).hexdigest() != sha256:
-        raise SpecError(
-            str(found / name),
-            got="a different file from that of the first host",
-            need="the same bytes on all hosts",
-            hint="copy it again",
-        )
-    return found
+    kept = run_dir / CODE
+    try:
+        if spec.bundle:
+            if not kept.exists() and spec.inference is not None:
+                write_whole(kept, bundle_of(Path(spec.inference.run), spec.bundle), alone=True)
+            return
+        # The process that runs the file says what is wrong with it.
+        with contextlib.suppress(SpecError):
+            if (code := code_of(spec)) is None:
+                return
+            bundle, changed = pack(code.files), run_dir / CHANGED_CODE
+            if not kept.exists():
+                write_whole(kept, bundle, alone=True)
+            elif kept.read_bytes() != bundle:
+                write_whole(changed, bundle, alone=True)
+            else:
+                changed.unlink(missing_ok=True)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot write to {run_dir}: {error}") from error
 
 
-def _source_of(spec: JobSpec) -> Path | None:
-    """The file of the user that the job is of: what it imports is not looked at."""
-    name = _name_of_source(spec)
-    return Path(spec.directory, name) if name else None
+def write_bundle(run_dir: Path, bundle: bytes) -> None:
+    """Put the code of a job into its directory, where its processes look for it. Raises OSError."""
+    if not (run_dir / CODE).exists():
+        write_whole(run_dir / CODE, bundle, alone=True)
 
 
-def _name_of_source(spec: JobSpec) -> str:
-    return spec.file or next((word for word in spec.command if word.endswith(".py")), "")
+def kept_bundle(run_dir: Path) -> bytes:
+    """Return the code that a run was started with last; empty where none is kept."""
+    for name in (CHANGED_CODE, CODE):
+        with contextlib.suppress(OSError):
+            return (run_dir / name).read_bytes()
+    return b""
+
+
+def bundle_of(run_dir: Path, digest: str) -> bytes:
+    """Return the bundle of this digest that a run keeps.
+
+    Raises:
+        EnvironmentFault: it keeps none.
+    """
+    for name in (CODE, CHANGED_CODE):
+        with contextlib.suppress(OSError):
+            bundle = (run_dir / name).read_bytes()
+            if digest_of(bundle) == digest:
+                return bundle
+    raise EnvironmentFault(
+        f"{run_dir} does not have the code of its job any more: {CODE} is gone, or was changed"
+    )
+
+
+def with_code_in_place(run_dir: Path, spec: JobSpec) -> JobSpec:
+    """Return the spec with its code where this process can run it: a bundle is unpacked.
+
+    Raises:
+        EnvironmentFault: the bundle is not there, or cannot be unpacked.
+    """
+    if not spec.bundle:
+        return spec
+    return in_folder(spec, unpack(bundle_of(run_dir, spec.bundle), spec.bundle))
+
+
+def from_kept_code(run_dir: Path, spec: JobSpec) -> JobSpec | None:
+    """Return the spec of a run whose file is gone, to be run from the code that the run keeps.
+
+    None where it keeps none, or the file is there.
+    """
+    source, bundle = source_of(spec), kept_bundle(run_dir)
+    if spec.bundle or source is None or source.path.exists() or not bundle:
+        return None
+    return replace(spec, bundle=digest_of(bundle))
+
+
+def change_of_source(run_dir: Path, spec: JobSpec) -> str:
+    """Return a warning where the code of a run has changed since the run was started.
+
+    Empty where it has not, and where what runs is what was kept.
+    """
+    source = source_of(spec)
+    if spec.bundle or source is None:
+        return ""
+    try:
+        bundle = (run_dir / CODE).read_bytes()
+        kept = read_bundle(bundle, digest_of(bundle))
+    except (OSError, EnvironmentFault):
+        return ""
+    changed = [name for name, content in kept.items() if _has_changed(source, name, content)]
+    if not changed:
+        return ""
+    names = ", ".join(str(source.place(name)) for name in sorted(changed))
+    have, used = (
+        ("has", "is used as it is") if len(changed) == 1 else ("have", "are used as they are")
+    )
+    return (
+        f"{names} {have} changed since this run began, and {used} now: {run_dir / CODE} has what it "
+        "began with"
+    )
+
+
+def _has_changed(source: CodeFile, name: str, kept: bytes) -> bool:
+    try:
+        return source.place(name).read_bytes() != kept
+    except OSError:
+        return name != source.name

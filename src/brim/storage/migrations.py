@@ -22,7 +22,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
-FORMAT = 5
+FORMAT = 6
 _PATIENCE = (
     0.2  # seconds that another process may keep the file locked, where there is nothing to do
 )
@@ -281,9 +281,15 @@ def _packed(value: Any) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
+def _code_is_kept(sql: sqlite3.Connection) -> None:
+    """5 to 6: the code of jobs is kept; what was submitted before runs its file where it is."""
+    sql.execute("create table bundles (sha256 text primary key, content blob not null) strict")
+
+
 _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _every_cycle_has_its_memory,
     2: _workers_have_nodes,
     3: _plans_are_part_of_what_is_remembered,
     4: _records_have_parts,
+    5: _code_is_kept,
 }

@@ -11,10 +11,12 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.own_code import word_of
 from brim.process import WORKER
 from brim.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
@@ -128,6 +130,15 @@ def context_from_environment() -> WorkerContext | None:
         notice=int(os.environ[_NOTICE]),
         start_method="spawn",
     )
+
+
+def import_own_code(spec: JobSpec) -> None:
+    """Have modules of the job's own names imported from its bundle, where it has one.
+
+    They are not looked for in the directory in which it works, where they may have changed.
+    """
+    if spec.bundle and not sys.flags.safe_path:
+        sys.path[0] = str(Path(word_of(spec)).parent)
 
 
 def spec_of_a_loner(seed: int = 0) -> JobSpec:

@@ -30,8 +30,13 @@ from brim.process import (
     go_first_when_memory_is_short,
 )
 from brim.stacks import show_no_more, show_when_asked
-from brim.storage.job_file import read_job
-from brim.train.context import WorkerContext, environment_for, shared_environment
+from brim.storage.job_file import read_job, with_code_in_place
+from brim.train.context import (
+    WorkerContext,
+    environment_for,
+    import_own_code,
+    shared_environment,
+)
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
 from brim.wire.proofs import workers_secret
@@ -74,6 +79,8 @@ class TemplateProcess:
     def run(self) -> None:
         """Serve until the agent is gone."""
         try:
+            self._spec = with_code_in_place(Path(self._run_dir), self._spec)
+            import_own_code(self._spec)
             self._prepare()
         except BrimError as error:
             self._tell(failure_of(error))

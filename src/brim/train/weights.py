@@ -20,6 +20,7 @@ from brim.domain.table_parts import StoredTable
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import open_place
+from brim.storage.job_file import with_code_in_place
 from brim.train.checkpoint import state_of
 from brim.train.context import shared_environment
 from brim.train.keyed import Embedding, HeldRows, hold
@@ -36,7 +37,9 @@ def model_of(spec: JobSpec) -> nn.Module:
 
     Raises: as `trained_model`.
     """
+    assert spec.inference is not None
     environment, path = dict(os.environ), list(sys.path)
+    spec = with_code_in_place(Path(spec.inference.run), spec)
     os.environ |= shared_environment(spec, "")  # what `brim.param` reads
     try:
         with torch.random.fork_rng():

@@ -13,7 +13,7 @@ import torch
 
 from brim.errors import InternalError
 from brim.train import warm
-from brim.train.context import WorkerContext, context_from_environment
+from brim.train.context import WorkerContext, context_from_environment, import_own_code
 from brim.train.failures import report
 from brim.train.imports import be_script
 from brim.train.inference import Task, infer
@@ -90,6 +90,7 @@ def main() -> None:
     if context is None:
         raise InternalError("python -m brim.train.worker is started by an agent, not by hand")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import_own_code(context.spec)
     status = (
         run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
     )

@@ -19,11 +19,14 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         name: what its id begins with.
         key: made once for each submission: who submits the same again, because an answer was lost,
             gets the same job. Empty: every submission is another job.
+        bundle: the code, of which the submission's spec has the sha256; none where its file is to
+            be run where it is.
     """
 
     submission: Submission
     name: str = "job"
     key: str = ""
+    bundle: bytes = b""
 
 
 class EstimateView(msgspec.Struct, frozen=True, kw_only=True):

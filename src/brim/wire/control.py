@@ -114,6 +114,7 @@ class JobServer:
         answer: answers people.
         files: the folder in which the run keeps what workers of other hosts write; None where they
             have another place for it.
+        bundle: the code of the job, for hosts that join.
 
     Raises:
         EnvironmentFault: it cannot listen there.
@@ -128,6 +129,7 @@ class JobServer:
         converse: Conversation,
         answer: Callable[[Ask], Awaitable[Answer]],
         files: KeptFolder | None = None,
+        bundle: bytes = b"",
     ) -> None:
         self._challenges = _Challenges(derived(token, _USE))
         self._converse, self._answer = converse, answer
@@ -143,11 +145,10 @@ class JobServer:
             self._relay = Relay(
                 remote,
                 behind.removeprefix(_UNIX),
-                others={} if files is None else {GREETING[:4]: of_files},
+                others={GREETING[:4]: of_files},
                 most=_MOST_CONNECTIONS,
             )
-            if files is not None:
-                self._files = RunFileServer(files, of_files, workers_secret(token))
+            self._files = RunFileServer(files, of_files, workers_secret(token), bundle)
 
     def _server(self, address: str) -> Any:
         server = grpc.aio.server(options=_OF_SERVERS)

@@ -1,7 +1,8 @@
 """Files of a run, kept by the host that keeps its records, for workers of other hosts.
 
 A worker there has no disk in common with that host. It writes its checkpoints over the port on
-which its agent calls the master, so that there is no other to open.
+which its agent calls the master, so that there is no other to open. Its agent reads the code of the
+job there.
 
 Both ends prove that they are of the same run before anything else is said. Then a caller asks, and
 is answered, as often as it likes: a header in a frame, and as many bytes behind it as the header
@@ -41,6 +42,7 @@ _TO_ANSWER = 30.0  # seconds without a byte after which the other end is given u
 _IDLE = 60.0  # seconds after which a call without a request is ended
 _TO_BE_KEPT = 300.0  # seconds until a file that was sent must be on disk
 _MOST_CALLS = 64
+_LARGEST_BUNDLE = 1 << 24  # bytes, of which it takes as many as it is said to have
 _THREADS = 8  # that wait for the disk
 
 
@@ -48,12 +50,12 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a worker.
 
     Args:
-        verb: `names`, `read`, `write` or `remove`.
+        verb: `names`, `read`, `write` or `remove`; `bundle` for the code of the job.
         name: of the file, relative to the place.
         size: bytes that follow: what is to be written.
     """
 
-    verb: Literal["names", "read", "write", "remove"]
+    verb: Literal["names", "read", "write", "remove", "bundle"]
     name: str = ""
     size: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -113,13 +115,16 @@ class RunFileServer:
     """Serves the files of a place on a Unix socket, to callers that have the secret.
 
     Args:
-        place: where they are.
+        place: where they are; None: workers have another place for them.
         path: of the socket.
         secret: of the run's workers.
+        bundle: the code of the job.
     """
 
-    def __init__(self, place: KeptFolder, path: str, secret: bytes) -> None:
-        self._place, self._path, self._secret = place, path, secret
+    def __init__(
+        self, place: KeptFolder | None, path: str, secret: bytes, bundle: bytes = b""
+    ) -> None:
+        self._kept, self._path, self._secret, self._bundle = place, path, secret, bundle
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
@@ -159,6 +164,9 @@ class RunFileServer:
                 await _answer(writer, await self._write(request, reader))
             elif request.verb == "read":
                 await self._read(request, writer)
+            elif request.verb == "bundle":
+                await _answer(writer, FileReply(size=len(self._bundle)))
+                await _send(writer, self._bundle)
             else:
                 await _answer(writer, await self._in_thread(self._do, request))
 
@@ -170,6 +178,13 @@ class RunFileServer:
         writer.write(proof(self._secret, _KEEPER, nonce, challenge) + challenge)
         given = await reader.readexactly(PROOF_BYTES)
         return is_proof(given, self._secret, _CALLER, nonce, challenge)
+
+    @property
+    def _place(self) -> KeptFolder:
+        """The place. Raises FileNotFoundError where there is none."""
+        if self._kept is None:
+            raise FileNotFoundError("this run keeps no files for other hosts")
+        return self._kept
 
     def _do(self, request: FileRequest) -> FileReply:
         try:
@@ -189,7 +204,8 @@ class RunFileServer:
         problem: OSError | None = None
         file: IncomingFile | None = None
         try:
-            file = await self._in_thread(self._place.draft, _checked(request.name))
+            place = self._place
+            file = await self._in_thread(place.draft, _checked(request.name))
         except OSError as error:
             problem = error
         try:
@@ -222,15 +238,14 @@ class RunFileServer:
 
     async def _read(self, request: FileRequest, writer: asyncio.StreamWriter) -> None:
         try:
-            size, chunks = await self._in_thread(self._place.open, _checked(request.name))
+            place = self._place
+            size, chunks = await self._in_thread(place.open, _checked(request.name))
         except OSError as error:
             await _answer(writer, _reply_of(error))
             return
         await _answer(writer, FileReply(size=size))
         while data := await self._in_thread(next, chunks, b""):
-            writer.write(data)
-            async with asyncio.timeout(_TO_ANSWER):
-                await writer.drain()
+            await _send(writer, data)
 
 
 async def _frame_from(reader: asyncio.StreamReader) -> bytes:
@@ -246,9 +261,15 @@ async def _frame_from(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _answer(writer: asyncio.StreamWriter, reply: FileReply) -> None:
-    writer.write(frame(_replies.encode(reply)))
-    async with asyncio.timeout(_TO_ANSWER):
-        await writer.drain()
+    await _send(writer, frame(_replies.encode(reply)))
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send data, in chunks: the time of a call is that of a chunk."""
+    for at in range(0, len(data), _CHUNK):
+        writer.write(data[at : at + _CHUNK])
+        async with asyncio.timeout(_TO_ANSWER):
+            await writer.drain()
 
 
 def _reply_of(error: OSError) -> FileReply:
@@ -306,6 +327,10 @@ class RunFiles:
         """Have a file written, whole or not at all. Raises OSError."""
         self._ask(FileRequest(verb="write", name=_name(path), size=len(data)), data)
 
+    def bundle(self) -> bytes:
+        """Return the code of the job. Raises OSError."""
+        return bytes(self._ask(FileRequest(verb="bundle"))[1])
+
     def rm_file(self, path: str) -> None:
         """Have a file removed. Raises OSError."""
         self._ask(FileRequest(verb="remove", name=_name(path)))
@@ -325,6 +350,8 @@ class RunFiles:
                 line.settimeout(_TO_BE_KEPT if request.verb == "write" else _TO_ANSWER)
                 reply = _replies.decode(_next_frame(line))
                 line.settimeout(_TO_ANSWER)
+                if request.verb == "bundle" and reply.size > _LARGEST_BUNDLE:
+                    raise ProtocolError(f"no bundle of code has {reply.size:,} bytes")
                 content = _exactly(line, reply.size)
                 self._idle_since = monotonic()
             except (OSError, ProtocolError):

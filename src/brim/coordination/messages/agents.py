@@ -225,14 +225,15 @@ class Configure(Message, frozen=True):
         life: of this master, which is the higher the later it was started: an agent that has obeyed
             a later one obeys it no more.
         heard: the number of the last message that the master has from this agent.
-        source_sha256: of the user's file on the master's host; empty where there is none.
+        bundle: the sha256 of the bundle with the code of the job, which a host fetches from the
+            master; empty where there is none.
     """
 
     spec: JobSpec
     run_dir: str
     life: int
     heard: int
-    source_sha256: str = ""
+    bundle: str = ""
 
 
 class Refused(Message, frozen=True):

@@ -1,0 +1,228 @@
+"""Bundles: the code of a job as one archive, which its digest names.
+
+The same files make the same archive. It is unpacked, read-only, into a folder of the account that
+the job runs as, where all of its processes find it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from brim.clock import SystemClock
+from brim.errors import EnvironmentFault
+from brim.storage.files import drafts_beside, is_lock_of
+
+LARGEST = 8 << 20  # bytes of an archive
+MOST_FILES = 4_000
+_LONGEST_NAME = 512  # characters
+_KEPT = 7 * 86_400.0  # seconds that code which no process uses is kept
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_held: list[int] = []  # descriptors of the folders that this process, or a fork of it, may read
+
+
+def pack(files: Mapping[str, bytes]) -> bytes:
+    """Make an archive of files, by their names relative to the folder of the code.
+
+    >>> pack({"a.py": b"1", "b.py": b"2"}) == pack({"b.py": b"2", "a.py": b"1"})
+    True
+    """
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)  # of nobody, and of no time
+            entry.size, entry.mode = len(content), 0o400
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def digest_of(bundle: bytes) -> str:
+    """Return the name of a bundle: its sha256."""
+    return hashlib.sha256(bundle).hexdigest()
+
+
+def read_bundle(bundle: bytes, digest: str) -> dict[str, bytes]:
+    """Return the files of a bundle that came from elsewhere.
+
+    Raises:
+        EnvironmentFault: it is not the one of this digest, or not as `pack` makes it: it has links,
+            names that lead out of its folder, or more than a bundle may.
+    """
+    if len(bundle) > LARGEST:
+        raise EnvironmentFault(
+            f"a bundle of code of {len(bundle):,} bytes: at most {LARGEST:,} are taken"
+        )
+    if digest_of(bundle) != digest:
+        raise EnvironmentFault(f"the bundle of code is not {digest}: it was damaged on its way")
+    files: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(bundle), mode="r:") as archive:
+            for entry in archive:
+                content = archive.extractfile(entry) if entry.isreg() else None
+                if content is None or len(files) >= MOST_FILES:
+                    raise EnvironmentFault(f"bundle {digest} has something that is no file of code")
+                files[entry.name] = content.read()
+    except (tarfile.TarError, OSError, ValueError, EOFError) as error:
+        raise EnvironmentFault(f"bundle {digest} cannot be read: {error}") from error
+    _check_names(files, digest)
+    if pack(files) != bundle:  # whatever else an archive can say is said in no other way
+        raise EnvironmentFault(f"bundle {digest} is not as brim packs it")
+    return files
+
+
+def _check_names(files: Mapping[str, bytes], digest: str) -> None:
+    for name in files:
+        path = PurePosixPath(name)
+        is_plain = name.isprintable() and "\\" not in name and len(name) <= _LONGEST_NAME
+        leads_out = path.is_absolute() or ".." in path.parts or str(path) != name or name == "."
+        is_folder = any(str(above) in files for above in path.parents)
+        if not is_plain or leads_out or is_folder:
+            raise EnvironmentFault(f"bundle {digest} has a file of the name {name!r}")
+
+
+def unpack(bundle: bytes, digest: str) -> Path:
+    """Unpack a bundle for this account; the folder with its files, all of them read-only.
+
+    The folder is there, whole, for as long as this process or a fork of it lives. Where it was
+    there before, its content is compared.
+
+    Raises:
+        EnvironmentFault: it is no bundle, or there is no place for it.
+    """
+    files = read_bundle(bundle, digest)
+    try:
+        cache = _cache()
+        folder = cache / digest
+        while (held := _hold(folder, files)) is None:
+            _make(folder, files)
+        _held.append(held)
+        _forget_unused(cache)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot unpack the code of a job: {error}") from error
+    return folder
+
+
+def _cache() -> Path:
+    """The folder in which this account keeps unpacked bundles, and which it alone can change.
+
+    Raises:
+        OSError: there is none.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    places = (
+        Path(home) / "brim" / "code",
+        Path(tempfile.gettempdir(), f"brim-code-{os.geteuid()}"),
+    )
+    problem: OSError | None = None
+    for place in places:
+        try:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = place.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise PermissionError(f"{place} is not a directory of this account")
+            place.chmod(0o700)
+            if not os.access(place, os.W_OK):
+                raise PermissionError(f"{place} cannot be written")
+        except OSError as error:
+            problem = problem or error
+        else:
+            return place
+    assert problem is not None
+    raise problem
+
+
+def _hold(folder: Path, files: Mapping[str, bytes]) -> int | None:
+    """Return a descriptor that keeps a folder there; None where it is not there, or not whole."""
+    try:
+        held = os.open(folder, _FOLDER)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with contextlib.suppress(OSError):  # not every file system has locks
+        fcntl.flock(held, fcntl.LOCK_SH)
+    if is_lock_of(held, folder) and _content_of(folder) == files:
+        os.utime(held)
+        return held
+    os.close(held)
+    return None
+
+
+def _content_of(folder: Path) -> dict[str, bytes] | None:
+    """The files of a folder; None where it has something else, or one that cannot be read."""
+    found: dict[str, bytes] = {}
+    try:
+        for path in _below(folder):
+            if path.is_symlink():
+                return None
+            if path.is_file():
+                found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    except OSError:
+        return None
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """All that is in a folder, but for what Python has compiled there for root."""
+    for above, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        yield from (Path(above, name) for name in [*folders, *names])
+
+
+def _make(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Have the folder there, whole: ours, or that of another process which was faster."""
+    with drafts_beside(folder) as drafts:
+        made = drafts / "code"
+        made.mkdir()
+        for name, content in files.items():
+            path = made / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o400)
+        for above, folders, _ in os.walk(made):
+            for each in folders:
+                Path(above, each).chmod(0o500)
+        try:
+            made.rename(folder)
+        except OSError:
+            if _content_of(folder) != files:
+                _remove(folder, drafts)  # damaged: the next attempt makes another
+            _open_up(made)
+            return
+        folder.chmod(0o500)  # behind the rename, which changes the folder itself
+
+
+def _forget_unused(cache: Path) -> None:
+    """Remove code that no process has used for long."""
+    old = SystemClock().wall() - _KEPT
+    for folder in cache.iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.startswith(".") or folder.lstat().st_mtime > old:
+                continue
+            held = os.open(folder, _FOLDER)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with drafts_beside(folder) as drafts:
+                    _remove(folder, drafts)
+            finally:
+                os.close(held)
+
+
+def _remove(folder: Path, drafts: Path) -> None:
+    """Take a folder away whole, and leave it to who removes the drafts."""
+    folder.chmod(0o700)
+    gone = folder.rename(drafts / "gone")
+    _open_up(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _open_up(folder: Path) -> None:
+    for above, _, _ in os.walk(folder):
+        Path(above).chmod(0o700)

@@ -1,0 +1,256 @@
+"""Bundles of code: what is taken, what is made of one that comes from elsewhere, and where it is
+unpacked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brim.domain.job import JobSpec
+from brim.errors import EnvironmentFault, SpecError
+from brim.own_code import CodeFile, collect
+from brim.storage import bundles
+from brim.storage.bundles import digest_of, pack, read_bundle, unpack
+from brim.storage.job_file import code_of
+
+FILES = {"job.py": b"import helper\n", "deep/er/helper.py": b"x = 1\n"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "brim" / "code"
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+# What is taken ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "taken"),
+    [
+        ("import helper", {"helper.py"}),
+        ("import helper as h, other", {"helper.py", "other.py"}),
+        ("from helper import x", {"helper.py"}),
+        ("def late():\n    import helper", {"helper.py"}),
+        ("try:\n    import helper\nexcept ImportError:\n    pass", {"helper.py"}),
+        ("import importlib\nimportlib.import_module('helper')", {"helper.py"}),
+        ("import space.inner", {"space/inner.py"}),
+        ("from space import inner", {"space/inner.py"}),
+        # Of a package all of it: its modules may import each other by any means.
+        ("import pack", {"pack/__init__.py", "pack/one.py", "pack/sub/__init__.py", "other.py"}),
+        ("from pack.one import y", {"pack/__init__.py", "pack/one.py", "pack/sub/__init__.py", "other.py"}),
+        ("import json, torch, missing", set()),
+        ("x = 1", set()),
+    ],
+)  # fmt: skip
+def test_what_a_file_imports_from_its_folder_is_taken(
+    statement: str, taken: set[str], tmp_path: Path
+) -> None:
+    modules = {
+        "helper.py": "x = 1",
+        "other.py": "x = 2",
+        "space/inner.py": "",
+        "pack/__init__.py": "from . import one",
+        "pack/one.py": "from .sub import z\nimport other",
+        "pack/sub/__init__.py": "z = 1",
+        "unused.py": "",
+    }
+    write(tmp_path, modules)
+    (tmp_path / "job.py").write_text(statement)
+    assert set(collect(CodeFile(tmp_path / "job.py", "job.py")).files) == {"job.py", *taken}
+
+
+def test_what_is_named_and_not_taken_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job" / "data").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "far_helper.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    (tmp_path / "job" / "data" / "flights.csv").write_bytes(b"x" * 3000)
+    (tmp_path / "job" / "small.yaml").touch()
+    (tmp_path / "job" / "job.py").write_text(
+        '"""Reads data/flights.csv."""\nimport far_helper, os\n'
+        'path = "data/flights.csv"; other = "small.yaml"; no = "data"; url = "s3://data/flights.csv"\n'
+        "here = os.path.dirname(__file__)\n"
+    )
+    spec = JobSpec(
+        file="job.py", directory=str(tmp_path / "job"), include=("*.yaml",), parameters={}
+    )
+    code = code_of(spec)
+    assert code is not None
+    assert set(code.files) == {"job.py", "small.yaml"}
+    far, data, file = code.not_taken(spec)
+    assert far == (
+        f"not sent with the code: module far_helper, from {tmp_path / 'elsewhere'}: install it on "
+        "each host"
+    )
+    assert data.startswith("not sent with the code: data/flights.csv (3 KiB): each host")
+    assert file.startswith("job.py uses __file__")
+
+
+@pytest.mark.parametrize(
+    ("glob", "got"),
+    [("/etc/passwd", "'/etc/passwd'"), ("../*", "'../*'"), ("*.none", "which names no file")],
+)
+def test_what_cannot_be_included_is_said(glob: str, got: str, tmp_path: Path) -> None:
+    write(tmp_path, {"job.py": ""})
+    with pytest.raises(SpecError, match="--include") as wrong:
+        collect(CodeFile(tmp_path / "job.py", "job.py"), [glob])
+    assert got in wrong.value.got
+
+
+def test_code_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
+    write(tmp_path, {"job.py": ""})
+    (tmp_path / "weights.bin").write_bytes(bytes(bundles.LARGEST))
+    spec = JobSpec(file="job.py", directory=str(tmp_path), include=("*.bin",), parameters={})
+    with pytest.raises(SpecError, match=r"the largest is weights.bin with 8 MiB, need at most"):
+        code_of(spec)
+
+
+# What comes from elsewhere ------------------------------------------------------------------------
+
+
+def tar(*entries: tuple[tarfile.TarInfo, bytes], **how: int) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(
+        fileobj=packed, mode="w", format=how.get("format", tarfile.GNU_FORMAT)
+    ) as archive:
+        for entry, content in entries:
+            entry.size, entry.mode = len(content), 0o400
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def of_type(kind: bytes, name: str, to: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, to
+    return entry, b""
+
+
+BAD = {
+    "upwards": pack({"../evil.py": b""}),
+    "within": pack({"a/../../evil.py": b""}),
+    "absolute": pack({"/tmp/evil.py": b""}),
+    "dot": pack({"./a.py": b""}),
+    "doubled": pack({"a//b.py": b""}),
+    "control": pack({"a\n.py": b""}),
+    "file and folder": pack({"a": b"", "a/b.py": b""}),
+    "link": tar(of_type(tarfile.SYMTYPE, "a.py", "/etc/passwd")),
+    "hard link": tar(of_type(tarfile.LNKTYPE, "a.py", "/etc/passwd")),
+    "device": tar(of_type(tarfile.CHRTYPE, "a.py")),
+    "folder": tar(of_type(tarfile.DIRTYPE, "a")),
+    "twice": tar((tarfile.TarInfo("a.py"), b"1"), (tarfile.TarInfo("a.py"), b"2")),
+    "another format": tar((tarfile.TarInfo("a.py"), b""), format=tarfile.PAX_FORMAT),
+    "truncated": pack(FILES)[:700],
+    "no archive": b"x" * 5000,
+    "empty": b"",
+    "too many": pack({f"{k}.py": b"" for k in range(bundles.MOST_FILES + 1)}),
+    "too large": bytes(bundles.LARGEST + 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_bundle_is_refused_and_leaves_nothing(what: str, cache: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="bundle"):
+        unpack(BAD[what], digest_of(BAD[what]))
+    assert not cache.exists()
+
+
+def test_a_bundle_is_what_its_digest_says() -> None:
+    assert read_bundle(pack(FILES), digest_of(pack(FILES))) == FILES
+    with pytest.raises(EnvironmentFault, match="damaged on its way"):
+        read_bundle(pack(FILES), digest_of(b""))
+
+
+# Where it is unpacked -----------------------------------------------------------------------------
+
+
+def test_it_is_read_only_and_there_once(cache: Path) -> None:
+    folder = unpack(pack(FILES), digest_of(pack(FILES)))
+    assert folder == cache / digest_of(pack(FILES))
+    assert unpack(pack(FILES), digest_of(pack(FILES))) == folder
+    assert os.listdir(cache) == [folder.name]
+    for path in (folder, folder / "deep", folder / "deep" / "er"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o500
+    assert stat.S_IMODE((folder / "job.py").stat().st_mode) == 0o400
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def _change(path: Path) -> None:
+    path.chmod(0o600)
+    path.write_text("evil = 1")
+
+
+def _link(path: Path) -> None:
+    path.parent.chmod(0o700)
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def _add(path: Path) -> None:
+    path.parent.chmod(0o700)
+    path.with_name("torch.py").touch()
+
+
+@pytest.mark.parametrize("harm", [_change, _link, _add])
+def test_what_was_changed_there_is_not_run(harm: Callable[[Path], None]) -> None:
+    folder = unpack(pack(FILES), digest_of(pack(FILES)))
+    harm(folder / "job.py")
+    assert unpack(pack(FILES), digest_of(pack(FILES))) == folder
+    assert (folder / "job.py").read_bytes() == FILES["job.py"]
+    assert sorted(os.listdir(folder)) == ["deep", "job.py"]
+
+
+def test_a_place_of_another_account_is_not_used(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to("/tmp")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = unpack(pack(FILES), digest_of(pack(FILES)))
+    assert folder.parent == tmp_path / f"brim-code-{os.geteuid()}"
+
+
+def test_processes_that_unpack_at_once_have_it_whole(cache: Path, tmp_path: Path) -> None:
+    files = {f"m{k}.py": b"x" * 1000 for k in range(200)}
+    (tmp_path / "bundle").write_bytes(pack(files))
+    code = (
+        "import sys; from pathlib import Path; from brim.storage.bundles import *\n"
+        "b = Path(sys.argv[1]).read_bytes(); f = unpack(b, digest_of(b))\n"
+        "assert len(list(f.iterdir())) == 200 and all(p.stat().st_size == 1000 for p in f.iterdir())"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "bundle")]
+    processes = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert os.listdir(cache) == [digest_of(pack(files))]
+
+
+def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
+    def unpacked_by_another(files: dict[str, bytes]) -> Path:
+        folder = unpack(pack(files), digest_of(pack(files)))
+        os.close(bundles._held.pop())
+        return folder
+
+    old, fresh = unpacked_by_another({"a.py": b"1"}), unpacked_by_another({"a.py": b"2"})
+    used = unpack(pack({"a.py": b"3"}), digest_of(pack({"a.py": b"3"})))
+    for folder in (old, used):
+        os.utime(folder, (0, 0))
+    unpack(pack(FILES), digest_of(pack(FILES)))
+    assert (old.exists(), fresh.exists(), used.exists()) == (False, True, True)
