@@ -1,4 +1,4 @@
-"""As digits.py; each worker starts a process that nobody waits for, in a session of its own, and
+"""As digits.py, with its pauses; each worker starts a process that nobody waits for, in a session of its own, and
 notes its number.
 """
 
@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import digits
 from digits import dataset, metrics, model, optimizer  # noqa: F401
-from torch.nn import functional
 
 import brim
 
@@ -21,4 +21,4 @@ def loss(output, target):
         # By way of a shell, which ends: to the kernel it is no child of this worker any more.
         script = f"setsid sleep 600 & echo $! > {NOTES}/{os.getpid()}"
         subprocess.run(["sh", "-c", script], check=True, stdout=subprocess.DEVNULL)
-    return functional.cross_entropy(output, target)
+    return digits.loss(output, target)
