@@ -584,6 +584,7 @@ class Embeddings:
             or not all(each.name in tree["model"] for each in tables)
         ):
             return
+        self.step = None
         for each in tables:
             each.put_dense(tree, changed.get(each.name))
         self._memory.step = committed
@@ -600,7 +601,8 @@ class Embeddings:
         self._late = [[GradientRows(ids, values) for ids, values in step] for step in steps]
 
     def put(self, tree: Mapping[str, Any]) -> None:
-        """Take what `get` gave on another host."""
+        """Take what `get` gave on another host; `step` tells when all members know."""
+        self.step = None
         for each in self._all:
             each.put(tree[each.name])
 
@@ -608,6 +610,7 @@ class Embeddings:
         """Put this process's weights into the tables, unless it sees the tables already."""
         if self._memory is None or self.is_shown:
             return
+        self.step = None
         for each in self._all:
             each.start()
         self._memory.step = committed

@@ -10,7 +10,7 @@ import msgspec
 from brim.clock import monotonic
 from brim.coordination.reduction import ReductionPlan
 from brim.data.feed import Read
-from brim.errors import UserCodeError
+from brim.errors import EnvironmentFault, UserCodeError
 from brim.train.accumulate import Accumulator
 from brim.train.digests import describe_difference, root_of
 from brim.train.exchange import Exchange
@@ -127,17 +127,39 @@ def settle_tables(parts: JobParts) -> None:
     if not tables.names:
         return
     is_first = members.rank == members.neighbours.start
+    was_here = tables.is_shown and not members.is_newcomer
+    # Where workers take turns there is one host, whose tables are as far as the last turn.
+    is_there = tables.step == step or (parts.asynchrony is not None and tables.step is not None)
+    has = was_here or is_there
     if is_first:
+        # What can be taken back is forgotten here. So tables that lack a step are those of no step
+        # until another host has given them: one that restored theirs would take them for whole.
+        tables.step = step if has else None
         tables.take_back(step)
+    have = [has]
     if members.world_size > 1:
-        was_here = tables.is_shown and not members.is_newcomer
-        word = b"1" if was_here or tables.step == step else b""
+        word = b"1" if has else b""
         have = [bool(each) for each in members.arrive(step, "tables", word).payloads]
-        if members.hand_over(have, tables):
-            members.arrive(step, "handed over")
+    if not any(have):
+        raise _tables_are_gone(step)
+    if members.world_size > 1 and members.hand_over(have, tables):
+        members.arrive(step, "handed over")
     if is_first:
         tables.step = step
     tables.show()
+
+
+def _tables_are_gone(step: int) -> EnvironmentFault:
+    """The error where those with the tables died before newcomers had them.
+
+    Newcomers have the rest of the state, which is of no use without them: all give up, and others
+    go on from a checkpoint.
+    """
+    return EnvironmentFault(
+        f"nobody is left with the embeddings of step {step}: the last who had them died before "
+        "other hosts got theirs",
+        retryable=True,
+    )
 
 
 def _advice(what: str) -> str:

@@ -1,0 +1,169 @@
+"""A host counts as one that has the tables of a step only where it has all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from brim.anonymous import anonymous_file
+from brim.coordination.membership import Member, World
+from brim.coordination.participant import RoundChanged
+from brim.domain.job import JobSpec, WorkerRange
+from brim.errors import EnvironmentFault
+from brim.train.embeddings import Embeddings
+from brim.train.keyed import Embedding
+from brim.train.round import settle_tables
+from brim.train.rows import GradientRows, OwnedRows
+
+SPEC = JobSpec(command=("loop.py",), parameters={}, workers=WorkerRange.parse("1"))
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    """What the workers of a host share."""
+    descriptor = anonymous_file("tables")
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture(params=["numbers", "ids"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def born(kind: str, memory: int) -> Embeddings:
+    """The embeddings of a worker of the host that has come anew."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(50, 4, sparse=True) if kind == "numbers" else Embedding(4))
+    tables = Embeddings(model, [torch.optim.Adagrad(model.parameters(), lr=0.1)], SPEC)
+    tables.open(memory)
+    return tables
+
+
+def changed(tables: Embeddings, *, step: int) -> None:
+    """Change rows for a step, as its owner does before the commit."""
+    rows = GradientRows(torch.tensor([1, 7]), torch.ones(2, 4))
+    tables.committed = lambda: step - 1
+    tables.update([OwnedRows(rows, owner=0, start=0)], step=step)
+
+
+class Members:
+    """A worker that is the first of its host, in a world of so many hosts with a worker each.
+
+    Args:
+        others: what each other host says of the tables.
+    """
+
+    is_newcomer = False
+    rank = 0
+    neighbours = range(1)
+
+    def __init__(self, *others: bool) -> None:
+        self.others, self.world_size = others, 1 + len(others)
+        self.given: list[dict[int, int | None]] = []
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> SimpleNamespace:
+        return SimpleNamespace(payloads=[payload, *(b"1" if each else b"" for each in self.others)])
+
+    def hand_over(self, have: list[bool], tables: Embeddings) -> bool:
+        members = tuple(
+            Member(worker=f"w{rank}", agent=f"a{rank}", address="") for rank in range(len(have))
+        )
+        world = World(round=2, members=members, donors={}, restore=False, shares=(1,) * len(have))
+        self.given.append(world.givers(have))
+        return bool(self.given[-1])
+
+
+class Lost(Members):
+    """The same in a round that ends before all members stand at a point."""
+
+    def arrive(self, step: int, phase: str, payload: bytes = b"") -> SimpleNamespace:
+        raise RoundChanged
+
+
+def settle(tables: Embeddings, members: Members, *, step: int) -> None:
+    parts: Any = SimpleNamespace(
+        embeddings=tables,
+        members=members,
+        state=SimpleNamespace(committed=step),
+        asynchrony=None,
+    )
+    settle_tables(parts)
+
+
+@pytest.mark.parametrize("others", [(), (False,)])
+def test_who_is_left_without_the_tables_of_its_step_gives_up(
+    kind: str, memory: int, others: tuple[bool, ...]
+) -> None:
+    """It has the rest of the state of step 9 from one who died before its host had the tables."""
+    born(kind, memory).start(5)
+    tables = born(kind, memory)
+    with pytest.raises(EnvironmentFault, match="embeddings of step 9"):
+        settle(tables, Members(*others), step=9)
+    assert tables.step is None
+
+
+def test_tables_that_another_host_has_are_asked_for(kind: str, memory: int) -> None:
+    born(kind, memory).start(5)
+    members = Members(True)
+    settle(born(kind, memory), members, step=9)
+    assert members.given == [{0: 1}]
+
+
+def test_who_has_the_tables_of_its_step_goes_on_with_them(kind: str, memory: int) -> None:
+    born(kind, memory).start(5)
+    for members in (Members(), Members(False)):
+        tables = born(kind, memory)
+        settle(tables, members, step=5)
+        assert tables.step == 5
+
+
+def test_tables_of_no_step_are_not_those_of_a_checkpoint(kind: str, memory: int) -> None:
+    """A host's workers die amid the change for step 6. Newcomers, at step 9, forget what could be
+    taken back, and die before they have the tables of step 9. Then all go back to step 5.
+    """
+    before = born(kind, memory)
+    before.start(5)
+    changed(before, step=6)
+    with pytest.raises(RoundChanged):
+        settle(born(kind, memory), Lost(True), step=9)
+    members = Members(True)
+    settle(born(kind, memory), members, step=5)
+    assert members.given == [{0: 1}]
+
+
+def test_a_survivor_that_dies_has_said_before_which_step_its_tables_have(
+    kind: str, memory: int
+) -> None:
+    """The first of its host dies behind the commit of step 6, before it has noted it, and the one
+    that takes its place dies as well. Then all go back to step 5.
+    """
+    before = born(kind, memory)
+    before.start(5)
+    changed(before, step=6)
+    before.show()
+    with pytest.raises(RoundChanged):
+        settle(before, Lost(True), step=6)
+    assert before.step == 6
+
+
+def test_tables_that_are_being_filled_are_those_of_no_step(
+    kind: str, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = born(kind, memory)
+    tables.start(5)
+    given = tables.get()
+
+    def die(*_: object) -> None:
+        raise RoundChanged
+
+    monkeypatch.setattr(type(tables._all[0]), "put", die)
+    with pytest.raises(RoundChanged):
+        tables.put(given)
+    assert tables.step is None
