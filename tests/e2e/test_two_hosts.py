@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,8 @@ def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
             assert len(victims) == 2
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
+            # Until the kernel has ended them, all of the old round seem to be back.
+            until(partial(_have_ended, victims), "their end", run)
             until(
                 lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts))),
                 "all are back",
@@ -130,6 +133,10 @@ def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
         assert agent.wait(timeout=20) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(hosts[0].folder / "run")
+
+
+def _have_ended(pids: list[int]) -> bool:
+    return all(map(has_ended, pids))
 
 
 def _pids(run: Run, hosts: tuple[Host, ...]) -> list[int]:
