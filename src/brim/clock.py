@@ -52,17 +52,19 @@ class SystemClock:
     Args:
         offset: that of an earlier clock of this host's life, which this one continues; None reads
             the wall clock.
+        ahead: seconds by which `now` is ahead of this host's life, to go on behind another host's.
 
     Attributes:
         offset: from the seconds of the host's life to those since 1970.
     """
 
-    def __init__(self, *, offset: float | None = None) -> None:
+    def __init__(self, *, offset: float | None = None, ahead: float = 0.0) -> None:
+        self._ahead = ahead
         self.offset = time.time() - time.clock_gettime(_BOOT) if offset is None else offset
         self._set_by = 0.0
 
     def now(self) -> float:
-        return time.monotonic()
+        return time.monotonic() + self._ahead
 
     def wall(self) -> float:
         return time.clock_gettime(_BOOT) + self.offset

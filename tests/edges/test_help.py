@@ -41,8 +41,8 @@ def test_help_is_asked_for_with_a_word_or_an_option_and_begins_with_a_verb(verb:
     assert asked.stdout == option.stdout
     first = option.stdout.split("\n\n")[1].split()[0]
     assert first in {
-        "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "List",
-        "Pause", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
+        "Add", "Answer", "Break", "Change", "Check", "Compute", "Continue", "Delete", "End", "Give", "Hand", "Lead",
+        "List", "Pause", "Restore", "Run", "Save", "Send", "Show", "Start", "Tell", "Train", "Write",
     }  # fmt: skip
 
 

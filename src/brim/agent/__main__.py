@@ -16,6 +16,7 @@ from pathlib import Path
 
 from brim.agent.births import Start, start_anew
 from brim.agent.conversation import TO_ANSWER, Conversation, Displaced
+from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.workers import Template, start_template
@@ -24,6 +25,7 @@ from brim.control_groups import ControlGroup
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
 from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
+from brim.storage.copies import CopiedFiles
 from brim.storage.heir import UNHEARD, succession
 from brim.storage.job_file import read_job
 from brim.wire.control import AgentStream, open_stream
@@ -43,7 +45,7 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
     SIGTERM lets this host go: its workers leave at a step boundary.
 
     Args:
-        master: its `HOST:PORT`.
+        master: its `HOST:PORT`; several, with commas between them, where it may move to another.
         token: of the run.
         room: workers that this host takes at most; None: as many as are wanted.
         patience: seconds that the master is waited for, at first and where it is gone; None: the
@@ -52,7 +54,8 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
     Raises:
         EnvironmentFault: no master answers, or it does not let this host in.
     """
-    host = _address_towards(master, patience=TO_ANSWER if patience is None else patience)
+    addresses = master.split(",")
+    host = _address_towards(addresses, patience=TO_ANSWER if patience is None else patience)
     os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
@@ -61,7 +64,7 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
             settings = Settings(
                 name=name, host=host, run_dir=Path(scratch), guest=True, room=room, master=master
             )
-            dial = partial(open_stream, master, token=token)
+            dial = _calling(addresses, token=token)
             try:
                 return asyncio.run(_serve(settings, dial, patience=patience))
             except Displaced as displaced:
@@ -81,7 +84,13 @@ def _end_what_is_left() -> None:
         sleep(0.01)
 
 
-def _address_towards(master: str, *, patience: float) -> str:
+def _calling(addresses: list[str], *, token: str) -> Callable[[], AgentStream]:
+    """Return what calls the addresses in turn."""
+    calls = itertools.cycle(partial(open_stream, each, token=token) for each in addresses)
+    return lambda: next(calls)()
+
+
+def _address_towards(addresses: list[str], *, patience: float) -> str:
     """Return the address of this host towards a master, whose name may not be known yet.
 
     Raises:
@@ -89,11 +98,12 @@ def _address_towards(master: str, *, patience: float) -> str:
     """
     deadline = monotonic() + patience
     while True:
-        try:
-            return address_towards(master)
-        except EnvironmentFault:
-            if monotonic() >= deadline:
-                raise
+        for master in addresses:
+            try:
+                return address_towards(master)
+            except EnvironmentFault:
+                if monotonic() >= deadline:
+                    raise
         sleep(_TO_LOOK_UP)
 
 
@@ -110,8 +120,16 @@ async def _serve(
     one, or a boundary that does not come, ends them as they are.
     """
     clock, loop = SystemClock(), asyncio.get_running_loop()
+    copy = JournalCopy(CopiedFiles(settings.run_dir / "copy")) if settings.guest else None
     master = Conversation(
-        settings.name, dial=dial, keeper=None, clock=clock, patience=patience, room=settings.room
+        settings.name,
+        dial=dial,
+        keeper=None,
+        clock=clock,
+        patience=patience,
+        room=settings.room,
+        copy=copy,
+        calls=settings.master.count(",") + 1,
     )
     agent = Agent(settings, master, clock, template)
     serving = asyncio.create_task(agent.run())

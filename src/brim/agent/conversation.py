@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 
+from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.unheard import open_unheard
 from brim.coordination.session import Outbox, is_new
@@ -25,18 +26,24 @@ from brim.wire.messages import (
     CommitRecord,
     Commits,
     Configure,
+    CopyOffer,
     FromAgent,
     FromMaster,
     JoinJob,
+    JournalPlace,
     MasterMessage,
     Printed,
     Refused,
+    SendCopy,
+    Warn,
 )
 
 TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
+# and where several are called in turn: for the first word
+_TO_BEGIN = 1.0
 _TO_RETRY = 0.05
 _TO_PART = 1.0
 _ASIDE = 64  # messages that are kept while there is no stream, where losing them does no harm
@@ -61,6 +68,8 @@ class Conversation:
         room: workers that the agent takes at most; None: as many as are wanted.
         unheard: the file in which the agent that follows this one finds what it has to say; None:
             none follows.
+        copy: of what the master writes; None where this agent keeps none.
+        calls: so many addresses are called in turn, so that none is waited for for long.
     """
 
     def __init__(
@@ -73,7 +82,12 @@ class Conversation:
         patience: float | None = None,
         room: int | None = None,
         unheard: Path | None = None,
+        copy: JournalCopy | None = None,
+        calls: int = 1,
     ) -> None:
+        self._copy, self._to_begin = copy, _SILENCE if calls == 1 else _TO_BEGIN
+        self._told: JournalPlace | None = None
+        self._displaced_by: Displaced | None = None
         self._patience, self._room = patience, room
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
@@ -136,11 +150,14 @@ class Conversation:
             saying = asyncio.create_task(self._say(stream, admitted))
             received = stream.messages()
             try:
-                while (parcel := await self._next(received)) is not None:
+                while (parcel := await self._next(received, admitted.done())) is not None:
                     if not admitted.done():
+                        if await self._waits(stream, parcel):
+                            continue
                         if not self._obeys(parcel):
                             break
                         admitted.set_result(parcel.heard)
+                    self._keep(parcel)
                     self._outbox.acknowledge(parcel.heard)
                     if self._unheard is not None:
                         self._unheard.heard(parcel.heard)
@@ -155,7 +172,30 @@ class Conversation:
                     await stream.close()
             await asyncio.sleep(_TO_RETRY)
 
-    async def _next(self, received: AsyncIterator[FromMaster]) -> FromMaster | None:
+    def _keep(self, parcel: FromMaster) -> None:
+        """Have on this host what the words of a master follow from, before they are obeyed."""
+        if parcel.copy is not None and self._copy is not None:
+            was_whole = not self._copy.problem
+            self._copy.take(parcel.copy)
+            if was_whole and self._copy.problem:
+                text = f"agent {self._agent} keeps no copy of the journal: {self._copy.problem}"
+                self.post(Warn(message=text))
+        if self._told is not None:
+            self._told = JournalPlace(self._told.origin, parcel.told)
+
+    @property
+    def _offer(self) -> CopyOffer | None:
+        return self._copy.offer(self._told.origin) if self._copy and self._told else None
+
+    async def _waits(self, stream: AgentStream, parcel: FromMaster) -> bool:
+        """Return whether a master has not begun yet; it is given the copy that it asks for."""
+        if isinstance(parcel.message, SendCopy) and self._copy is not None:
+            with contextlib.suppress(EnvironmentFault, OSError):
+                for data in self._copy.content():
+                    await stream.send(FromAgent(0, self._heard, data))
+        return isinstance(parcel.message, Beat | SendCopy)
+
+    async def _next(self, received: AsyncIterator[FromMaster], admitted: bool) -> FromMaster | None:
         """The next parcel; None where the stream has ended, or nothing came of it for too long.
 
         Raises:
@@ -165,9 +205,12 @@ class Conversation:
         patience = usual if self._patience is None else self._patience
         left = patience - (self._clock.now() - self._last_word)
         if left <= 0:
+            if self._displaced_by is not None:
+                raise self._displaced_by
             raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
         try:
-            parcel = await asyncio.wait_for(anext(received, None), min(left, _SILENCE))
+            within = min(left, _SILENCE if admitted else self._to_begin)
+            parcel = await asyncio.wait_for(anext(received, None), within)
         except NotTheMaster:
             if not self._life:
                 raise
@@ -185,14 +228,28 @@ class Conversation:
     def _obeys(self, parcel: FromMaster) -> bool:
         """Return whether the first word on a stream is that of a master to be obeyed."""
         match parcel.message:
-            case Configure(life=life) if life >= self._life:
+            case Refused(reason=reason, lost=True, line=line) if self._is_of_another(line):
+                self._displaced_by = Displaced(reason)  # unless its own master comes back in time
+                return False
+            case Configure(line=line) | Refused(line=line) if self._is_of_another(line):
+                return False
+            case Configure(life=life, line=line) if life >= self._life:
                 self._life = life
+                self._told = JournalPlace(line[-1].origin, 0) if line else None
                 return True
             case Refused(reason=reason, lost=True):
                 raise Displaced(reason)
             case Refused(reason=reason):
                 raise EnvironmentFault(f"the master refused this agent: {reason}")
         return False  # another master has taken its place
+
+    def _is_of_another(self, line: tuple[JournalPlace, ...]) -> bool:
+        """Return whether a master's journal is not the one that this agent has followed."""
+        return (
+            bool(line)
+            and self._told is not None
+            and all(part.origin != self._told.origin for part in line)
+        )
 
     async def _say(self, stream: AgentStream, admitted: asyncio.Future[int]) -> None:
         join = JoinJob(
@@ -203,6 +260,9 @@ class Conversation:
             heard=self._heard,
             unheard=tuple(self._unheard.left) if self._unheard else (),
             room=self._room,
+            keeps=self._copy is not None,
+            told=self._told,
+            copy=self._offer,
         )
         with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))

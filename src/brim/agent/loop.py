@@ -56,6 +56,7 @@ from brim.wire.messages import (
     OnTime,
     Refused,
     ReleaseTogether,
+    SendCopy,
     SignalWorker,
     Silence,
     StartWorkers,
@@ -94,7 +95,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         guest: it came to a run of another host, which goes on without it where this host cannot
             take part.
         room: workers that it takes at most; None: as many as are wanted.
-        master: `HOST:PORT` of a master on another host; empty where it is on this one.
+        master: `HOST:PORT` of a master on another host, or several with commas between them; empty
+            where it is on this one.
     """
 
     name: str
@@ -577,7 +579,7 @@ class Agent:
                 self._workers.kill(worker, reason)
             case SignalWorker(worker=worker, signal=number, resume_after=seconds):
                 self._workers.signal(worker, number, seconds)
-            case Beat() | Refused() | EndRun():
+            case Beat() | Refused() | SendCopy() | EndRun():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case _:
                 assert_never(message)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import click
 
 from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
-from brim.runs.options import ADDRESS, option
+from brim.runs.options import ADDRESSES, option
 from brim.runs.values import Value
 
 _ROOM = whole(least=1, hint="--workers 4")
 
 
 @click.command()
-@click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESS)
+@click.argument("master_address", metavar="MASTER_ADDRESS", type=ADDRESSES)
 @option(
     "--token-file",
     type=click.File(),
@@ -42,6 +42,9 @@ def agent(
     Give the run's token, which `brim train --listen` prints, in the environment variable BRIM_TOKEN
     or in a file: other users of this host could read it on a command line.
 
+    Give several addresses, with commas between them, where the master may go on at another (see
+    brim master); they are called in turn. Names are looked up for each call.
+
     SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
     others start on hosts that have room.
 
@@ -50,12 +53,20 @@ def agent(
     """
     from brim.agent.__main__ import join
 
-    token = (token_file.read() if token_file else os.environ.get("BRIM_TOKEN", "")).strip()
-    if not token:
-        raise SpecError(
-            "the run's token",
-            got="none",
-            need="the environment variable BRIM_TOKEN, or --token-file",
-            hint="`brim train --listen` prints the command to type",
-        )
+    token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
     return join(master_address, token=token, room=workers, patience=patience)
+
+
+def given_token(token_file: TextIO | None) -> str:
+    """Return the token in a file or in the environment; empty where there is none."""
+    return (token_file.read() if token_file else os.environ.get("BRIM_TOKEN", "")).strip()
+
+
+def no_token(hint: str) -> NoReturn:
+    """Raise the error of who gave no token."""
+    raise SpecError(
+        "the run's token",
+        got="none",
+        need="the environment variable BRIM_TOKEN, or --token-file",
+        hint=hint,
+    )

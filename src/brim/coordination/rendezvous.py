@@ -80,6 +80,7 @@ class Rendezvous:
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
         roster: who is there.
+        stands_alone: the job outlives its last agent, and waits for another.
     """
 
     minimum: int
@@ -90,6 +91,7 @@ class Rendezvous:
     parts: int = 0
     attempts: Attempts = field(default_factory=Attempts)
     roster: Roster = field(default_factory=Roster)
+    stands_alone: bool = False
 
     phase: RendezvousPhase = RendezvousPhase.GATHERING
     round: int = 0
@@ -201,7 +203,8 @@ class Rendezvous:
         if agent not in self.roster.agents:
             return []
         was_member = self.roster.lose(agent)
-        if not self.roster.agents and self.phase is not RendezvousPhase.ENDING:
+        is_last = not self.roster.agents and not self.stands_alone
+        if is_last and self.phase is not RendezvousPhase.ENDING:
             return self._end(RunOutcome.FAILED, f"the last agent of this run is gone: {reason}")
         self._causes.append(f"agent {agent} lost ({reason})")
         if not self.is_stopping:

@@ -77,8 +77,9 @@ from brim.master.progress import loads_of, step_fields
 from brim.master.state import AgentSession, State
 from brim.telemetry import events as told
 from brim.telemetry.events import Restored, event_of
-from brim.telemetry.record_files import EVENTS, STEPS
+from brim.telemetry.record_files import EVENTS, STEPS, RecordName
 from brim.wire import messages as wire
+from brim.wire.messages import JournalPlace
 
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
@@ -97,7 +98,7 @@ _reports = msgspec.msgpack.Decoder(wire.StepReport)
 class Record:
     """A line that belongs at this place of a record file, whether or not it is there already."""
 
-    file: str
+    file: RecordName
     place: int
     line: bytes
 
@@ -172,17 +173,14 @@ class Decisions:
         """Take the next entry of the journal; the effects are to be performed in order."""
         self.state.at = entry.at
         self.state.now = entry.now
+        self.state.entries += 1
         match entry:
             case Began() | Restated():
                 raise InternalError("a journal begins once")
-            case TookOver(life=life):
-                self.state.life = life
-                if self.state.outcome is None:
-                    self._event(
-                        "warning", message=f"the master died; another, life {life}, has taken over"
-                    )
-            case Joined(agent=agent, session=session, host=host, room=room):
-                self.agents[agent] = AgentSession(session, host)
+            case TookOver():
+                self._take_over(entry)
+            case Joined(agent=agent, session=session, host=host, room=room, keeps=keeps):
+                self.agents[agent] = AgentSession(session, host, keeps=keeps)
                 self._handle(AgentJoined(agent, room))
                 if lacking := self._rendezvous.lacks_room:
                     self._event("warning", message=words.waiting_for_a_host(lacking))
@@ -203,6 +201,22 @@ class Decisions:
         effects = self._effects
         self._effects = []
         return effects
+
+    def _take_over(self, entry: TookOver) -> None:
+        self.state.life = entry.life
+        if self.state.outcome is None:
+            text = words.taken_over(entry.life, run=entry.run, note=entry.note)
+            self._event("warning", message=text)
+        if entry.origin:
+            self._move(entry.origin, entry.run)
+
+    def _move(self, origin: str, run: str) -> None:
+        """Go on in another directory: who lived beside the last master is gone with it."""
+        self.state.line.append(JournalPlace(origin, self.state.entries - 1))
+        self.progress.run = run
+        self._rendezvous.stands_alone = True
+        for agent in [name for name, each in self.agents.items() if not each.keeps]:
+            self._lose_agent(agent, "it was on the host of a master that is gone")
 
     # Agents ---------------------------------------------------------------------------------------
 
@@ -260,7 +274,7 @@ class Decisions:
 
     def _on_agent(self, agent: str, message: wire.AgentMessage) -> None:
         match message:
-            case wire.Beat() | wire.JoinJob() | wire.Printed():
+            case wire.Beat() | wire.JoinJob() | wire.Printed() | wire.CopyData():
                 raise ProtocolError(f"{type(message).__name__} has no place in a session")
             case wire.WorkerStarted(worker=worker, pid=pid):
                 self.state.pids[worker] = pid
@@ -732,7 +746,7 @@ class Decisions:
         """A line of events.jsonl, of this moment."""
         self._record(EVENTS, event_of(kind, at=self.state.at, **fields))
 
-    def _record(self, file: str, record: told.Event | dict[str, Any]) -> None:
+    def _record(self, file: RecordName, record: told.Event | dict[str, Any]) -> None:
         line = msgspec.json.encode(record) + b"\n"
         place = self.state.sizes.get(file, 0)
         self.state.sizes[file] = place + len(line)

@@ -43,6 +43,7 @@ class Began(_Entry, frozen=True):
         started: seconds since 1970 when the user typed the command.
         note: a warning for those who follow the run, or nothing.
         places: workers by agent; empty where it does not matter on which they are.
+        stands_alone: the master is no agent's child, and outlives all of them.
     """
 
     attempt: str
@@ -53,6 +54,7 @@ class Began(_Entry, frozen=True):
     before: Before
     note: str = ""
     places: dict[str, int] = {}
+    stands_alone: bool = False
 
 
 class Restated(_Entry, frozen=True):
@@ -63,18 +65,34 @@ class Restated(_Entry, frozen=True):
 
 
 class TookOver(_Entry, frozen=True):
-    """The master died, and another one goes on with its journal."""
+    """The master is gone, and another one goes on with its journal.
+
+    Args:
+        origin: names the directory in which the journal goes on, where that is another one, or may
+            be; the master there is no agent's child. Empty: it is where it was.
+        run: that directory.
+        note: more about it for those who follow the run, or nothing.
+    """
 
     life: int
+    origin: str = ""
+    run: str = ""
+    note: str = ""
 
 
 class Joined(_Entry, frozen=True):
-    """An agent has come; `room` is the number of workers that it takes at most, or None."""
+    """An agent has come.
+
+    Args:
+        room: workers that it takes at most, or None.
+        keeps: it keeps a copy of the journal.
+    """
 
     agent: str
     session: str
     host: str
     room: int | None = None
+    keeps: bool = False
 
 
 class Heard(_Entry, frozen=True):

@@ -19,17 +19,18 @@ _TO_END = 20.0  # seconds that the end of a run waits for its store
 _log = logging.getLogger(__name__)
 
 
-async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event) -> None:
+async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event, name: str = "") -> None:
     """Keep a run until it has ended and all of it is kept, or the store does not answer.
 
     A store that is away is tried again for as long as the run trains, and holds up nothing.
 
     Args:
-        run_dir: of the run, after which its place is named.
+        run_dir: of the run.
         runs: the place of all runs: a path or a URL.
         ended: set once nothing will be added to the run's directory.
+        name: of the run's place among them; empty: that of its directory.
     """
-    place = open_place(place_of(runs, run_dir.name), field="--runs", patience=0.0)
+    place = open_place(place_of(runs, name or run_dir.name), field="--runs", patience=0.0)
     keeping = Keeping(run_dir, place)
     noted = away = 0.0
     while True:

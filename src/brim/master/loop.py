@@ -7,17 +7,31 @@ import contextlib
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from brim.coordination.liveness import Liveness
 from brim.coordination.membership import RunOutcome
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
+from brim.master.copying import CopyFeed
 from brim.master.decisions import Decisions
-from brim.master.entries import Asked, Entry, GraceOver, Heard, Joined, Lost, Overstayed, Replaced
+from brim.master.entries import (
+    Asked,
+    Began,
+    Entry,
+    GraceOver,
+    Heard,
+    Joined,
+    Lost,
+    Overstayed,
+    Replaced,
+)
 from brim.master.records import Records
 from brim.master.state import AgentSession
 from brim.wire import messages as wire
 from brim.wire.control import Reply
 
+_AWAY = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
 _LEAST = 0.001  # and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
@@ -31,6 +45,7 @@ _TO_END = 15.0
 class _Connection:
     """The stream of an agent; its news are set where there is something to be said on it."""
 
+    feed: CopyFeed | None
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -131,11 +146,12 @@ class Master:
         join = first.message
         refused = self._admit(join)
         if refused is not None:
-            await reply(wire.FromMaster(0, 0, refused))
+            line = tuple(self._decisions.state.line)
+            await reply(wire.FromMaster(0, 0, msgspec.structs.replace(refused, line=line)))
             return
         name, session = join.agent, self._decisions.agents[join.agent]
         # A stream that was there before is of no effect from here on.
-        connection = self._connections[name] = _Connection()
+        connection = self._connections[name] = _Connection(self._feed(join))
         session.outbox.acknowledge(join.heard)
         self._returning.forget(name)
         self._liveness.beat(name, now=self._clock.now())
@@ -166,9 +182,22 @@ class Master:
             self._liveness.beat(name, now=self._clock.now())
             self._on_parcel(name, session, parcel)
 
+    def _feed(self, join: wire.JoinJob) -> CopyFeed | None:
+        """Return what sends an agent the parts of its copy, where it keeps one."""
+        if not join.keeps:
+            return None
+        goes_on = join.copy is not None and self._decisions.state.is_behind(join.copy.place)
+        has = join.copy.place.number if join.copy is not None and goes_on else None
+        return CopyFeed(self._records, self._decisions, has)
+
     def _admit(self, join: wire.JoinJob) -> wire.Refused | None:
         """Let an agent join, or go on; why not, where it may not."""
         known = self._decisions.agents.get(join.agent)
+        if join.told is not None and not self._decisions.state.is_behind(join.told):
+            # It was told what this journal does not lead to, by a master that is gone; or that master
+            # is there, and leads this run elsewhere: then the agent is not moved by this answer.
+            self._lose(join.agent, "it knows of what is in no copy of the journal that was found")
+            return wire.Refused(reason=_AWAY, lost=True)
         if known is not None and known.session == join.session:
             return None
         if known is not None and join.agent in self._connections:
@@ -177,9 +206,7 @@ class Master:
             self._take(Lost(agent=join.agent, reason="it was let go", **self._stamp()))
             known = None
         if join.life:
-            return wire.Refused(
-                reason="it was away for too long, and is counted as lost", lost=True
-            )
+            return wire.Refused(reason=_AWAY, lost=True)
         if known is not None:
             self._hear_unheard(join.agent, known, join.unheard)
         if join.agent in self._decisions.agents:
@@ -195,6 +222,7 @@ class Master:
                 session=join.session,
                 host=join.host,
                 room=join.room,
+                keeps=join.keeps,
                 **self._stamp(),
             )
         )
@@ -246,16 +274,24 @@ class Master:
             life=decisions.state.life,
             heard=session.heard,
             bundle=self._bundle,
+            line=tuple(decisions.state.line),
         )
+
+        def parcel(number: int, message: wire.MasterMessage) -> wire.FromMaster:
+            copy = connection.feed.part() if connection.feed is not None else None
+            told = decisions.state.entries
+            return wire.FromMaster(number, session.heard, message, told, copy)
+
         with contextlib.suppress(Exception):  # the other direction of the stream says why
-            await reply(wire.FromMaster(0, session.heard, hello))
+            await reply(parcel(0, hello))
             while True:
                 connection.news.clear()
                 for number, message in session.outbox.after(sent):
-                    await reply(wire.FromMaster(number, session.heard, message))
+                    await reply(parcel(number, message))
                     sent = number
-                await reply(wire.FromMaster(0, session.heard, wire.Beat()))
-                await connection.news.wait()
+                await reply(parcel(0, wire.Beat()))
+                if connection.feed is None or not connection.feed.is_behind:
+                    await connection.news.wait()
 
     async def tick(self) -> None:
         """Notice agents that are gone, and workers that stay though they are told to go.
@@ -296,6 +332,21 @@ class Master:
         if agent in self._decisions.agents:
             self._take(Lost(agent=agent, reason=reason, **self._stamp()))
 
+    @property
+    def began(self) -> Began:
+        """The first entry of its journal."""
+        return self._decisions.state.began
+
+    @property
+    def has_agents(self) -> bool:
+        """Some agent is connected, or may still come back."""
+        return bool(self._connections or self._decisions.agents)
+
+    def leave(self) -> None:
+        """Hand the job over: agents wait for another master, which goes on from their copies."""
+        for listening in self._listening:
+            listening.cancel()
+
     async def see_agents_off(self) -> None:
         """Wait, not for ever, until the agents have cleaned up and said that they know the end."""
         deadline = self._clock.now() + _TO_END
@@ -304,8 +355,7 @@ class Master:
         ):
             self.look()
             await asyncio.sleep(0.02)
-        for listening in self._listening:
-            listening.cancel()  # so that streams end here, and are not cut off with the server
+        self.leave()  # so that streams end here, and are not cut off with the server
 
     # People ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
@@ -20,13 +22,14 @@ from brim.master.state import State, freeze, thaw
 from brim.storage.files import open_log
 from brim.storage.journal import Journal
 from brim.telemetry.events import event_of
-from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
+from brim.telemetry.record_files import EVENTS, STEPS, RecordFile, RecordName
 from brim.wire.messages import Printed
 
 JOURNAL = "journal"
 Begin = Callable[[int, Before], Began]
 # bytes of a journal before it is put more briefly: its replay takes about a second
 _LONGEST = 16 << 20
+_MOST_RECENT = 4 << 20  # bytes: agents have them a second later
 _steps = msgspec.json.Decoder(StepRecord)
 _log = logging.getLogger(__name__)
 _LEVELS = {
@@ -36,6 +39,15 @@ _LEVELS = {
     "failed": logging.ERROR,
 }
 _NOT_LOGGED = ("at", "trace", "tables")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry as it was written, and the lines of the records that followed from it."""
+
+    number: int
+    entry: bytes
+    lines: list[Record]
 
 
 class Records:
@@ -54,6 +66,26 @@ class Records:
         self._longest = _LONGEST
         self._attempt: str | None = None  # that the journal is of
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
+        self.recent: deque[Written] = deque()  # for the copies of agents that have all before it
+        self._recent_size = 0
+
+    def peek(self) -> Decisions | None:
+        """Return where the journal leads to; None where there is none that can be followed.
+
+        Raises:
+            OSError: something cannot be written.
+        """
+        try:
+            return self._replay()
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 - of another version, or damaged: any copy is better
+            return None
+
+    def go_on(self, decisions: Decisions, entry: TookOver) -> Decisions:
+        """Go on where `peek` led to, in a directory that the journal was not in before."""
+        self.take(decisions, entry)
+        return decisions
 
     def open(self, attempt: str, begin: Begin, clock: Clock) -> Decisions:
         """Go on with the attempt that the journal is of, or begin another one.
@@ -130,7 +162,7 @@ class Records:
             elif decisions is None:
                 raise EnvironmentFault("the journal has no beginning")
             else:
-                self._perform(decisions.take(entry))
+                self._take(decisions, payload, entry)
         return decisions
 
     def take(self, decisions: Decisions, entry: Entry) -> None:
@@ -139,8 +171,9 @@ class Records:
         Raises:
             OSError: something cannot be written.
         """
-        self._journal.append(encode(entry))
-        self._perform(decisions.take(entry))
+        payload = encode(entry)
+        self._journal.append(payload)
+        self._take(decisions, payload, entry)
         if self._journal.size > self._longest:
             state = decisions.state
             self._put_instead(
@@ -152,6 +185,19 @@ class Records:
                 )
             )
             self._longest = max(_LONGEST, 2 * self._journal.size)
+
+    def _take(self, decisions: Decisions, payload: bytes, entry: Entry) -> None:
+        effects = decisions.take(entry)
+        self._perform(effects)
+        lines = [effect for effect in effects if isinstance(effect, Record)]
+        self.recent.append(Written(decisions.state.entries, payload, lines))
+        self._recent_size += _size_of(self.recent[-1])
+        while self._recent_size > _MOST_RECENT:
+            self._recent_size -= _size_of(self.recent.popleft())
+
+    def read(self, file: RecordName, place: int, size: int) -> bytes:
+        """Return so many bytes of a record file, or as many as there are. Raises OSError."""
+        return self._files[file].read(place, size)
 
     def _put_instead(self, entry: Began | Restated) -> None:
         """Replace the journal.
@@ -195,6 +241,10 @@ class Records:
             with contextlib.suppress(OSError):
                 file.sync()
             file.close()
+
+
+def _size_of(written: Written) -> int:
+    return len(written.entry) + sum(len(each.line) for each in written.lines)
 
 
 def _tell(line: bytes) -> None:

@@ -7,6 +7,7 @@ is read back is data: reading it runs nothing, and content that is not of this v
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import msgspec
 
@@ -24,7 +25,7 @@ from brim.domain.faults import Fault
 from brim.errors import EnvironmentFault, InternalError
 from brim.master.entries import Began
 from brim.master.progress import Progress
-from brim.wire.messages import MasterMessage
+from brim.wire.messages import JournalPlace, MasterMessage
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class AgentSession:
     host: str
     heard: int = 0
     outbox: Outbox[MasterMessage] = field(default_factory=Outbox)
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,8 @@ class State:
     Args:
         began: the first entry of the journal.
         life: counts the masters of the run.
+        line: where each part of the journal begins that was written in a directory of its own.
+        entries: of the journal so far.
         at: when the last entry was written, in seconds since 1970.
         now: the same, monotonic.
         faults: those that are still to come, in the order of their steps.
@@ -143,6 +147,8 @@ class State:
     faults: list[Fault]
     sizes: dict[str, int]
     commits: int
+    line: list[JournalPlace]
+    entries: int = 1
     agents: dict[str, AgentSession] = field(default_factory=dict)
     stragglers: Stragglers = field(default_factory=Stragglers)
     rounds: RoundAccount = field(default_factory=RoundAccount)
@@ -177,11 +183,34 @@ class State:
                 expected_agents=spec.agents,
                 parts=spec.micro_batches if spec.exact else 0,
                 roster=Roster(places=Places(dict(began.places))),
+                stands_alone=began.stands_alone,
             ),
             faults=sorted(spec.faults, key=lambda fault: fault.step),
             sizes=dict(began.before.sizes),
             commits=began.before.commits,
+            line=[JournalPlace(began.attempt, 0)],
         )
+
+    @property
+    def place(self) -> JournalPlace:
+        """The place behind the last entry."""
+        return JournalPlace(self.line[-1].origin, self.entries)
+
+    @property
+    def holders(self) -> int:
+        """Agents that keep a copy of the journal."""
+        return sum(agent.keeps for agent in self.agents.values())
+
+    def is_behind(self, place: JournalPlace) -> bool:
+        """Return whether a place is one that this journal has passed.
+
+        A part of the journal has no place behind the beginning of the next: what was written there
+        all the same, and told to somebody, is not in this journal.
+        """
+        for part, following in zip_longest(self.line, self.line[1:]):
+            if part.origin == place.origin:
+                return place.number <= (following.number if following else self.entries)
+        return False
 
 
 class _Version(msgspec.Struct, frozen=True, kw_only=True):

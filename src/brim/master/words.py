@@ -11,6 +11,12 @@ from brim.wire import messages as wire
 MORE_MEMORY = "give workers more (--memory), or have them do less at a time (--micro-batches)"
 
 
+def taken_over(life: int, *, run: str, note: str) -> str:
+    """Another master goes on, in the same directory or in another one."""
+    where = f" and goes on in {run}" if run else ""
+    return f"the master died; another, life {life}, has taken over{where}{note and f'; {note}'}"
+
+
 def slow_worker(slow: Bottleneck, *, host: str, parts: int) -> str:
     """A worker holds everyone up, however little it is given."""
     return (

@@ -10,6 +10,14 @@ from typing import Any
 _EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
 
 
+def invitation(address: str, *, token: str) -> str:
+    """Return the command that joins a run whose master listens at this address."""
+    host, _, port = address.rpartition(":")
+    # An address that means "every interface" here means nothing there.
+    host = socket.gethostname() if host in _EVERYWHERE else host
+    return f"join from another host: BRIM_TOKEN={token} brim agent {host}:{port}"
+
+
 class Invitation:
     """Waits for a run's master to say where it listens; make it before the run is started.
 
@@ -29,10 +37,7 @@ class Invitation:
         if contact is None or contact == self._stale:
             return None
         self._given = True
-        host, _, port = str(contact["address"]).rpartition(":")
-        # An address that means "every interface" here means nothing there.
-        host = socket.gethostname() if host in _EVERYWHERE else host
-        return f"join from another host: BRIM_TOKEN={contact['token']} brim agent {host}:{port}"
+        return invitation(str(contact["address"]), token=str(contact["token"]))
 
     def _read(self) -> dict[str, Any] | None:
         try:

@@ -36,6 +36,11 @@ def _read_address(text: str, option: str) -> str:
     return text
 
 
+def _read_addresses(text: str, option: str) -> str:
+    return ",".join(_read_address(each.strip(), option) for each in text.split(","))
+
+
+ADDRESSES = Value(Kind(metavar="HOST:PORT[,HOST:PORT...]", read=_read_addresses))
 ADDRESS = Value(Kind(metavar="HOST:PORT", read=_read_address))
 WORKERS = Value(OPTIONS["workers"].kind)
 

@@ -52,15 +52,15 @@ class Journal:
             raise
         os.ftruncate(self._file, self.size)
 
-    def append(self, payload: bytes) -> None:
-        """Add a payload.
+    def append(self, *payloads: bytes) -> None:
+        """Add payloads, all of them or none.
 
-        It outlives this process from here on, and the host from the next `sync` on.
+        They outlive this process from here on, and the host from the next `sync` on.
 
         Raises:
             OSError: the disk did not take it; nothing of it is left.
         """
-        data = _frame(payload)
+        data = _frame(payloads[0]) if len(payloads) == 1 else b"".join(map(_frame, payloads))
         written = os.pwrite(self._file, data, self.size)
         if written != len(data):
             os.ftruncate(self._file, self.size)

@@ -13,7 +13,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -23,7 +23,9 @@ from brim.errors import EnvironmentFault, InternalError
 from brim.telemetry.events import Event, Restored
 from brim.untrusted import NotRegularError, open_regular
 
-EVENTS, STEPS = "events.jsonl", "steps.jsonl"
+RecordName = Literal["events.jsonl", "steps.jsonl"]
+EVENTS: RecordName = "events.jsonl"
+STEPS: RecordName = "steps.jsonl"
 _BLOCK = 1 << 20
 _COUNTED = 64 * _BLOCK  # bytes of lines that one call passes over: some hundredths of a second
 _LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
@@ -74,6 +76,10 @@ class RecordFile:
             raise OSError(f"wrote {written} of {len(line)} bytes of a record: is the disk full?")
         self.size += written
         return True
+
+    def read(self, place: int, size: int) -> bytes:
+        """Return so many bytes from a place on, or as many as there are. Raises OSError."""
+        return os.pread(self._file, size, place)
 
     def last_line(self) -> bytes:
         """The last record; nothing where there is none."""

@@ -168,6 +168,11 @@ class JobServer:
             raise EnvironmentFault(f"cannot listen on {address}: {error}") from error
         return server
 
+    def keep_code(self, bundle: bytes) -> None:
+        """Let hosts that join have this code from now on, where it was not known before."""
+        if self._files is not None:
+            self._files.bundle = bundle
+
     async def start(self) -> None:
         for server in self._servers:
             await server.start()

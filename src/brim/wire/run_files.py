@@ -39,6 +39,7 @@ _LONGEST_HEADER = 1 << 24  # bytes: the names of all files of a run
 _CHUNK = 1 << 20
 _TO_PROVE = 5.0  # seconds that a stranger may take
 _TO_ANSWER = 30.0  # seconds without a byte after which the other end is given up
+_TO_CONNECT = 10.0  # seconds until a host has taken a call
 _IDLE = 60.0  # seconds after which a call without a request is ended
 _TO_BE_KEPT = 300.0  # seconds until a file that was sent must be on disk
 _MOST_CALLS = 64
@@ -124,7 +125,7 @@ class RunFileServer:
     def __init__(
         self, place: KeptFolder | None, path: str, secret: bytes, bundle: bytes = b""
     ) -> None:
-        self._kept, self._path, self._secret, self._bundle = place, path, secret, bundle
+        self._kept, self._path, self._secret, self.bundle = place, path, secret, bundle
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
@@ -165,8 +166,8 @@ class RunFileServer:
             elif request.verb == "read":
                 await self._read(request, writer)
             elif request.verb == "bundle":
-                await _answer(writer, FileReply(size=len(self._bundle)))
-                await _send(writer, self._bundle)
+                await _answer(writer, FileReply(size=len(self.bundle)))
+                await _send(writer, self.bundle)
             else:
                 await _answer(writer, await self._in_thread(self._do, request))
 
@@ -300,7 +301,8 @@ class RunFiles:
     Calls are made as they are needed, from any thread, one at a time.
 
     Args:
-        address: `HOST:PORT` of the run's master.
+        address: `HOST:PORT` of the run's master; several, with commas between them, where it may be
+            at any of these.
         secret: of the run's workers.
     """
 
@@ -376,9 +378,17 @@ class RunFiles:
             OSError: it does not answer.
             PermissionError: what listens there is not of this run.
         """
-        host, _, port = self._address.rpartition(":")
-        line = socket.create_connection((host.strip("[]"), int(port)), timeout=_TO_ANSWER)
+        *others, last = self._address.split(",")
+        for address in others:
+            with contextlib.suppress(OSError):  # the master may be at any of them by now
+                return self._call_at(address)
+        return self._call_at(last)
+
+    def _call_at(self, address: str) -> socket.socket:
+        host, _, port = address.rpartition(":")
+        line = socket.create_connection((host.strip("[]"), int(port)), timeout=_TO_CONNECT)
         try:
+            line.settimeout(_TO_ANSWER)
             close_in_children(line)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -386,7 +396,7 @@ class RunFiles:
             said = bytes(_exactly(line, PROOF_BYTES + _NONCE_BYTES))
             given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
             if not is_proof(given, self._secret, _KEEPER, nonce, challenge):
-                raise PermissionError(f"what listens at {self._address} is not of this run")
+                raise PermissionError(f"what listens at {address} is not of this run")
             line.sendall(proof(self._secret, _CALLER, nonce, challenge))
         except BaseException:
             line.close()

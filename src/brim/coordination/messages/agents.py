@@ -20,6 +20,8 @@ from brim.coordination.messages.workers import (
 )
 from brim.domain.job import JobSpec
 
+RecordName = Literal["events.jsonl", "steps.jsonl"]
+
 
 class Unheard(msgspec.Struct, frozen=True, kw_only=True):
     """A message that was under way, or about to be sent, when an agent was killed.
@@ -35,6 +37,51 @@ class Unheard(msgspec.Struct, frozen=True, kw_only=True):
     message: AgentMessage
 
 
+class JournalPlace(msgspec.Struct, frozen=True, array_like=True):
+    """A place in the journal of a run's masters.
+
+    Args:
+        origin: names the host's directory in which that part of the journal was written.
+        number: entries before the place, from the journal's beginning on.
+    """
+
+    origin: str
+    number: int
+
+
+class RecordBytes(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of a record file, and how many there are before them."""
+
+    file: RecordName
+    place: int
+    data: bytes
+
+
+class CopyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an agent's copy of the master's journal and records.
+
+    Args:
+        number: entries of the journal that the copy stands for behind this part; 0: it is not whole.
+        begins: what the copy had so far is void.
+        restates: the entries take the place of all before them.
+        holders: agents that keep a copy.
+    """
+
+    number: int
+    begins: bool = False
+    restates: bool = False
+    holders: int = 0
+    entries: list[bytes] = []
+    records: list[RecordBytes] = []
+
+
+class CopyOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole copy that an agent has: as of which place, of a journal that so many agents keep."""
+
+    place: JournalPlace
+    holders: int
+
+
 class JoinJob(Message, frozen=True):
     """The first message of every stream.
 
@@ -47,6 +94,10 @@ class JoinJob(Message, frozen=True):
         heard: the number of the last message that it has from the master.
         unheard: what agents of its name have left that were killed, in order.
         room: workers that it takes at most; None: as many as are wanted.
+        keeps: it keeps a copy of what the master writes, being on a host of its own.
+        told: all that masters told it follows from the entries before this place; None: it was told
+            nothing.
+        copy: the copy that it has.
     """
 
     agent: str
@@ -56,6 +107,9 @@ class JoinJob(Message, frozen=True):
     heard: int = 0
     unheard: tuple[Unheard, ...] = ()
     room: int | None = None
+    keeps: bool = False
+    told: JournalPlace | None = None
+    copy: CopyOffer | None = None
 
 
 class AskToStop(Message, frozen=True):
@@ -180,6 +234,17 @@ class Printed(Message, frozen=True):
     text: str
 
 
+class CopyData(Message, frozen=True):
+    """Bytes of the copy that an agent was asked for, in order; none behind the `last`.
+
+    It has number 0.
+    """
+
+    file: str
+    data: bytes
+    last: bool = False
+
+
 AgentMessage = (
     JoinJob
     | FromWorker
@@ -197,6 +262,7 @@ AgentMessage = (
     | JobFailed
     | Warn
     | Printed
+    | CopyData
 )
 
 
@@ -227,6 +293,7 @@ class Configure(Message, frozen=True):
         heard: the number of the last message that the master has from this agent.
         bundle: the sha256 of the bundle with the code of the job, which a host fetches from the
             master; empty where there is none.
+        line: where each part of the master's journal begins, the oldest first.
     """
 
     spec: JobSpec
@@ -234,16 +301,22 @@ class Configure(Message, frozen=True):
     life: int
     heard: int
     bundle: str = ""
+    line: tuple[JournalPlace, ...] = ()
 
 
 class Refused(Message, frozen=True):
     """The answer that the agent has no place in this job.
 
-    Where it was `lost`, it may come again once its workers are gone.
+    Where it was `lost`, it may come again once its workers are gone. `line` is that of `Configure`.
     """
 
     reason: str
     lost: bool = False
+    line: tuple[JournalPlace, ...] = ()
+
+
+class SendCopy(Message, frozen=True):
+    """A master that has no journal yet asks for an agent's copy."""
 
 
 class StartWorkers(Message, frozen=True):
@@ -293,6 +366,7 @@ MasterMessage = (
     Beat
     | Configure
     | Refused
+    | SendCopy
     | StartWorkers
     | InstallRound
     | HoldRound
@@ -304,8 +378,15 @@ MasterMessage = (
 
 
 class FromMaster(msgspec.Struct, frozen=True, array_like=True):
-    """A message with its place in the session, as in `FromAgent`."""
+    """A message with its place in the session, as in `FromAgent`.
+
+    Args:
+        told: entries of the journal that the message, and what was `heard`, follow from.
+        copy: what the agent's copy lacks; it has that before it obeys the message.
+    """
 
     number: int
     heard: int
     message: MasterMessage
+    told: int = 0
+    copy: CopyPart | None = None

@@ -1,0 +1,274 @@
+"""A master that is no agent's child: it begins a run, or goes on with one whose master is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.clock import SystemClock, monotonic, wall
+from brim.coordination.membership import RunOutcome
+from brim.domain.job import JobSpec
+from brim.domain.quantities import format_duration
+from brim.errors import EnvironmentFault
+from brim.master.decisions import Decisions
+from brim.master.entrance import Entrance, FoundJournal
+from brim.master.entries import Before, Began, TookOver
+from brim.master.keeping import keep
+from brim.master.loop import Master
+from brim.master.records import JOURNAL, Records
+from brim.process import MASTER, be_called
+from brim.runs.invite import invitation
+from brim.storage.bundles import digest_of
+from brim.storage.contact import CONTACT, Contact, write_contact
+from brim.storage.file_stores import is_url, location_of
+from brim.storage.job_file import bundle_of, change_of_source, keep_code, kept_bundle, write_job
+from brim.storage.received import ReceivedFiles
+from brim.wire.control import JobServer
+from brim.wire.listening import listen_on
+from brim.wire.private import make_private
+
+_BACKLOG = 128  # calls that may wait
+_TO_RETURN = 2.0  # seconds that agents have which did not offer their copies in time
+_LOOK = 0.5  # seconds between two looks for agents
+
+
+class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that such a master is started with.
+
+    Args:
+        run_dir: absolute; it exists.
+        listen: `HOST:PORT` at which agents call.
+        token: of the run.
+        spec: of a run that it begins; None: it goes on with one.
+        patience: seconds without any agent after which the run is suspended.
+    """
+
+    run_dir: Path
+    listen: str
+    token: str
+    spec: JobSpec | None
+    patience: float
+
+
+def stand_alone(settings: LoneMaster) -> int:
+    """Be the master of a run until it ends, or until SIGTERM: the exit status.
+
+    Raises:
+        EnvironmentFault: the port is taken, or there is nothing to go on from.
+        OSError: the directory cannot be written.
+    """
+    be_called(MASTER)
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: LoneMaster) -> int:
+    run_dir = settings.run_dir
+    host, _, port = settings.listen.rpartition(":")
+    hint = "--listen HOST:0 lets the system choose a port"
+    listener = listen_on(host.strip("[]"), int(port), backlog=_BACKLOG, hint=hint)
+    address = f"{host}:{listener.getsockname()[1]}"
+    entrance = Entrance(run_dir, SystemClock())
+    server = JobServer(
+        f"unix:{make_private(run_dir / 'control')}/master",
+        listener,
+        token=settings.token,
+        converse=entrance.converse,
+        answer=entrance.answer,
+        files=entrance.files,
+    )
+    await server.start()
+    leaving = _asked_to_leave()
+    contact = Contact(address=address, token=settings.token, pid=os.getpid(), keeper=os.getpid())
+    write_contact(run_dir, contact)
+    _say(invitation(address, token=settings.token))
+    try:
+        beginning = asyncio.create_task(_begin(settings, entrance, server))
+        either: list[asyncio.Future[Any]] = [beginning, leaving]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not beginning.done():
+            beginning.cancel()
+            return 0
+        master, records = beginning.result()
+        async with _kept(master.began, records, run_dir):
+            return await _lead(master, leaving, patience=settings.patience)
+    finally:
+        (run_dir / CONTACT).unlink(missing_ok=True)
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def _kept(began: Began, records: Records, run_dir: Path) -> AsyncIterator[None]:
+    """Keep the records where the run has a place for them, by its first name; close them at the end."""
+    closed, runs = asyncio.Event(), began.spec.runs
+    name = Path(began.run).name
+    keeping = asyncio.create_task(keep(run_dir, runs, ended=closed, name=name)) if runs else None
+    try:
+        yield
+    finally:
+        records.close()
+        closed.set()
+        if keeping is not None:
+            await keeping
+
+
+def _asked_to_leave() -> asyncio.Future[None]:
+    """Done once this process is asked to hand the run over."""
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+
+    def leave() -> None:
+        if not asked.done():
+            asked.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave)
+    return asked
+
+
+async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: float) -> int:
+    """Lead a run to its end, or until somebody else is to; the exit status."""
+    beside = [
+        asyncio.create_task(master.tick()),
+        asyncio.create_task(_wait_for_agents(master, patience)),
+    ]
+    ending = asyncio.create_task(master.ended.wait())
+    either: list[asyncio.Future[Any]] = [ending, leaving]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not master.ended.is_set():
+            master.leave()
+            _say("handed over: its agents wait for another brim master")
+            return 0
+        await master.see_agents_off()
+        return int(master.outcome is RunOutcome.FAILED)
+    finally:
+        for task in (*beside, ending):
+            task.cancel()
+
+
+async def _wait_for_agents(master: Master, patience: float) -> None:
+    """End a run for which nobody works, and nobody comes."""
+    last = monotonic()
+    while True:
+        if master.has_agents:
+            last = monotonic()
+        elif monotonic() - last > patience:
+            master.stop(f"no agent has called for {format_duration(patience)}")
+            return
+        await asyncio.sleep(_LOOK)
+
+
+async def _begin(
+    settings: LoneMaster, entrance: Entrance, server: JobServer
+) -> tuple[Master, Records]:
+    if settings.spec is not None:
+        decisions, records, clock = _from_spec(settings, settings.spec)
+    else:
+        decisions, records, clock = await _from_copies(settings, entrance)
+    spec = decisions.spec
+    run_dir = settings.run_dir
+    checkpoints = location_of(spec.checkpoints, run_dir)
+    if not is_url(checkpoints):
+        entrance.files.folder = ReceivedFiles(Path(checkpoints))
+    bundle = bundle_of(run_dir, spec.bundle) if spec.bundle else kept_bundle(run_dir)
+    server.keep_code(bundle)
+    master = Master(
+        decisions,
+        records,
+        clock=clock,
+        returning=_TO_RETURN,
+        bundle=digest_of(bundle) if bundle else "",
+    )
+    entrance.open(master)
+    return master, records
+
+
+def _from_spec(settings: LoneMaster, spec: JobSpec) -> tuple[Decisions, Records, SystemClock]:
+    clock, run_dir = SystemClock(), settings.run_dir
+    keep_code(run_dir, spec)
+    write_job(run_dir, spec)
+
+    def begin(life: int, before: Before) -> Began:
+        return Began(
+            at=clock.wall(),
+            now=clock.now(),
+            attempt=uuid.uuid4().hex,
+            life=life,
+            spec=spec,
+            run=str(run_dir),
+            started=clock.wall(),
+            before=before,
+            note=change_of_source(run_dir, spec),
+            stands_alone=True,
+        )
+
+    records = Records(run_dir)
+    return records.open("", begin, clock), records, clock
+
+
+async def _from_copies(
+    settings: LoneMaster, entrance: Entrance
+) -> tuple[Decisions, Records, SystemClock]:
+    """Go on from the longest journal that is known, this directory's or an agent's copy.
+
+    Raises:
+        EnvironmentFault: there is none.
+        OSError: it cannot be written.
+    """
+    run_dir = settings.run_dir
+    own = _own(run_dir)
+    found = await entrance.find(own.state if own else None, patience=settings.patience)
+    records = Records(run_dir)
+    decisions = records.peek()
+    if decisions is None:
+        raise EnvironmentFault(f"the journal in {run_dir} cannot be followed by this version")
+    if decisions.outcome is not None:
+        raise EnvironmentFault(
+            f"the run has ended ({decisions.outcome.value}): brim report {run_dir}"
+        )
+    state = decisions.state
+    write_job(run_dir, decisions.spec)
+    # Spans of time go on where the last master's ended, whatever this host's clock says.
+    passed = max(0.0, wall() - state.at)
+    clock = SystemClock(ahead=state.now + passed - monotonic())
+    note = _words_on(found)
+    entry = TookOver(
+        at=clock.wall(),
+        now=clock.now(),
+        life=state.life + 1,
+        origin=uuid.uuid4().hex,
+        run=str(run_dir),
+        note=note,
+    )
+    _say(f"goes on at step {decisions.progress.step}, {note}")
+    return records.go_on(decisions, entry), records, clock
+
+
+def _own(run_dir: Path) -> Decisions | None:
+    """Return where the journal of the directory leads to, if it has one."""
+    if not (run_dir / JOURNAL).exists():
+        return None
+    records = Records(run_dir)
+    with contextlib.closing(records):
+        return records.peek()
+
+
+def _words_on(found: FoundJournal) -> str:
+    source = f"from the copy of agent {found.agent}" if found.agent else "from its own journal"
+    if not found.missing:
+        return source
+    agents = "agent that keeps" if found.missing == 1 else "agents that keep"
+    return f"{source}; {found.missing} more {agents} one did not call in time"
+
+
+def _say(text: str) -> None:
+    print(f"brim: {text}", file=sys.stderr, flush=True)  # noqa: T201
