@@ -41,7 +41,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("nodes: []", "nodes: got none, need at least one"),
-        ("nodes: [{name: n, workers: 0}]", "nodes: got 'n' without devices"),
+        ("nodes: [{name: n, workers: -1}]", "nodes: got 'n' with fewer than 0 devices"),
         ("nodes: [{name: n, workers: 1}, {name: n, workers: 1}]", "nodes: got 'n' twice"),
         ("nodes: [{name: n, worker: 1}]", "nodes[0]: got 'worker'"),
         ("nodes: [{name: n, worker: 1}]", "did you mean 'workers'?"),

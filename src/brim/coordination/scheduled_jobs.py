@@ -237,6 +237,7 @@ class ScheduledJobs:
         self.jobs = {job.id: job for job in jobs}
         self.spec = spec
         self.nodes = NodesSeen({})
+        self._present: ClusterSpec | None = None
         self.draining = False
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost)
@@ -262,7 +263,7 @@ class ScheduledJobs:
             case RangeChanged():
                 self._range_changed(event)
             case Described(spec=spec):
-                self.spec = spec
+                self.spec, self._present = spec, None
                 self._decide()
             case Drained(kill=kill):
                 self.draining = True
@@ -284,6 +285,21 @@ class ScheduledJobs:
 
     # What others may ask --------------------------------------------------------------------------
 
+    @property
+    def present(self) -> ClusterSpec:
+        """The description of the cluster, with all nodes that are known: those that joined, too."""
+        if self._present is None:
+            cluster = self.nodes.cluster(self.spec.cluster)
+            # One that has lost nodes may have less than its headroom.
+            headroom = min(self.spec.headroom, max(0, cluster.devices - 1))
+            self._present = replace(self.spec, cluster=cluster, headroom=headroom)
+        return self._present
+
+    @property
+    def away(self) -> frozenset[str]:
+        """The nodes whose devices nobody is to have: they are lost, drained, or give way."""
+        return self.nodes.lost | self.spec.drained | self.nodes.leaving
+
     def to_look_at(self) -> list[ScheduledJob]:
         """List the jobs that have processes, as far as anybody knows."""
         return [job for job in self.jobs.values() if job.running]
@@ -303,16 +319,17 @@ class ScheduledJobs:
             jobs = [job for job in jobs if job.running or job.starts.not_before <= now]
         else:
             jobs.append(newcomer)
-        lost = self.nodes.lost
         try:
-            return self._tracking.snapshot(jobs, self.spec, lost=lost, memory=memory, now=now)
+            return self._tracking.snapshot(
+                jobs, self.present, lost=self.away, memory=memory, now=now
+            )
         finally:
             if newcomer is not None:
                 self._tracking.forget(newcomer)
 
     def state(self, job: ScheduledJob, now: float) -> JobState:
         """Show one job as a policy sees it."""
-        return self._tracking.state(job, self.spec, now)
+        return self._tracking.state(job, self.present, now)
 
     def is_known(self, job: ScheduledJob) -> bool:
         """True if its deadline can be judged."""
@@ -456,7 +473,7 @@ class ScheduledJobs:
             self._note(
                 job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
             )
-        if len(self.spec.cluster.nodes) > 1 and plan:
+        if len(self.present.cluster.nodes) > 1 and plan:
             where = ", ".join(f"{count} on {node}" for node, count in plan.items())
             self._note(job, "placed", detail=where)
 
@@ -475,11 +492,12 @@ class ScheduledJobs:
     def _looked(self, event: Looked, now: float) -> None:
         self._tracking.look(now)
         nodes = NodesSeen(event.nodes)
-        if nodes.lost != self.nodes.lost:
-            self._decide()
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Note(_CLUSTER, what, detail=detail))
-        self.nodes = nodes
+        before = self.present.cluster, self.away
+        self.nodes, self._present = nodes, None
+        if (self.present.cluster, self.away) != before:
+            self._decide()
         for id, seen in event.seen.items():
             job = self.jobs.get(id)
             if job is not None and job.running:
@@ -535,7 +553,7 @@ class ScheduledJobs:
     def _profiled(self, job: ScheduledJob, now: float) -> bool:
         """Go on with the profile of a new model; True if it has got any further."""
         before = job.profile
-        said = self._tracking.advance(job, self.spec, now)
+        said = self._tracking.advance(job, self.present, now)
         if job.profile != before:
             self._save(job)
         if said:
@@ -641,8 +659,14 @@ class ScheduledJobs:
             desired[job.id] = at.plan if may_start and not self.draining else {}
         if self._killing:
             return [Force(one.job, {}) for one in holdings if one.alive]
-        nodes = self.nodes.devices(self.spec.cluster)
-        capacity = self.spec.capacity
+        running = {id: job.starts.launches for id, job in self.jobs.items() if job.running}
+        left_over = self.nodes.left_over(running)
+        closed = self.spec.drained | self.nodes.leaving
+        nodes = {
+            node: 0 if node in closed else max(0, count - left_over.get(node, 0))
+            for node, count in self.nodes.devices(self.present.cluster).items()
+        }
+        capacity = self.present.capacity
         grace = self.spec.grace
         return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
 
@@ -668,14 +692,24 @@ class ScheduledJobs:
 
         A scheduler that dies in between finds no processes, and starts them then.
         """
-        job.profile = job.profile or self._tracking.profile(job, self.spec)
+        job.profile = job.profile or self._tracking.profile(job, self.present)
         job.starts = replace(job.starts, launches=job.starts.launches + 1)
         self._tracking.begin(job, now)
-        home = max(workers, key=lambda node: workers[node])
-        job.allocation = replace(job.allocation, home=home)
+        job.allocation = replace(job.allocation, home=self._home_for(workers))
         self._retarget(job, workers, now)
         self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
         self._steps.append(Start(job.id, workers))
+
+    def _home_for(self, workers: ByNode) -> str:
+        """Return the node for the master: one of the scheduler's host, where the records are.
+
+        It is the one with the most workers; without any, the first that is up.
+        """
+        here = [node.id for node in self.spec.cluster.nodes]
+        seen = self.nodes.seen
+        up = [node for node in here if node in seen and seen[node].up] or here
+        with_workers = [node for node in workers if node in here]
+        return max(with_workers or up, key=lambda node: workers.get(node, 0))
 
     def _force(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         track = self._tracking.track(job)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from brim.domain.cluster import Cluster
+from brim.domain.cluster import Cluster, Node
 from brim.domain.measuring import Measured
+from brim.domain.quantities import counted
 
 
 class Reached(NamedTuple):
@@ -52,6 +53,19 @@ class Seen:
     measured: Measured = field(default_factory=Measured)
 
 
+class AgentSeen(NamedTuple):
+    """The agent of a job on a node of another host.
+
+    Attributes:
+        launch: the start of the job that it is of.
+        workers: worker processes that it has.
+    """
+
+    job: str
+    launch: int
+    workers: int = 0
+
+
 class NodeSeen(NamedTuple):
     """One node at a look.
 
@@ -59,9 +73,14 @@ class NodeSeen(NamedTuple):
         up: jobs can be started on it.
         gone: it was up, or was started in vain, and is not up now: what ran on it has ended.
         lost: it is gone, and nobody should count on it for now.
-        pid: of its agent; 0 where it is not up.
+        pid: of its agent; 0 where it is not up, or on another host.
         again: seconds until its agent is started again.
         problem: why it is not up.
+        brings: the node itself, with its devices, where it has joined from another host; None: it
+            is one of the scheduler's host, and described.
+        address: of its host, where it has joined.
+        leaving: it gives way, and nothing is to be on it any more.
+        agents: agents of jobs on it, where it has joined.
     """
 
     up: bool
@@ -70,6 +89,10 @@ class NodeSeen(NamedTuple):
     pid: int = 0
     again: float = 0.0
     problem: str = ""
+    brings: Node | None = None
+    address: str = ""
+    leaving: bool = False
+    agents: tuple[AgentSeen, ...] = ()
 
 
 class NodesSeen:
@@ -87,6 +110,17 @@ class NodesSeen:
         self.seen = seen
         self._away = frozenset(name for name, node in seen.items() if node.lost)
 
+    def cluster(self, described: Cluster) -> Cluster:
+        """Return the cluster: the nodes that were described, and those that have joined.
+
+        Neighbours are below the same switch.
+        """
+        joined = [node.brings for node in self.seen.values() if node.brings is not None]
+        if not joined:
+            return described
+        everyone = [*described.nodes, *sorted(joined, key=lambda node: node.id)]
+        return Cluster(nodes=tuple(sorted(everyone, key=lambda node: node.switch)))
+
     @property
     def lost(self) -> frozenset[str]:
         """The nodes that have no devices for plans.
@@ -96,19 +130,49 @@ class NodesSeen:
         """
         return self._away if len(self._away) < len(self.seen) else frozenset()
 
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The nodes that give way."""
+        return frozenset(name for name, node in self.seen.items() if node.leaving)
+
     def news(self, before: NodesSeen) -> list[tuple[str, str]]:
         """An event and a sentence for each node that was lost or came back since."""
         lost = sorted(self._away - before._away)
         back = sorted((before._away - self._away) & self.seen.keys())
+        mine, theirs = self._joined, before._joined
         return [
+            *(("node joined", mine[name]) for name in sorted(mine.keys() - theirs.keys())),
+            *(("node left", name) for name in sorted(theirs.keys() - mine.keys())),
             *(("node lost", f"{name}: {self.seen[name].problem}") for name in lost),
             *(("node back", name) for name in back),
         ]
+
+    @property
+    def _joined(self) -> dict[str, str]:
+        return {
+            name: f"{name}: {counted(node.brings.devices, 'device')}, from {node.address or '?'}"
+            for name, node in self.seen.items()
+            if node.brings is not None
+        }
 
     def devices(self, cluster: Cluster) -> dict[str, int]:
         """The devices on which something can be started now, by node."""
         up = {name for name, node in self.seen.items() if node.up}
         return {node.id: node.devices if node.id in up else 0 for node in cluster.nodes}
+
+    def left_over(self, running: Mapping[str, int]) -> dict[str, int]:
+        """The workers by node, of nodes that have joined, that are of no job's present start.
+
+        They are being ended, and have their devices until then.
+
+        Args:
+            running: the number of its present start by job.
+        """
+        return {
+            name: count
+            for name, node in self.seen.items()
+            if (count := sum(a.workers for a in node.agents if running.get(a.job) != a.launch))
+        }
 
     @property
     def gone(self) -> frozenset[str]:
@@ -119,7 +183,8 @@ class NodesSeen:
     def problem(self) -> str:
         """The nodes that are gone, and when they may be back, in words; empty where none is."""
         return "; ".join(
-            f"node {name}: {node.problem}; it is started again in {node.again:.0f} s"
+            f"node {name}: {node.problem}"
+            + ("" if node.brings else f"; it is started again in {node.again:.0f} s")
             for name, node in self.seen.items()
             if node.gone
         )

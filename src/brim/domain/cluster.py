@@ -91,15 +91,18 @@ class ClusterSpec:
     """The administrator's description of a cluster.
 
     Args:
+        cluster: the nodes of the scheduler's own host. One may have no devices: it keeps the records
+            of jobs whose workers are on nodes that join from other hosts.
         policy: its name.
         promise: when deadlines are promised, by a policy that can wait with that.
         headroom: devices that training leaves free.
         grace: seconds that a job has to give up devices before they are taken by force.
         keep_ended: seconds after which jobs that have ended are forgotten; None: never.
+        drained: names of nodes on which nothing is to run.
 
     Raises:
-        SpecError: a node twice, one without devices, a name that no directory can have, or nothing
-            left for training.
+        SpecError: a node twice, or none, a name that no directory can have, or nothing left for
+            training.
     """
 
     cluster: Cluster
@@ -109,6 +112,7 @@ class ClusterSpec:
     headroom: int = 0
     grace: float = 30.0
     keep_ended: float | None = None
+    drained: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         names = [node.id for node in self.cluster.nodes]
@@ -120,18 +124,24 @@ class ClusterSpec:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")
-        empty = [node.id for node in self.cluster.nodes if node.devices < 1]
-        if empty or not names:
-            got = f"{empty[0]!r} without devices" if empty else "none"
-            raise SpecError("nodes", got=got, need="at least one, each with at least one device")
-        if not 0 <= self.headroom < self.cluster.devices:
+        negative = [node.id for node in self.cluster.nodes if node.devices < 0]
+        if negative or not names:
+            got = f"{negative[0]!r} with fewer than 0 devices" if negative else "none"
+            raise SpecError("nodes", got=got, need="at least one, each with 0 devices or more")
+        if self.headroom < 0 or (not self.is_open and self.headroom >= self.cluster.devices):
             need = f"from 0 to {self.cluster.devices - 1}, so that one device is left for training"
+            need = "0 devices or more" if self.is_open else need
             raise SpecError("headroom", got=str(self.headroom), need=need)
         if self.keep_ended is not None and not self.keep_ended > 0:
             need = "more than 0 seconds, or nothing: jobs that have ended are kept then"
             raise SpecError("keep_ended", got=str(self.keep_ended), need=need)
 
     @property
+    def is_open(self) -> bool:
+        """True where a node has no devices: most come with nodes that join, so no sum is known."""
+        return any(node.devices == 0 for node in self.cluster.nodes)
+
+    @property
     def capacity(self) -> int:
         """Devices for training."""
-        return self.cluster.devices - self.headroom
+        return max(0, self.cluster.devices - self.headroom)

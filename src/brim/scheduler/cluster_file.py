@@ -129,7 +129,8 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
         grace=grace,
         keep_ended=keep_ended,
     )
-    check_quota(spec.tenants, spec.capacity)
+    if not spec.is_open:  # else nodes that join have the devices
+        check_quota(spec.tenants, spec.capacity)
     return spec
 
 
