@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 __all__ = [
+    "NO_SUCH_FILE",
     "BrimError",
     "EnvironmentFault",
     "InternalError",
@@ -28,6 +29,9 @@ __all__ = [
     "UserCodeError",
     "did_you_mean",
 ]
+
+
+NO_SUCH_FILE = "no such file"  # what a SpecError got whose field is the path of a file
 
 
 class BrimError(Exception):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.backends.environment import environment_of_jobs
 from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
 from brim.backends.runs import RunProcesses
@@ -143,6 +144,14 @@ class _Beginning:
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
+def _keep_variables(declared: list[str]) -> None:
+    """Forget all variables that jobs are not to have, in whatever way this was started."""
+    kept = {name: os.environ[name] for name in declared if name in os.environ}
+    environment = environment_of_jobs(os.environ, kept)
+    os.environ.clear()
+    os.environ |= environment
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.up", description=__doc__)
     parser.add_argument("state_dir", type=Path)
@@ -150,7 +159,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--cluster", type=Path)
-    settings = msgspec.convert(vars(parser.parse_args()), Settings)
+    parser.add_argument(
+        "--env", action="append", default=[], help="a variable that jobs have beside the usual ones"
+    )
+    arguments = vars(parser.parse_args())
+    _keep_variables(arguments.pop("env"))
+    settings = msgspec.convert(arguments, Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     write_to_stderr(usual="warning")
     if os.geteuid() == 0:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.running import leftovers, train, until
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from e2e.running import joining, leftovers, started, train, until
 from e2e.test_scheduler import Home
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -28,6 +30,7 @@ from layers import RATE, width
 
 PAUSE = brim.param("pause", 0.0)
 HURRY = brim.param("hurry", "")
+DATA = brim.param("data", "")
 
 
 def model() -> nn.Module:
@@ -35,6 +38,9 @@ def model() -> nn.Module:
 
 
 def dataset(split: str) -> Any:
+    if DATA:
+        with open(DATA) as file:
+            file.read()
     inputs = torch.randn(512, 4, generator=torch.Generator().manual_seed(1))
     return torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
 
@@ -57,6 +63,7 @@ def metrics() -> dict[str, Any]:
     return {"accuracy": brim.metrics.accuracy()}
 """
 JOB = ("--epochs", "2", "--global-batch-size", "64")
+LONG = ("--epochs", "60", "--global-batch-size", "64")
 
 
 def write(folder: Path, *, rate: float) -> str:
@@ -124,3 +131,93 @@ def test_an_error_names_the_line_and_a_dry_run_what_is_not_sent(home: Home, tmp_
     logs = home.brim("logs", job) + home.err + (home.run_dir(job) / "events.jsonl").read_text()
     assert "layers.py" in logs
     assert "line 9" in logs
+
+
+needs_hosts = pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+LISTEN = ("--listen", "10.77.0.1:7077")
+
+
+def joined(run_dir: Path, host: Host, *, path: str = "") -> subprocess.Popen[str]:
+    return joining(
+        run_dir,
+        address="10.77.0.1:7077",
+        prefix=host.prefix,
+        folder=host.folder,
+        stderr=subprocess.PIPE,
+        PYTHONPATH=path,
+    )
+
+
+@pytest.mark.netns
+@needs_hosts
+def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:
+    calm = train(tmp_path / "calm", write(tmp_path / "calm-job", rate=0.1), *JOB, "--workers", "1")
+    with hosts_in(tmp_path, 2) as (first, second):
+        file, run_dir = write(first.folder / "job", rate=0.1), first.folder / "run"
+        assert not (second.root / file.removeprefix("/")).exists()
+        options = (*JOB, "--workers", "2", "--agents", "2", *LISTEN)
+        with started(run_dir, "train", file, *options, prefix=first.prefix) as run:
+            agent = joined(run_dir, second)
+            summary = run.finish()
+            _, words = agent.communicate(timeout=60)
+            assert agent.returncode == 0, words
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert len({event["agent"] for event in run.events("worker") if event["agent"]}) == 2
+
+
+def torch_of_another_version(folder: Path) -> str:
+    """A folder with a torch that says that it is 2.12.9, and is this one otherwise."""
+    import torch
+
+    (folder / "torch").mkdir(parents=True)
+    own = Path(torch.__file__).parent
+    for path in own.iterdir():
+        (folder / "torch" / path.name).symlink_to(path)
+    version = folder / "torch" / "version.py"
+    version.unlink()
+    said = (own / "version.py").read_text()
+    version.write_text(said.replace(torch.__version__, "2.12.9"))
+    return str(folder)
+
+
+@pytest.mark.netns
+@needs_hosts
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
+    exact: bool, tmp_path: Path
+) -> None:
+    with hosts_in(tmp_path, 3) as (first, bare, other):
+        data, run_dir = first.folder / "data.csv", first.folder / "run"
+        data.touch()
+        file = write(first.folder / "job", rate=0.1)
+        hurry = first.folder / "hurry"
+        options = ("--set", f"data={data}", "--set", "pause=0.05", "--set", f"hurry={hurry}")
+        options += (*LONG, "--workers", "2", *LISTEN, *(() if exact else ("--no-exact",)))
+        site = torch_of_another_version(other.folder / "site")
+        with started(run_dir, "train", file, *options, prefix=first.prefix) as run:
+            run.wait_for_step(1)
+            late = joined(run_dir, bare)
+            _, words = late.communicate(timeout=60)
+            assert late.returncode == 1
+            said = f"on host host-2, {data} is missing: put it there, or name it by a URL"
+            assert said in words
+            unlike = joined(run_dir, other, path=site)
+            if exact:
+                _, words = unlike.communicate(timeout=60)
+                assert unlike.returncode == 1
+                assert "host-3 is not like host-1: torch 2.12.9 (build" in words
+
+            def warned(text: str) -> bool:
+                return any(text in event["message"] for event in run.events("warning"))
+
+            until(lambda: warned("host-3 is not like host-1: torch 2.12.9"), "the warning", run)
+            hurry.touch()
+            summary = run.finish()
+            unlike.kill()
+            unlike.communicate()
+    assert summary["exit"] == "done"
+    assert warned(said)
+    messages = [event["message"] for event in run.events("warning")]
+    left_out = [each.split()[0] for each in messages if "cannot take part, and is left" in each]
+    assert left_out == ["host-2", "host-3"][: 2 if exact else 1]
+    assert warned("have the same on both, or train with --no-exact") is exact

@@ -42,6 +42,7 @@ STATE = os.path.dirname(os.path.dirname(os.environ["BRIM_RUN_DIR"]))
 print("is", os.getuid(), os.getgid(), sorted(os.getgroups()), os.environ["HOME"])
 for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl"):
     print("tried", name, tried(os.path.join(STATE, name), "r"))
+print("has secret", "AWS_SECRET_ACCESS_KEY" in os.environ)
 print("tried list", "listed" if os.access(STATE, os.R_OK) else "PermissionError")
 """
 # In a namespace of mounts of its own: the interpreter may lie in a folder that only root can enter.
@@ -113,7 +114,8 @@ class Home:
 
 
 @pytest.fixture
-def home() -> Iterator[Home]:
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "the-administrators")
     folder = Path(tempfile.mkdtemp(prefix="brim-accounts-"))
     folder.chmod(0o755)
     home = Home(folder)
@@ -155,6 +157,7 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
     assert client.wait(job, timeout=120.0).summary["exit"] == "done"
     said = "".join(f"{line}\n" for _, line in client.logs(job))
     assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in said
+    assert "has secret False" in said
     for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl", "list"):
         assert f"tried {name} PermissionError" in said, said
     assert {path.stat().st_uid for path in run_dir.rglob("*")} == {NOBODY}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from brim import up as brim_up
 from brim.cli import up as cli_up
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
@@ -73,3 +74,13 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert done.exit_code == 2, done.output
     assert "where a scheduler runs" in done.stderr
     assert description(state) == b"as it was"
+
+
+def test_a_scheduler_forgets_variables_that_jobs_are_not_to_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        os, "environ", {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "s", "BRIM_TOKEN": "t", "HF_HOME": "/h"}
+    )  # fmt: skip
+    brim_up._keep_variables(["HF_HOME", "NOT_SET"])
+    assert os.environ == {"PATH": "/bin", "HF_HOME": "/h"}

@@ -19,6 +19,7 @@ from brim.agent.unheard import open_unheard
 from brim.coordination.session import Outbox, is_new
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
+from brim.own_kind import kind_of_this_host
 from brim.wire.control import AgentStream, NotTheMaster
 from brim.wire.messages import (
     AgentMessage,
@@ -88,7 +89,7 @@ class Conversation:
         self._copy, self._to_begin = copy, _SILENCE if calls == 1 else _TO_BEGIN
         self._told: JournalPlace | None = None
         self._displaced_by: Displaced | None = None
-        self._patience, self._room = patience, room
+        self._patience, self._room, self._kind = patience, room, kind_of_this_host()
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
         self._outbox: Outbox[AgentMessage] = Outbox()
@@ -263,6 +264,7 @@ class Conversation:
             keeps=self._copy is not None,
             told=self._told,
             copy=self._offer,
+            kind=None if self._room == 0 else self._kind,
         )
         with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))

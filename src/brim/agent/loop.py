@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
@@ -22,9 +23,11 @@ from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.liveness import Liveness
 from brim.coordination.turns import Turns
 from brim.coordination.waits import Doing, Hung, Overdue, Waits
+from brim.domain.host_kind import differences, unlike
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
+from brim.own_kind import kind_of_this_host
 from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
@@ -238,11 +241,45 @@ class Agent:
         Where the job is another host's, that need not be its end.
         """
         self._waits.forget(_TEMPLATE)
+        failed = self._located(failed)
         if not self._settings.guest:
             self._post(failed)
         elif not self._declined:
             self._declined = words_of(failed)
             self._post(Decline(failure=failed))
+
+    def _located(self, failed: JobFailed) -> JobFailed:
+        """Return a failure with the host, where a file that is missing there is the reason.
+
+        Of a run of one host everybody knows which it is.
+        """
+        if not failed.missing or not (self._settings.guest or (self._spec and self._spec.bundle)):
+            return failed
+        path = failed.missing if is_url(failed.missing) else os.path.abspath(failed.missing)
+        said = (
+            f"on host {socket.gethostname()}, {path} is missing: put it there, or name it by a URL "
+            "that all hosts can reach"
+        )
+        return msgspec.structs.replace(failed, message=f"{failed.message}\n{said}", missing="")
+
+    def _check_kind(self, configure: Configure) -> None:
+        """Compare this host with the first that computes.
+
+        Raises:
+            EnvironmentFault: they differ, and the run is to have the same bits on both.
+        """
+        spec, kind = configure.spec, configure.kind
+        if kind is None:
+            return
+        here = kind_of_this_host({**os.environ, **spec.env})
+        hosts = socket.gethostname(), configure.host
+        found = differences((here, kind), hosts, device=spec.device, given=spec.env)
+        if not found:
+            return
+        said = unlike(hosts, found, exact=spec.exact)
+        if spec.exact:
+            raise EnvironmentFault(said)
+        self._post(Warn(message=said))
 
     async def _take_part(self, configure: Configure) -> None:
         """Start as a host that comes to a run of others.
@@ -253,6 +290,7 @@ class Agent:
         try:
             if configure.spec.asynchronous is not None:
                 raise _needs_one_host()
+            self._check_kind(configure)
             await self._fetch(configure.bundle)
         except (SpecError, EnvironmentFault) as error:
             self._failed(failure_of(error))
@@ -500,6 +538,8 @@ class Agent:
                 self._post(FromWorker(worker=worker, message=message))
             case JobFailed() if self._settings.guest and worker not in self._joined:
                 self._failed(message)
+            case JobFailed():
+                self._post(FromWorker(worker=worker, message=self._located(message)))
             case Installed(round=round, step=step):
                 self._perform(self._hub.installed(worker, round, step))
                 self._post(FromWorker(worker=worker, message=message))

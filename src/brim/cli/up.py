@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +74,9 @@ def up(
     from brim.scheduler.cluster_file import read_cluster_file
 
     state = (state or default_state_dir()).resolve()
-    environment = environment_of_jobs(os.environ, parse_env(variables, os.environ))
+    declared = parse_env(variables, os.environ)
+    environment = environment_of_jobs(os.environ, declared)
+    command = _command(state, listen, file, declared)
     spec = read_cluster_file(file) if file else None
     held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
     try:
@@ -82,8 +84,8 @@ def up(
     finally:
         os.close(held)
     if foreground:
-        os.execve(sys.executable, [*_command(state, listen, file), "--foreground"], environment)
-    process = _spawn(_command(state, listen, file), state, environment)
+        os.execve(sys.executable, [*command, "--foreground"], environment)
+    process = _spawn(command, state, environment)
     _await_scheduler(state, process)
     view = client_of(state).cluster()
     if view.holds:
@@ -171,9 +173,10 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
             raise
 
 
-def _command(state: Path, listen: str, file: Path | None) -> list[str]:
+def _command(state: Path, listen: str, file: Path | None, declared: Iterable[str]) -> list[str]:
     host, _, port = listen.rpartition(":")
     command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", port]
+    command += [f"--env={name}" for name in declared]
     return [*command, "--cluster", str(file.resolve())] if file else command
 
 

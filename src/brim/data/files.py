@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 
-from brim.errors import SpecError, did_you_mean
+from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -91,7 +91,7 @@ def _resolve_one(shown: str) -> list[File]:
         )
     if not system.exists(path):
         raise SpecError(
-            shown, got="no such file", need="a file that exists", hint=_nearby(system, path)
+            shown, got=NO_SUCH_FILE, need="a file that exists", hint=_nearby(system, path)
         )
     if system.isdir(path):
         hint = f"{shown.rstrip('/')}/*.csv"

@@ -179,8 +179,8 @@ class Decisions:
                 raise InternalError("a journal begins once")
             case TookOver():
                 self._take_over(entry)
-            case Joined(agent=agent, session=session, host=host, room=room, keeps=keeps):
-                self.agents[agent] = AgentSession(session, host, keeps=keeps)
+            case Joined(agent=agent, session=session, host=host, room=room):
+                self.agents[agent] = AgentSession(session, host, keeps=entry.keeps, kind=entry.kind)
                 self._handle(AgentJoined(agent, room))
                 if lacking := self._rendezvous.lacks_room:
                     self._event("warning", message=words.waiting_for_a_host(lacking))
@@ -188,8 +188,8 @@ class Decisions:
                 self._hear(agent, number, message)
             case Lost(agent=agent, reason=reason):
                 self._lose_agent(agent, reason)
-            case Replaced(agent=agent, session=session, host=host):
-                self._replace_agent(agent, AgentSession(session, host))
+            case Replaced(agent=agent, session=session, host=host, kind=kind):
+                self._replace_agent(agent, AgentSession(session, host, kind=kind))
             case Asked(question=question):
                 self._on_asked(question)
             case Overstayed():

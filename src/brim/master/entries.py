@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from brim.decoding import UNDECODABLE
+from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
 from brim.wire.messages import AgentMessage, Ask
@@ -86,6 +87,7 @@ class Joined(_Entry, frozen=True):
     Args:
         room: workers that it takes at most, or None.
         keeps: it keeps a copy of the journal.
+        kind: of its host, where it takes any.
     """
 
     agent: str
@@ -93,6 +95,7 @@ class Joined(_Entry, frozen=True):
     host: str
     room: int | None = None
     keeps: bool = False
+    kind: HostKind | None = None
 
 
 class Heard(_Entry, frozen=True):
@@ -116,6 +119,7 @@ class Replaced(_Entry, frozen=True):
     agent: str
     session: str
     host: str
+    kind: HostKind | None = None
 
 
 class Asked(_Entry, frozen=True):

@@ -211,7 +211,13 @@ class Master:
             self._hear_unheard(join.agent, known, join.unheard)
         if join.agent in self._decisions.agents:
             self._take(
-                Replaced(agent=join.agent, session=join.session, host=join.host, **self._stamp())
+                Replaced(
+                    agent=join.agent,
+                    session=join.session,
+                    host=join.host,
+                    kind=join.kind,
+                    **self._stamp(),
+                )
             )
             return None
         if self.ended.is_set():
@@ -223,6 +229,7 @@ class Master:
                 host=join.host,
                 room=join.room,
                 keeps=join.keeps,
+                kind=join.kind,
                 **self._stamp(),
             )
         )
@@ -268,6 +275,7 @@ class Master:
     ) -> None:
         """Say everything from `sent` on, and with it what was heard; ends when the stream does."""
         decisions = self._decisions
+        others = [each for each in decisions.agents.values() if each is not session and each.kind]
         hello = wire.Configure(
             spec=decisions.spec,
             run_dir=decisions.progress.run,
@@ -275,6 +283,8 @@ class Master:
             heard=session.heard,
             bundle=self._bundle,
             line=tuple(decisions.state.line),
+            host=others[0].host if others else "",
+            kind=others[0].kind if others else None,
         )
 
         def parcel(number: int, message: wire.MasterMessage) -> wire.FromMaster:

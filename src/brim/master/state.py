@@ -22,6 +22,7 @@ from brim.coordination.stragglers import Stragglers
 from brim.coordination.waits import Hangs
 from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault
+from brim.domain.host_kind import HostKind
 from brim.errors import EnvironmentFault, InternalError
 from brim.master.entries import Began
 from brim.master.progress import Progress
@@ -37,6 +38,7 @@ class AgentSession:
     heard: int = 0
     outbox: Outbox[MasterMessage] = field(default_factory=Outbox)
     keeps: bool = False
+    kind: HostKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

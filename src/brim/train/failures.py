@@ -28,7 +28,9 @@ def blame(error: BaseException) -> BrimError:
         and getattr(error, "error_code", None) in _LOST_DEVICE
     ):
         return EnvironmentFault(f"the device is lost: {str(error).splitlines()[0]}", retryable=True)
-    return UserCodeError(trace_of(error))
+    blamed = UserCodeError(trace_of(error))
+    blamed.__cause__ = error
+    return blamed
 
 
 def report(context: WorkerContext, error: BaseException) -> None:

@@ -18,6 +18,7 @@ from brim.coordination.messages.workers import (
     WorkerBound,
     WorkerMessage,
 )
+from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec
 
 RecordName = Literal["events.jsonl", "steps.jsonl"]
@@ -98,6 +99,7 @@ class JoinJob(Message, frozen=True):
         told: all that masters told it follows from the entries before this place; None: it was told
             nothing.
         copy: the copy that it has.
+        kind: of its host, where it takes any.
     """
 
     agent: str
@@ -110,6 +112,7 @@ class JoinJob(Message, frozen=True):
     keeps: bool = False
     told: JournalPlace | None = None
     copy: CopyOffer | None = None
+    kind: HostKind | None = None
 
 
 class AskToStop(Message, frozen=True):
@@ -294,6 +297,8 @@ class Configure(Message, frozen=True):
         bundle: the sha256 of the bundle with the code of the job, which a host fetches from the
             master; empty where there is none.
         line: where each part of the master's journal begins, the oldest first.
+        host, kind: the first host that computes beside this agent's, which must be like it; None
+            where there is none.
     """
 
     spec: JobSpec
@@ -302,6 +307,8 @@ class Configure(Message, frozen=True):
     heard: int
     bundle: str = ""
     line: tuple[JournalPlace, ...] = ()
+    host: str = ""
+    kind: HostKind | None = None
 
 
 class Refused(Message, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from brim.coordination.membership import World
 from brim.domain.accounting import TableFacts, TableTraffic
-from brim.errors import EnvironmentFault, SpecError, UserCodeError
+from brim.errors import NO_SUCH_FILE, EnvironmentFault, SpecError, UserCodeError
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -199,12 +199,14 @@ class Completed(Message, frozen=True):
 class JobFailed(Message, frozen=True, tag="Failed"):
     """The failure of a job that no restart mends.
 
-    `who` must act: `user`, `spec`, `environment` or `internal`.
+    `who` must act: `user`, `spec`, `environment` or `internal`. `missing` is the path of a file that
+    is not there, where that is why.
     """
 
     who: str
     message: str
     trace: str = ""
+    missing: str = ""
 
 
 class Warn(Message, frozen=True):
@@ -298,14 +300,25 @@ def failure_of(error: BaseException) -> JobFailed:
     match error:
         case UserCodeError():
             return JobFailed(
-                who="user", message=error.trace.strip().splitlines()[-1], trace=error.trace
+                who="user",
+                message=error.trace.strip().splitlines()[-1],
+                trace=error.trace,
+                missing=_missing(error.__cause__),
             )
         case SpecError():
-            return JobFailed(who="spec", message=str(error))
+            missing = error.field if error.got == NO_SUCH_FILE else ""
+            return JobFailed(who="spec", message=str(error), missing=missing)
         case EnvironmentFault():
             return JobFailed(who="environment", message=str(error))
     trace = "".join(traceback.format_exception(error))
     return JobFailed(who="internal", message=f"{type(error).__name__}: {error}", trace=trace)
+
+
+def _missing(error: BaseException | None) -> str:
+    """The file that is not there, where an error says so."""
+    if isinstance(error, FileNotFoundError) and isinstance(error.filename, str):
+        return error.filename
+    return ""
 
 
 def words_of(failure: JobFailed) -> str:

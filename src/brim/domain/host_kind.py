@@ -1,0 +1,99 @@
+"""The kind of a host: everything about it on which the bits of a result depend. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostKind:
+    """Facts of what computes on a host, as far as results depend on them.
+
+    Args:
+        python, brim: versions; of Python without the last number, which changes no result.
+        torch: version and build.
+        cpu: vendor, family and model.
+        capability: the level of instructions that torch's own kernels are chosen by.
+        instructions: that the libraries below torch choose their kernels by.
+        gpus: models.
+        cudnn: version.
+        settings: variables that change how the libraries compute.
+    """
+
+    python: str = ""
+    brim: str = ""
+    torch: str = ""
+    cpu: str = ""
+    capability: str = ""
+    instructions: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    cudnn: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+_NAMED = {
+    "python": "Python",
+    "brim": "brim",
+    "torch": "torch",
+    "cpu": "processor",
+    "capability": "processor capability",
+}
+
+
+def differences(
+    kinds: tuple[HostKind, HostKind],
+    hosts: tuple[str, str],
+    *,
+    device: str,
+    given: Collection[str] = (),
+) -> list[str]:
+    """Return how two hosts differ, a phrase for each difference; empty where they are alike.
+
+    Args:
+        kinds: theirs; `hosts` are their names.
+        device: of the job; GPUs are not compared for `cpu`.
+        given: variables that the job itself sets, on both.
+
+    >>> a, b = HostKind(torch="2.13.0", gpus=("H100",)), HostKind(torch="2.12.0")
+    >>> differences((a, b), ("a", "b"), device="cpu")
+    ['torch 2.13.0 on a and 2.12.0 on b']
+    >>> differences((a, a), ("a", "b"), device="cuda")
+    []
+    """
+    one, other = kinds
+    sides = [(words, getattr(one, name), getattr(other, name)) for name, words in _NAMED.items()]
+    first, second = set(one.instructions), set(other.instructions)
+    sides.append(("further instructions", _listed(first - second), _listed(second - first)))
+    if device != "cpu":
+        sides.append(("GPUs", _listed(one.gpus), _listed(other.gpus)))
+        if one.gpus and other.gpus:
+            sides.append(("cuDNN", one.cudnn, other.cudnn))
+    settings = sorted({*one.settings, *other.settings} - set(given))
+    sides += [(name, one.settings.get(name, ""), other.settings.get(name, "")) for name in settings]
+    return [
+        f"{words} {here or 'none'} on {hosts[0]} and {there or 'none'} on {hosts[1]}"
+        for words, here, there in sides
+        if here != there
+    ]
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(sorted(words))
+
+
+def unlike(hosts: tuple[str, str], found: Collection[str], *, exact: bool) -> str:
+    """Say that a host is not like another of the same run, and what to do about it.
+
+    Args:
+        hosts: the one that is not like the other, and that one.
+        found: what `differences` gave.
+        exact: the run is to have the same bits on any hosts.
+    """
+    said = f"{hosts[0]} is not like {hosts[1]}: {'; '.join(found)}"
+    if not exact:
+        return f"{said}; the result depends on which of them computes"
+    return (
+        f"{said}; the weights would depend on which of them computes: have the same on both, or "
+        "train with --no-exact"
+    )
