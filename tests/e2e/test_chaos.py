@@ -38,6 +38,10 @@ TWO_HOSTS = (
     "cut to host 2 for 300ms at step 30; cut from host 2 for 300ms at step 90; kill master at step "
     "150",
 )
+THREE_HOSTS = (
+    "kill host 2 at step 20; cut from host 3 for 6s at step 80; term agent 2 at step 160",
+)
+SEVERAL = [(2, text) for text in TWO_HOSTS] + [(3, text) for text in THREE_HOSTS]
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +88,11 @@ def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> Non
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("text", TWO_HOSTS)
-def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path) -> None:
-    result = perform(text, calm, tmp_path / "trial", hosts=2)
+@pytest.mark.parametrize(("hosts", "text"), SEVERAL)
+def test_every_promise_holds_between_hosts(
+    hosts: int, text: str, calm: Calm, tmp_path: Path
+) -> None:
+    result = perform(text, calm, tmp_path / "trial", hosts=hosts)
     assert not result.broken
     assert sorted(step_of(strike) for strike in result.strikes) == [
         f.step for f in parse_faults(text)
@@ -95,9 +101,8 @@ def test_every_promise_holds_between_hosts(text: str, calm: Calm, tmp_path: Path
 
 
 def test_every_kind_is_performed_here() -> None:
-    assert {fault.kind for text in (*ONE_HOST, *TWO_HOSTS) for fault in parse_faults(text)} == set(
-        FaultKind
-    )
+    texts = (*ONE_HOST, *TWO_HOSTS, *THREE_HOSTS)
+    assert {fault.kind for text in texts for fault in parse_faults(text)} == set(FaultKind)
 
 
 @pytest.mark.parametrize("seed", [9])

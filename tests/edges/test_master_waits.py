@@ -164,8 +164,8 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 @pytest.mark.parametrize(
     ("agents", "after", "lost"),
     [
-        ("AB", 0.2, False),
-        ("AB", 0.4, True),
+        ("AB", 0.05, False),
+        ("AB", 0.2, True),
         ("BB", 0.4, False),
         ("BB", 1.9, False),
         ("BB", 2.1, True),
@@ -192,3 +192,35 @@ def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
     assert ("lost" in states) == lost
     if lost and "A" in agents:
         assert [event["seconds"] for event in events if event["kind"] == "re_formed"] == [1.0]
+
+
+def test_who_calls_again_is_waited_for_although_others_go_on(tmp_path: Path) -> None:
+    """On a busy host seconds pass from its call until it has said who it is."""
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, *"AB")
+        await desk.leave("B")
+        called = desk.clock.now() + 0.01
+        desk.master.called_at = lambda: called
+        for seconds, lost in ((0.2, False), (1.7, False), (0.2, True)):
+            desk.clock.advance(seconds)
+            desk.master.look()
+            assert ("B" not in desk.master._decisions.agents) is lost
+
+    play(tmp_path, story, agents=2)
+
+
+@pytest.mark.parametrize(("agents", "patience"), [("AB", 0.1), ("BB", 12.0)])
+def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
+    tmp_path: Path, agents: str, patience: float
+) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, *agents)
+        desk.clock.advance(2.0)
+        await desk.leave("B")  # 3 s behind its last word
+        for seconds, lost in ((patience - 0.05, False), (0.1, True)):
+            desk.clock.advance(seconds)
+            desk.master.look()
+            assert ("B" not in desk.master._decisions.agents) is lost
+
+    play(tmp_path, story, agents=len(set(agents)))

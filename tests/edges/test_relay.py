@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -144,3 +146,16 @@ def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
                 await until(lambda: not relay._callers, "its end")
 
     asyncio.run(work())
+
+
+def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with relayed(tmp_path / "server", lambda _: None) as relay:
+            with stranger(relay):
+                await until(lambda: len(relay._callers) == 1, "a call")
+                assert relay.called_at == -math.inf
+                before = time.monotonic()
+                with caller(relay):
+                    await until(lambda: relay.called_at >= before, "the call of an agent")
+
+    asyncio.run(story())

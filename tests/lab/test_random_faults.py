@@ -9,7 +9,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, FaultKind, describe, parse_faults
+from brim.domain.faults import FROM_OUTSIDE, ON_HOSTS, FaultKind, describe, parse_faults
 from brim.domain.job import JobSpec, WorkerRange
 from brim_lab.chaos.random_faults import random_faults, random_workers
 
@@ -29,7 +29,7 @@ def test_a_schedule_can_be_performed(
         assert fault.kind in kinds
         assert 1 <= fault.step <= steps
         assert fault.rank < max(wanted, 1)
-        assert hosts > 1 or fault.kind not in ON_NETWORK
+        assert hosts > 1 or fault.kind not in ON_HOSTS
         first = 1 if fault.kind is FaultKind.KILL_AGENT else 2
         assert fault.host in (0, *range(first, hosts + 1))
         wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)

@@ -171,7 +171,8 @@ class Conversation:
                 saying.cancel()
                 if self._stream is stream:
                     await stream.close()
-            await asyncio.sleep(_TO_RETRY)
+            if not admitted.done():  # else at once: the master may be counting on it
+                await asyncio.sleep(_TO_RETRY)
 
     def _keep(self, parcel: FromMaster) -> None:
         """Have on this host what the words of a master follow from, before they are obeyed."""

@@ -25,6 +25,8 @@ class FaultKind(enum.StrEnum):
     KILL_MASTER = "kill master"
     STOP_MASTER = "stop master"
     KILL_AGENT = "kill agent"
+    TERM_AGENT = "term agent"
+    KILL_HOST = "kill host"
     KILL_TEMPLATE = "kill template"
     KILL_COMMAND = "kill command"
     INTERRUPT = "interrupt"
@@ -45,8 +47,8 @@ class Fault:
     Args:
         rank: the victim of kill, term, stop and slow.
         count: how many workers `add` adds or `remove` removes.
-        host: whose agent is killed, whose cable is cut or delayed; hosts count from 1, the
-            master's.
+        host: which is killed, whose agent is killed or asked to go, whose cable is cut or delayed;
+            hosts count from 1, the master's.
         seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
         by: seconds that packets are delayed, that the clock jumps, which may be back, or that a
             slow rank stands still at each of its stops.
@@ -62,11 +64,14 @@ class Fault:
 
 
 ON_NETWORK = frozenset({FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO, FaultKind.DELAY})
+ON_HOSTS = ON_NETWORK | {FaultKind.TERM_AGENT, FaultKind.KILL_HOST}  # these take several hosts
 # These are `brim chaos`'s; all others are the master's.
 FROM_OUTSIDE = ON_NETWORK | {
     FaultKind.KILL_MASTER,
     FaultKind.STOP_MASTER,
     FaultKind.KILL_AGENT,
+    FaultKind.TERM_AGENT,
+    FaultKind.KILL_HOST,
     FaultKind.KILL_TEMPLATE,
     FaultKind.KILL_COMMAND,
     FaultKind.INTERRUPT,
@@ -87,6 +92,8 @@ _FORMS = {
     FaultKind.KILL_MASTER: "kill master at step {step}",
     FaultKind.STOP_MASTER: "stop master for {seconds} at step {step}",
     FaultKind.KILL_AGENT: "kill agent {host} at step {step}",
+    FaultKind.TERM_AGENT: "term agent {host} at step {step}",
+    FaultKind.KILL_HOST: "kill host {host} at step {step}",
     FaultKind.KILL_TEMPLATE: "kill template at step {step}",
     FaultKind.KILL_COMMAND: "kill command at step {step}",
     FaultKind.INTERRUPT: "interrupt at step {step}",

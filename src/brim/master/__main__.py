@@ -88,6 +88,7 @@ async def serve(settings: Settings, *, token: str) -> None:
         files=None if is_url(checkpoints) else ReceivedFiles(Path(checkpoints)),
         bundle=bundle,
     )
+    master.called_at = server.called_at
     await server.start()
     contact = Contact(
         address=settings.listen or settings.local, token=token, pid=os.getpid(), keeper=os.getppid()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+import math
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,7 +37,11 @@ _TICK = 0.2  # seconds between two looks at the time
 _LEAST = 0.001  # and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
-_TO_CALL_AGAIN = 0.3  # and where others go on without it: one that lives calls again after 0.05 s
+# and that it has to call where others go on without it: one that lives calls again at once
+_TO_CALL_AGAIN = 0.1
+# seconds without a word, of which there is one each second, before a connection was closed: then
+# its host did not answer, and is not about to call
+_CUT_OFF = 2.5
 # seconds that dismissed workers may take before they are killed, and agents to say goodbye
 _TO_END = 15.0
 
@@ -58,6 +63,10 @@ class Master:
         clock: orders heartbeats, stamps entries.
         returning: seconds that the agents of `decisions` have to come back.
         bundle: the sha256 of the bundle with the code, which other hosts fetch; empty: none.
+
+    Attributes:
+        called_at: tells when another host called for the last time, also where it has not said yet
+            who it is; by the same clock.
     """
 
     def __init__(
@@ -80,6 +89,8 @@ class Master:
         self._returning = Liveness(timeout=_TO_RETURN)
         for agent in decisions.agents:
             self._returning.beat(agent, now=clock.now() + returning - _TO_RETURN)
+        self._closed: dict[str, float] = {}  # when the last connection of an agent was
+        self.called_at: Callable[[], float] = lambda: -math.inf
         self._ending_since: float | None = None
         self._unrecorded = False
         self.ended = asyncio.Event()
@@ -167,10 +178,35 @@ class Master:
             listening.cancel()
             self._listening.discard(listening)
             if self._connections.get(name) is connection:
-                del self._connections[name]
-                self._liveness.forget(name)
-                given = _TO_CALL_AGAIN if self._decisions.goes_on_without(name) else _TO_RETURN
-                self._returning.beat(name, now=self._clock.now() + given - _TO_RETURN)
+                self._expect_again(name)
+
+    def _expect_again(self, name: str) -> None:
+        """Give an agent whose connection has closed the time to come back that is worth it.
+
+        Where others go on they stand still meanwhile. Where nobody does, all is lost that the agent
+        has and no checkpoint, so that a cable that is cut is waited for as long as a silent agent.
+        """
+        now = self._clock.now()
+        silence = self._liveness.silence(name, now=now)
+        del self._connections[name]
+        self._liveness.forget(name)
+        if self._decisions.goes_on_without(name):
+            given = _TO_CALL_AGAIN
+        else:
+            given = self._silence - silence if silence > _CUT_OFF else _TO_RETURN
+        self._closed[name] = now
+        self._returning.beat(name, now=now + given - _TO_RETURN)
+
+    def _is_at_the_door(self, agent: str) -> bool:
+        """Return whether a host called since this agent's connection closed: it may be the agent.
+
+        It is waited for once more, as long as one is where nobody goes on.
+        """
+        closed = self._closed.pop(agent, math.inf)
+        if self.called_at() <= closed:
+            return False
+        self._returning.beat(agent, now=closed)
+        return agent not in self._returning.lost(now=self._clock.now())
 
     async def _listen(
         self, name: str, connection: _Connection, requests: AsyncIterator[wire.FromAgent]
@@ -320,7 +356,8 @@ class Master:
         for agent in self._liveness.lost(now=now):
             self._lose(agent, f"it was silent for {self._silence:.0f} s")
         for agent in self._returning.lost(now=now):
-            self._lose(agent, "its connection closed, and it did not come back")
+            if not self._is_at_the_door(agent):
+                self._lose(agent, "its connection closed, and it did not come back")
         grace_ends = self._decisions.state.grace_ends
         if grace_ends is not None and now >= grace_ends:
             self._take(GraceOver(**self._stamp()))
@@ -335,6 +372,7 @@ class Master:
     def _forget(self, agent: str) -> None:
         self._liveness.forget(agent)
         self._returning.forget(agent)
+        self._closed.pop(agent, None)
         self._connections.pop(agent, None)
 
     def _lose(self, agent: str, reason: str) -> None:

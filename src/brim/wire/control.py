@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import secrets
 import socket
 import threading
@@ -172,6 +173,10 @@ class JobServer:
         """Let hosts that join have this code from now on, where it was not known before."""
         if self._files is not None:
             self._files.bundle = bundle
+
+    def called_at(self) -> float:
+        """Return when another host, or a stranger, called for the last time (monotonic clock)."""
+        return self._relay.called_at if self._relay is not None else -math.inf
 
     async def start(self) -> None:
         for server in self._servers:

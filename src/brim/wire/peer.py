@@ -3,7 +3,7 @@
 Blocking TCP straight from and into arrays. Every wait has a deadline and ends early once the agent
 has something to say (a new round, usually): a worker never waits for a dead neighbour. One that is
 there and sends nothing may hang, and that is for its own agent to end; a host that does not answer
-is lost after a minute, which its kernel tells.
+is lost after 3 s, which its kernel tells.
 
 Both ends prove that they are of the same run before anything else is said. A caller that does not
 is a stranger: it gets nothing, and holds nobody up.
@@ -24,6 +24,7 @@ from brim.clock import monotonic
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.process import close_in_children
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
+from brim.wire.silence import ask_while_idle
 
 _GREETING = struct.Struct(
     f"<H{PROOF_BYTES}s"
@@ -33,8 +34,7 @@ _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
 _MOST_CALLERS = 64  # that have not greeted yet; with more, the first of them has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
-_UNANSWERED = 60.0
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 9))  # 60 s in all
+_UNANSWERED = 3.0
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
 
 _CALL, _ANSWER = b"call", b"answer"  # who says it: one end's proof is of no use to the other
@@ -230,10 +230,7 @@ def _greet(
 def _make_ready(peer: socket.socket) -> None:
     """Set options: send at once, and probe whether the other host is there while idle."""
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE:
-        if hasattr(socket, name):
-            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    ask_while_idle(peer, _UNANSWERED)
 
 
 def _is_unanswered(peer: socket.socket) -> bool:
@@ -303,7 +300,7 @@ def swap(
         for each in {**outgoing, **incoming}:
             each.setblocking(False)
             _watch(selector, each, to_send, to_fill)
-        last_moved = monotonic()
+        last_moved = answered = monotonic()
         while selector.get_map():
             ready = selector.select(_SLICE)
             for key, events in ready:
@@ -316,16 +313,17 @@ def swap(
                 except OSError as error:
                     raise PeerLost(f"a worker went away: {error}", retryable=True) from error
                 _watch(selector, peer, to_send, to_fill)
+            now = monotonic()
             if ready:
-                last_moved = monotonic()
-            elif cancelled():
+                last_moved = answered = now
+                continue
+            if cancelled():
                 raise Interrupted
-            silent = monotonic() - last_moved
-            if silent > timeout:
+            if now - last_moved > timeout:
                 raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
-            if silent > _UNANSWERED and any(
-                _is_unanswered(key.data) for key in selector.get_map().values()
-            ):
+            if not any(_is_unanswered(key.data) for key in selector.get_map().values()):
+                answered = now
+            elif now - answered > _UNANSWERED:
                 raise PeerLost(f"a host has not answered for {_UNANSWERED:.0f} s", retryable=True)
 
 

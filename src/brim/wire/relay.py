@@ -9,11 +9,16 @@ and so does this then.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Mapping
 
+from brim.clock import monotonic
+from brim.wire.silence import give_up_after
+
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
 _STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
+_UNANSWERED = 3.0  # seconds after which a host counts as gone whose kernel does not answer
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
@@ -98,6 +103,7 @@ class _CallerEnd(_End):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        give_up_after(transport.get_extra_info("socket"), _UNANSWERED)
         if self._relay.admit(self):
             self._due = asyncio.get_running_loop().call_later(_STUCK, self.transport.abort)
             self.transport.resume_reading()
@@ -125,6 +131,9 @@ class Relay:
         path: of the Unix socket.
         others: the Unix sockets of other servers, by the first bytes of calls that are for them.
         most: connections at once; more are closed.
+
+    Attributes:
+        called_at: when somebody called for the last time who is not for one of the others.
     """
 
     def __init__(
@@ -134,6 +143,7 @@ class Relay:
         self._callers: set[_CallerEnd] = set()
         self._reaching: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self.called_at = -math.inf
 
     async def start(self) -> None:
         """Begin to accept connections."""
@@ -159,6 +169,8 @@ class Relay:
         try:
             other = self._others.get(caller.first[:_TELLING])
             path = other or self._path
+            if other is None:
+                self.called_at = monotonic()
             caller.patience = end.patience = _STUCK_ON_DISK if other else 0.0
             await loop.create_unix_connection(lambda: end, path)
         except OSError:

@@ -66,11 +66,22 @@ class Guest:
                 "agent", self._master, stdout=log, stderr=log, variables=variables
             )
 
+    def ask_to_go(self) -> None:
+        """SIGTERM: it ends once its workers have left."""
+        if self._process is not None:
+            self._process.terminate()
+
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def kill_host(self) -> None:
+        """Kill -9 all processes of its host, which boots again."""
+        self.host.kill()
+        self.kill()
+        self.host.start()
 
 
 class Outside:
@@ -134,6 +145,10 @@ class Outside:
                 send(self._child(self._command, AGENT), signal.SIGKILL)
             case FaultKind.KILL_AGENT if fault.host in self.guests:
                 self.guests[fault.host].kill()
+            case FaultKind.TERM_AGENT if fault.host in self.guests:
+                self.guests[fault.host].ask_to_go()
+            case FaultKind.KILL_HOST if fault.host in self.guests:
+                self.guests[fault.host].kill_host()
             case FaultKind.KILL_TEMPLATE:
                 agent = self._child(self._command, AGENT)
                 send(self._child(agent, _TEMPLATE), signal.SIGKILL)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind
+from brim.domain.faults import FROM_OUTSIDE, ON_HOSTS, ON_NETWORK, Fault, FaultKind
 from brim.domain.job import WorkerRange
 from brim.domain.seeds import mix
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
 _MOST_FAULTS = 4
 # These take seconds or a new life of the job each: one of a kind is enough for a short run.
-_ONCE = ON_NETWORK | {
+_ONCE = ON_HOSTS | {
     FaultKind.KILL_AGENT,
     FaultKind.KILL_COMMAND,
     FaultKind.KILL_EVERYTHING,
@@ -30,9 +30,9 @@ _SECONDS = {
     FaultKind.DELAY: (0.5, 1.0, 2.0),
     FaultKind.SLOW: (1.0, 2.0, 5.0),
     FaultKind.FILL_DISK: (0.3, 1.0, 2.0),
-    # The last is longer than anybody waits for a silent host.
+    # A silent host is waited for for 3 s where others go on, else for 15.
     **dict.fromkeys(
-        (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 1.5, 20.0)
+        (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 6.0, 20.0)
     ),
 }
 _BY = {
@@ -134,10 +134,8 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return room > 0
         case FaultKind.REMOVE | FaultKind.TERM:
             return wanted > 1
-        case FaultKind.CUT | FaultKind.CUT_FROM | FaultKind.CUT_TO | FaultKind.DELAY:
-            return hosts > 1
         case _:
-            return True
+            return kind not in ON_HOSTS or hosts > 1
 
 
 def _fault(
@@ -159,4 +157,4 @@ def _fault(
 def _host(kind: FaultKind, draws: Draws, hosts: int) -> int:
     if kind is FaultKind.KILL_AGENT:
         return 1 + draws.below(hosts)
-    return 2 + draws.below(hosts - 1) if kind in ON_NETWORK else 0
+    return 2 + draws.below(hosts - 1) if kind in ON_HOSTS else 0

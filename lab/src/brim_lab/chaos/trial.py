@@ -16,7 +16,7 @@ from typing import Any
 
 from brim.clock import SystemClock
 from brim.domain.accounting import StepRecord
-from brim.domain.faults import FROM_OUTSIDE, ON_NETWORK, Fault, FaultKind, describe, parse_faults
+from brim.domain.faults import FROM_OUTSIDE, ON_HOSTS, Fault, FaultKind, describe, parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
 from brim.telemetry.events import FaultPerformed
@@ -89,7 +89,7 @@ class Trial:
 def kinds_possible_here(hosts: int) -> dict[FaultKind, str]:
     """Return for each kind of fault why it cannot be performed on this machine; "" where it can."""
     found = dict.fromkeys(FaultKind, "")
-    for kind in ON_NETWORK:
+    for kind in ON_HOSTS:
         found[kind] = "" if hosts > 1 else "needs --hosts 2"
         if not can_make_hosts():
             found[kind] = "needs root, ip and /dev/net/tun"

@@ -1,0 +1,146 @@
+"""A host that is killed, or whose cable is cut, is given up soon, and comes again."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, train, until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
+JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
+
+# Two ends of a stream between workers: what each sees, and after how many seconds.
+_STREAM = """
+import sys, time
+from brim.coordination.participant import PeerLost
+from brim.wire.peer import Listener, connect, read_exactly, write_all
+def never(): return False
+if sys.argv[1] == "listen":
+    listener = Listener(sys.argv[2], bytes(32))
+    print(listener.address, flush=True)
+    peer = listener.accept("round 1", timeout=30, cancelled=never)
+else:
+    peer = connect(sys.argv[2], "round 1", bytes(32), timeout=30, patience=30, cancelled=never)
+print("there", flush=True)
+sys.stdin.readline()
+began = time.monotonic()
+try:
+    if sys.argv[3] == "write":
+        write_all(peer, [memoryview(bytes(1 << 26))], timeout=60, cancelled=never)
+    read_exactly(peer, [memoryview(bytearray(1 << 27))], timeout=60, cancelled=never)
+except PeerLost as lost:
+    print(time.monotonic() - began, lost, flush=True)
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 3) as three:
+        yield three
+
+
+@contextlib.contextmanager
+def _stream(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
+    pipe, environment = subprocess.PIPE, {"PYTHONPATH": f"{ROOT}/src"}
+    command = [*host.prefix, sys.executable, "-c", _STREAM, *words]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("way", ["both", "to", "from"])
+@pytest.mark.parametrize("does", ["write", "read"])
+def test_workers_give_up_a_host_that_is_cut_off(
+    hosts: tuple[Host, ...], way: str, does: str
+) -> None:
+    """Whether they wait for it, or have something for it; both ends do."""
+    first, second, _ = hosts
+    with (
+        _stream(second, "listen", second.address, "read") as there,
+        _stream(first, "call", _line(there), does) as here,
+    ):
+        assert _line(here) == _line(there) == "there"
+        second.cable.cut(to_host=way != "from", from_host=way != "to")
+        for process in (here, there):
+            assert process.stdin is not None
+            print(file=process.stdin, flush=True)
+        for process in (here, there):
+            seconds, _, why = _line(process).partition(" ")
+            assert 2.0 < float(seconds) < 9.0, why
+
+
+def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
+    hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    path = hosts[0].folder / "run"
+    options = ("--workers", "3", "--workers-here", "1", "--spares", "0", "--set", "pause=0.1")
+    listen = ("--listen", "10.77.0.1:7077", "--agents", "3")
+    with (
+        started(path, "train", *JOB, *options, *listen, prefix=hosts[0].prefix) as run,
+        contextlib.ExitStack() as guests,
+    ):
+
+        def join(host: Host) -> None:
+            agent = joining(path, "--workers", "1", address="10.77.0.1:7077", prefix=host.prefix)
+            guests.callback(agent.wait)
+            guests.callback(agent.kill)
+
+        def goes_on_with(workers: int, act: Callable[[], object] = lambda: None) -> float:
+            """Seconds from an act to a step of so many workers in a round behind it."""
+            rounds = run.events("round")
+            before, began = rounds[-1]["round"] if rounds else 0, time.monotonic()
+            act()
+
+            def has_gone_on() -> bool:
+                named, steps = run.events("round"), run.steps()
+                return (
+                    bool(steps)
+                    and named[-1]["world_size"] == workers
+                    and steps[-1]["round"] == named[-1]["round"] > before
+                )
+
+            until(has_gone_on, f"a step of {workers}", run)
+            return time.monotonic() - began
+
+        join(hosts[1])
+        join(hosts[2])
+        goes_on_with(3)
+        assert goes_on_with(2, hosts[2].kill) < 2.0  # 0.1 s, and a step
+        hosts[2].start()
+        goes_on_with(3, lambda: join(hosts[2]))
+        cut = partial(hosts[1].cable.cut, to_host=False)
+        assert 2.0 < goes_on_with(2, cut) < 10.0  # 3 s, and a step
+        # Its agent ends its workers, and joins as a new one.
+        goes_on_with(3, hosts[1].cable.mend)
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(path)
+    pauses = [event["seconds"] for event in run.events("re_formed")]
+    assert all(0.0 <= pause < 10.0 for pause in pauses), pauses
+    assert len({agent for agent in _agents(run) if agent.startswith("host-2-")}) == 2
+
+
+def _agents(run: Run) -> set[str]:
+    return {event["agent"] for event in run.events("worker") if event["agent"]}
