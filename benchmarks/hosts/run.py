@@ -30,6 +30,8 @@ TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
 BATCH, STEADY = 512, 15
 _POLL = 0.01
 _PATIENCE = 90.0  # seconds
+_FIRST, _NEXT = "10.77.0.1:7077", "10.77.0.2:7078"  # where masters listen
+_MASTERS_HOST = "kill -9 of the master's host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class Joined:
 
     agent: subprocess.Popen[str]
     host: Host
+    first: Host
+    token: str
 
 
 def ask_to_go(host: Joined) -> None:
@@ -130,14 +134,15 @@ def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
         first = Driver(folder).behind(hosts[0].prefix)
         words = ["train", str(TRAINING_FILE), "--run-dir", str(run), "--workers", "4"]
         words += ["--global-batch-size", str(BATCH), "--spares", "0", "--checkpoint-every", "1h"]
-        words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
+        words += ["--listen", _FIRST, "--agents", "2"]
         process = first.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         agent = None
         try:
-            agent = join(run, hosts[1])
+            token = token_of(run)
+            agent = join(token, hosts[1])
             records = Records(run)
             records.until("steady world", lambda: records.steady(4))
-            yield records, Joined(agent, hosts[1])
+            yield records, Joined(agent, hosts[1], hosts[0], token)
         finally:
             first.end()
             process.wait()
@@ -147,14 +152,19 @@ def run_on_two_hosts() -> Iterator[tuple[Records, Joined]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def join(run: Path, host: Host) -> subprocess.Popen[str]:
-    """Start the agent of the second host once there is a master."""
+def token_of(run: Path) -> str:
+    """The token of a run, once there is a master."""
     deadline = time.monotonic() + _PATIENCE
     while (contact := read_contact(run)) is None and time.monotonic() < deadline:
         time.sleep(_POLL)
     assert contact is not None
-    driver = Driver(BRIM_TOKEN=contact.token).behind(host.prefix)
-    return driver.start("agent", contact.address, stdout=subprocess.DEVNULL, stderr=None)
+    return contact.token
+
+
+def join(token: str, host: Host) -> subprocess.Popen[str]:
+    """Start the agent of the second host."""
+    driver = Driver(BRIM_TOKEN=token).behind(host.prefix)
+    return driver.start("agent", f"{_FIRST},{_NEXT}", stdout=subprocess.DEVNULL, stderr=None)
 
 
 def lose_host(event: Callable[[Joined], None]) -> Loss:
@@ -175,6 +185,34 @@ def lose_host(event: Callable[[Joined], None]) -> Loss:
         records.until("record of the round", lambda: records.redone(before.round) >= 0)
         status = host.agent.wait(timeout=60) if event is not cut else 0
         return Loss(first.at - began, first.at - last.at, records.redone(before.round), status)
+
+
+def lose_first_host() -> Loss:
+    """Kill the host of the master; another is started at once on the second host."""
+    with run_on_two_hosts() as (records, host):
+        before = records.round
+        assert before is not None
+        began = time.time()
+        host.first.kill()
+        with contextlib.suppress(FileNotFoundError):
+            records.until("last record", lambda: True)
+        last = records.steps[-1]
+        taken = host.host.folder / "taken"
+        driver = Driver(host.host.folder, BRIM_TOKEN=host.token).behind(host.host.prefix)
+        words = ("master", "--listen", _NEXT, "--run-dir", str(taken))
+        process = driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            later = Records(taken)
+            first = later.until(
+                "step with another master",
+                lambda: next((s for s in later.steps[-3000:] if s.round > before.round), None),
+            )
+            later.until("record of the round", lambda: later.redone(before.round) >= 0)
+            redone = later.redone(before.round)
+        finally:
+            driver.end()
+            process.wait()
+        return Loss(first.at - began, first.at - last.at, redone, 0)
 
 
 def lose_host_under_torchrun() -> float:
@@ -223,12 +261,14 @@ def main() -> None:
     quick = parser.parse_args().quick
     report = Report(HERE, "A host goes, or is gone", seed=0)
     many = 1 if quick else 5
-    found: dict[str, list[Loss]] = {name: [] for name in EVENTS}
+    found: dict[str, list[Loss]] = {name: [] for name in (*EVENTS, _MASTERS_HOST)}
     peer: list[float] = []
     for turn in range(many):
         for name, event in EVENTS.items():
             report.say(f"brim, {name}, {turn + 1} of {many}")
             found[name].append(lose_host(event))
+        report.say(f"brim, {_MASTERS_HOST}, {turn + 1} of {many}")
+        found[_MASTERS_HOST].append(lose_first_host())
         if turn < 3:
             report.say("torchrun, kill -9 of all its processes")
             peer.append(lose_host_under_torchrun())
@@ -243,7 +283,7 @@ def main() -> None:
         for name, losses in found.items()
     ]
     rows.append(["kill -9, torchrun", len(peer), seconds(peer), "–", "–"])
-    head = ["the second host", "times", "to the next step (s)", "pause (s)", "steps redone"]
+    head = ["what happens", "times", "to the next step (s)", "pause (s)", "steps redone"]
     report.add(table(head, rows))
     if not quick:
         data = {

@@ -43,8 +43,8 @@ TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
-# and where several are called in turn: for the first word
-_TO_BEGIN = 1.0
+# and where several are called in turn: for the first word of each at first, and in the end
+_TO_BEGIN, _TO_BEGIN_AT_LAST = 0.25, 2.0
 _TO_RETRY = 0.05
 _TO_PART = 1.0
 _ASIDE = 64  # messages that are kept while there is no stream, where losing them does no harm
@@ -86,7 +86,7 @@ class Conversation:
         copy: JournalCopy | None = None,
         calls: int = 1,
     ) -> None:
-        self._copy, self._to_begin = copy, _SILENCE if calls == 1 else _TO_BEGIN
+        self._copy, self._calls, self._in_vain = copy, calls, -1
         self._told: JournalPlace | None = None
         self._displaced_by: Displaced | None = None
         self._patience, self._room, self._kind = patience, room, kind_of_this_host()
@@ -147,6 +147,7 @@ class Conversation:
         self._last_word = self._clock.now()
         while True:
             stream = self._stream = self._dial()
+            self._in_vain += 1
             admitted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             saying = asyncio.create_task(self._say(stream, admitted))
             received = stream.messages()
@@ -221,19 +222,27 @@ class Conversation:
             if self._keeper is not None and self._life:
                 self._keeper.kill()
             return None
-        if parcel is not None:
-            self._last_word = self._clock.now()
+        if parcel is not None and not self._is_of_another(parcel.message):
+            self._last_word, self._in_vain = self._clock.now(), 0
             if self._keeper is not None:
                 self._keeper.heard()
         return parcel
 
+    @property
+    def _to_begin(self) -> float:
+        """Seconds that the first word of a stream may take: the longer, the longer none came."""
+        if self._calls == 1:
+            return _SILENCE
+        rounds = min(self._in_vain // self._calls, 8)
+        return float(min(_TO_BEGIN * 2**rounds, _TO_BEGIN_AT_LAST))
+
     def _obeys(self, parcel: FromMaster) -> bool:
         """Return whether the first word on a stream is that of a master to be obeyed."""
         match parcel.message:
-            case Refused(reason=reason, lost=True, line=line) if self._is_of_another(line):
+            case Refused(reason=reason, lost=True) as refused if self._is_of_another(refused):
                 self._displaced_by = Displaced(reason)  # unless its own master comes back in time
                 return False
-            case Configure(line=line) | Refused(line=line) if self._is_of_another(line):
+            case other if self._is_of_another(other):
                 return False
             case Configure(life=life, line=line) if life >= self._life:
                 self._life = life
@@ -245,13 +254,11 @@ class Conversation:
                 raise EnvironmentFault(f"the master refused this agent: {reason}")
         return False  # another master has taken its place
 
-    def _is_of_another(self, line: tuple[JournalPlace, ...]) -> bool:
-        """Return whether a master's journal is not the one that this agent has followed."""
-        return (
-            bool(line)
-            and self._told is not None
-            and all(part.origin != self._told.origin for part in line)
-        )
+    def _is_of_another(self, message: MasterMessage) -> bool:
+        """Return whether these are words of a master whose journal this agent has not followed."""
+        if self._told is None or not isinstance(message, Configure | Refused):
+            return False
+        return bool(message.line) and all(part.origin != self._told.origin for part in message.line)
 
     async def _say(self, stream: AgentStream, admitted: asyncio.Future[int]) -> None:
         join = JoinJob(

@@ -1,0 +1,342 @@
+"""What agents keep of a master's files, whom they follow, and what a master without any does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+import recorded_run
+from brim.agent.conversation import Conversation, Displaced
+from brim.agent.copy import JournalCopy
+from brim.clock import SystemClock, VirtualClock
+from brim.errors import EnvironmentFault
+from brim.master import copying
+from brim.master.copying import CopyFeed
+from brim.master.entrance import Entrance
+from brim.master.entries import Before, Began, Heard, Joined
+from brim.master.records import Records
+from brim.master.state import State
+from brim.storage.copies import CopiedFiles, ReceivedCopy
+from brim.wire import messages as wire
+from brim.wire.control import AgentStream
+from brim_lab.driver import Driver
+from edges.test_conversation import HOLDS, Script, says
+
+FIRST, SECOND, OTHER = (wire.JournalPlace(name, 0) for name in ("first", "second", "other"))
+
+
+class Kept:
+    """The journal of a master, and one agent's copy of it."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "run").mkdir()
+        self.run_dir, self.clock = folder / "run", VirtualClock(100.0)
+        self.records = Records(self.run_dir)
+        self.decisions = self.records.open("first", self._begin, self.clock)
+        self.feed = CopyFeed(self.records, self.decisions, None)
+        self.copy = JournalCopy(CopiedFiles(folder / "copy"))
+        self.parts = 0
+
+    def _begin(self, life: int, before: Before) -> Began:
+        spec = recorded_run.spec(faults=())
+        return Began(
+            at=0.0, now=0.0, attempt="first", life=life, spec=spec, run="r", started=0.0,
+            before=before,
+        )  # fmt: skip
+
+    def live(self, agents: int) -> None:
+        for number in range(agents):
+            join = Joined(at=1.0, now=1.0, agent=f"a{number}", session="s", host="h", keeps=True)
+            self.records.take(self.decisions, join)
+        for name, agent in self.decisions.agents.items():
+            said = wire.Warn(message="a line of the records " * 10)
+            heard = Heard(at=2.0, now=2.0, agent=name, number=agent.heard + 1, message=said)
+            self.records.take(self.decisions, heard)
+
+    def send(self) -> None:
+        while (part := self.feed.part()) is not None:
+            self.parts += 1
+            encoded = msgspec.msgpack.encode(part)
+            self.copy.take(msgspec.msgpack.decode(encoded, type=wire.CopyPart))
+
+    def came_home(self, folder: Path) -> State | None:
+        """Where the copy leads to in another directory."""
+        folder.mkdir(exist_ok=True)
+        with ReceivedCopy(folder) as received:
+            for data in self.copy.content():
+                received.write(data.file, data.data)
+            received.keep()
+        records = Records(folder)
+        with contextlib.closing(records):
+            found = records.peek()
+        return found.state if found is not None else None
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def same_files(kept: Kept, folder: Path) -> bool:
+    names = ("events.jsonl", "steps.jsonl")
+    return all((folder / n).read_bytes() == (kept.run_dir / n).read_bytes() for n in names)
+
+
+def test_a_copy_leads_to_where_the_journal_leads(kept: Kept, tmp_path: Path) -> None:
+    kept.send()
+    kept.live(agents=3)
+    kept.send()
+    assert kept.copy.offer("first") == wire.CopyOffer(place=kept.decisions.state.place, holders=3)
+    assert kept.came_home(tmp_path / "again") == kept.decisions.state
+    assert same_files(kept, tmp_path / "again")
+
+
+def test_a_copy_that_begins_late_comes_in_parts_and_is_not_offered_before_it_is_whole(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_CHUNK", 50)
+    kept.live(agents=3)
+    part = kept.feed.part()
+    assert part is not None
+    kept.copy.take(part)
+    assert kept.copy.offer("first") is None
+    kept.send()
+    assert kept.parts > 5
+    assert kept.came_home(tmp_path / "again") == kept.decisions.state
+    assert same_files(kept, tmp_path / "again")
+
+
+def test_a_long_copy_is_put_more_briefly(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "_LONGEST", 1)
+    kept.live(agents=1)
+    kept.send()
+    for _ in range(3):
+        kept.live(agents=0)
+        kept.send()
+    journal = next(data for data in kept.copy.content() if data.file == "journal")
+    assert journal.data.count(b"Restated") == 1
+    assert b"Heard" not in journal.data
+    assert kept.came_home(tmp_path / "again") == kept.decisions.state
+    assert same_files(kept, tmp_path / "again")
+
+
+def test_an_agent_whose_copy_is_too_old_is_sent_all_of_it(kept: Kept, tmp_path: Path) -> None:
+    kept.send()
+    kept.live(agents=2)
+    kept.records.recent.clear()  # what is recent is some megabytes, and no more
+    kept.live(agents=0)
+    kept.send()
+    assert kept.came_home(tmp_path / "again") == kept.decisions.state
+
+
+def test_a_full_disk_costs_the_copy_and_nothing_else(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.send()
+    kept.live(agents=1)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", lambda file, data, place: 0)
+        kept.send()
+    assert "is the disk full?" in kept.copy.problem
+    assert kept.copy.offer("first") is None
+    kept.feed = CopyFeed(kept.records, kept.decisions, None)  # as after the next call
+    kept.send()
+    assert kept.copy.offer("first") is not None
+
+
+def test_what_a_copy_takes_the_place_of_is_set_aside(kept: Kept, tmp_path: Path) -> None:
+    kept.send()
+    there = tmp_path / "there"
+    there.mkdir()
+    for name in ("journal", "events.jsonl", "steps.jsonl"):
+        (there / name).write_text("older")
+    assert kept.came_home(there) is not None
+    assert (there / "journal.before").read_text() == "older"
+    assert not list(there.glob(".*coming"))
+
+
+# Whom an agent follows ----------------------------------------------------------------------------
+
+
+def life(number: int, *line: wire.JournalPlace) -> wire.FromMaster:
+    spec = recorded_run.spec()
+    hello = wire.Configure(spec=spec, run_dir="r", life=number, heard=0, line=line)
+    return wire.FromMaster(0, 0, hello, told=7)
+
+
+def follow(*scripts: Script, patience: float | None = None) -> list[wire.MasterMessage]:
+    left, obeyed = list(scripts), list[wire.MasterMessage]()
+
+    async def listen() -> None:
+        clock = SystemClock() if patience else VirtualClock(1.0)
+        conversation = Conversation(
+            "a",
+            dial=lambda: cast(
+                AgentStream, left.pop(0) if len(left) > 1 or not patience else left[0]
+            ),
+            keeper=None,
+            clock=clock,
+            patience=patience,
+            calls=2,
+        )
+        async for message in conversation.messages():
+            if not isinstance(message, wire.Configure):
+                obeyed.append(message)
+
+    with contextlib.suppress(IndexError):
+        asyncio.run(listen())
+    return obeyed
+
+
+def test_an_agent_follows_a_master_whose_journal_goes_on_from_what_it_was_told() -> None:
+    first = Script(life(1, FIRST), says(1, HOLDS[0]))
+    moved = Script(life(2, FIRST, SECOND), says(2, HOLDS[1]))
+    assert follow(first, moved) == HOLDS[:2]
+    join = moved.heard[0].message
+    assert isinstance(join, wire.JoinJob)
+    assert join.told == wire.JournalPlace("first", 0)  # that of the last parcel
+
+
+@pytest.mark.parametrize("line", [(FIRST,), (FIRST, OTHER)], ids=["older", "rival"])
+def test_a_master_that_was_replaced_is_never_followed_again_whatever_its_life(
+    line: tuple[wire.JournalPlace, ...],
+) -> None:
+    moved = Script(life(2, FIRST, SECOND), says(1, HOLDS[0]))
+    replaced = Script(life(9, *line), says(2, HOLDS[1]))
+    again = Script(life(3, FIRST, SECOND), says(2, HOLDS[2]))
+    assert follow(moved, replaced, again) == [HOLDS[0], HOLDS[2]]
+
+
+def test_the_word_of_another_journals_master_costs_no_workers_while_there_is_patience() -> None:
+    refused = wire.Refused(reason="counted as lost", lost=True, line=(OTHER,))
+    moved = Script(life(1, FIRST), says(1, HOLDS[0]))
+    with pytest.raises(Displaced, match="counted as lost"):
+        follow(moved, Script(wire.FromMaster(0, 0, refused)), patience=0.3)
+
+
+# A master without a journal -----------------------------------------------------------------------
+
+
+class Caller:
+    """An agent at the entrance of a master."""
+
+    def __init__(self, kept: Kept | None, *, life: int = 1, cut: int = 0) -> None:
+        state = kept.decisions.state if kept else None
+        offer = wire.CopyOffer(
+            place=wire.JournalPlace("first", state.entries - cut), holders=state.holders
+        ) if state else None  # fmt: skip
+        self.name = f"caller-{id(self)}"
+        self.join = wire.JoinJob(
+            agent=self.name, session="s", host="h", life=life, keeps=True, copy=offer
+        )
+        self._kept, self._said = kept, asyncio.Queue[wire.FromAgent]()
+        self._said.put_nowait(wire.FromAgent(0, 0, self.join))
+        self.was_asked = False
+
+    async def reply(self, parcel: wire.FromMaster) -> None:
+        if isinstance(parcel.message, wire.SendCopy) and self._kept is not None:
+            self.was_asked = True
+            for data in self._kept.copy.content():
+                self._said.put_nowait(wire.FromAgent(0, 0, data))
+
+    async def requests(self) -> AsyncIterator[wire.FromAgent]:
+        while True:
+            yield await self._said.get()
+
+
+def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: float = 5.0) -> Any:
+    async def wait() -> Any:
+        run_dir.mkdir(exist_ok=True)
+        entrance = Entrance(run_dir, SystemClock())
+        calls = [
+            asyncio.create_task(entrance.converse(each.requests(), each.reply)) for each in callers
+        ]
+        try:
+            return await entrance.find(own, patience=patience)
+        finally:
+            for call in calls:
+                call.cancel()
+
+    return asyncio.run(wait())
+
+
+def test_the_longest_copy_is_taken_once_all_who_keep_one_have_called(
+    kept: Kept, tmp_path: Path
+) -> None:
+    kept.live(agents=2)
+    kept.send()
+    callers = Caller(kept, cut=1), Caller(kept)
+    found = find(tmp_path / "next", *callers)
+    assert (found.agent, found.missing) == (callers[1].name, 0)
+    assert [each.was_asked for each in callers] == [False, True]
+    assert (tmp_path / "next" / "journal").exists()
+
+
+def test_a_copy_of_a_later_life_is_the_longer_one(kept: Kept, tmp_path: Path) -> None:
+    kept.live(agents=2)
+    kept.send()
+    callers = Caller(kept, life=2, cut=1), Caller(kept)
+    assert find(tmp_path / "next", *callers).agent == callers[0].name
+
+
+def test_those_who_do_not_call_are_waited_for_for_a_while_and_counted(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
+    kept.live(agents=3)
+    kept.send()
+    assert find(tmp_path / "next", Caller(kept)).missing == 2
+
+
+def test_a_directory_that_has_more_than_any_copy_keeps_its_own(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("brim.master.entrance._TO_GATHER", 0.1)
+    kept.live(agents=2)
+    kept.send()
+    caller = Caller(kept, cut=1)
+    found = find(tmp_path / "next", caller, own=kept.decisions.state)
+    assert (found.agent, found.missing, caller.was_asked) == ("", 1, False)
+
+
+def test_without_any_copy_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="1 called without one"):
+        find(tmp_path / "next", Caller(None), patience=0.1)
+
+
+# The verb -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--listen", "127.0.0.1:0"), "the run's token: got none"),
+        ((), "--listen: got nothing"),
+        (("--listen", "127.0.0.1:0", "--workers", "3"), "--workers: got an option of a run"),
+        (("no.py", "--listen", "127.0.0.1:0"), "no.py"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(
+    tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    token = {} if "token" in says else {"BRIM_TOKEN": "t"}
+    done = Driver(tmp_path, **token).call("master", *words, codes=(2,))
+    assert says in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_master_that_nobody_calls_ends_with_a_sentence(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, BRIM_TOKEN="t")
+    words = ("--listen", "127.0.0.1:0", "--run-dir", "run", "--patience", "1s")
+    done = driver.call("master", *words, codes=(1,))
+    assert "no agent offered a copy of the run's journal in 1 s, none called" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "master.json").exists()
