@@ -140,10 +140,10 @@ def test_a_body_of_one_with_a_token_has_an_end(alone: Alone) -> None:
     connection = http.client.HTTPConnection(alone.contact.host, alone.contact.port, timeout=30.0)
     connection.putrequest("POST", "/v1/jobs")
     connection.putheader("Authorization", f"Bearer {alone.contact.token}")
-    connection.putheader("Content-Length", str(5 << 20))
+    connection.putheader("Content-Length", str(13 << 20))
     connection.endheaders()
     with contextlib.suppress(ConnectionError):
-        for _ in range(5):
+        for _ in range(13):
             connection.send(bytes(1 << 20))
     answer = connection.getresponse()
     assert answer.status == http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE
