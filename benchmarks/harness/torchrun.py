@@ -77,6 +77,7 @@ class Torchrun:
         directory: keeps the checkpoint from an earlier run; None makes a fresh one.
         prefix: of the command, such as one that enters a host.
         meet: options by which the hosts of a job meet; by default there is one host.
+        clears: removes what an earlier run has left in the directory.
     """
 
     def __init__(
@@ -89,14 +90,15 @@ class Torchrun:
         directory: Path | None = None,
         prefix: Sequence[str] = (),
         meet: Sequence[str] = ("--standalone",),
+        clears: bool = True,
     ) -> None:
-        self._prefix, self._meet = prefix, meet
+        self._prefix, self._meet, self._clears = prefix, meet, clears
         self.workers, self._file, self._batch = workers, file, batch
         self._parameters = dict(parameters or {})
         self.directory = directory or Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
 
     def __enter__(self) -> Self:
-        for log in self.directory.glob("rank-*.log"):
+        for log in self.directory.glob("rank-*.log") if self._clears else ():
             log.unlink()
         worker = Path(__file__).with_name("torchrun_worker.py")
         environment = {
@@ -155,6 +157,11 @@ class Torchrun:
         for pid in [*_children(self._process.pid), self._process.pid]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """The process of the agent."""
+        return self._process.pid
 
     def pids(self) -> list[int]:
         """The workers that are alive, whether they train yet or not."""

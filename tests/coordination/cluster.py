@@ -554,7 +554,7 @@ class SimWorker:
         while True:
             yield from self._compute()
             assert self.plan is not None
-            stages = self.plan.stages if self.plan.world_size > 1 else ()
+            stages = ("blocks",) if self.plan.world_size > 1 else ()
             actions = steps.step(stages, changes_early=False)
             self.held = yield from self._follow(actions, self._do)
             if not self.committed % SCHEDULE.steps_per_epoch:
@@ -613,9 +613,11 @@ class SimWorker:
                 yield from self._arrive(phase)
             case Add("blocks"):
                 self.doing = "folding"
-                yield from self._fold()
-            case Add("folded"):
-                if self.rank == self.plan.ranks_on(self.plan.host_of(self.rank)).start:
+                ranks = self.plan.ranks_on(self.plan.host_of(self.rank))
+                if len(self.plan.hosts) == 1:
+                    yield from self._fold(self.rank - ranks.start, len(ranks))
+                elif self.rank == ranks.start:
+                    yield from self._fold(0, 1)
                     yield from self._trade()
             case Act.SUM | Act.PREPARE:
                 pass
@@ -678,15 +680,13 @@ class SimWorker:
             if len(spans[m])
         ]
 
-    def _fold(self) -> Iterator[Wait]:
-        """This worker's slice of what its host has left."""
+    def _fold(self, part: int, parts: int) -> Iterator[Wait]:
+        """One slice of so many of what this worker's host has left."""
         plan = self.plan
         assert plan is not None
         memory, rows, host = self.agent.memory, self._rows, plan.host_of(self.rank)
         several = len(plan.hosts) > 1
-        ranks = plan.ranks_on(host)
-        part = self.rank - ranks.start
-        mine = range(ELEMENTS * part // len(ranks), ELEMENTS * (part + 1) // len(ranks))
+        mine = range(ELEMENTS * part // parts, ELEMENTS * (part + 1) // parts)
         pairs = [
             pair
             for want in (plan.host_blocks(host) if several else (plan.root,))

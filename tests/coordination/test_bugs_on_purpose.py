@@ -247,7 +247,7 @@ BUGS: list[tuple[Bug, int]] = [
     (a_hub_releases_who_comes_first, 0),
     (a_member_counts_as_a_source_of_state_once_it_is_named, 0),
     (a_leaver_is_dismissed_in_the_middle_of_a_step, 395),
-    (a_round_restores_while_somebody_who_had_the_state_is_there, 718),
+    (a_round_restores_while_somebody_who_had_the_state_is_there, 1097),
     (a_death_while_one_writes_is_forgotten, 47),
     (a_step_is_applied_before_it_counts, 0),
     (contributions_are_added_up_before_all_are_there, 0),

@@ -78,7 +78,7 @@ def test_alone_it_is_the_root_and_what_counts_is_on_record_before_a_worker_hears
     ]
 
 
-@pytest.mark.parametrize("phase", ["blocks", "folded"])
+@pytest.mark.parametrize("phase", ["blocks"])
 def test_what_concerns_one_host_is_released_here(phase: str) -> None:
     hub = hub_in(1, w1="A", w2="B")
     assert hub.members == ("w1",)

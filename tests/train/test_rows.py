@@ -12,9 +12,10 @@ import torch
 from brim.coordination.reduction import Block, ReductionPlan, even_shares, fold
 from brim.errors import SpecError
 from brim.train.accumulate import combine
-from brim.train.exchange import SharedRows, Shelf
+from brim.train.exchange import SharedRows
 from brim.train.layout import Layout
 from brim.train.rows import GradientRows, RowSums, fold_rows
+from brim.train.shelf import Shelf
 from brim.train.tables.keyed_table import partitions_of
 
 WEIGHT = torch.zeros(40, 3)

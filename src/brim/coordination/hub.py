@@ -29,7 +29,7 @@ from brim.coordination.messages.workers import (
 from brim.coordination.turns import TURN, Answer, Applied, Granted, Proceed, Turns
 from brim.coordination.waits import Doing
 
-_LOCAL_PHASES = ("blocks", "folded")  # these concern the workers of one host only
+_LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
 
 
 @dataclass(frozen=True, slots=True)

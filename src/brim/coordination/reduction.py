@@ -145,17 +145,6 @@ class ReductionPlan:
     def root(self) -> Block:
         return _tighten(Block(0, 1 << (self.parts - 1).bit_length()), self.parts)
 
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Points of a step behind which contributions in shared memory are added up.
-
-        Those of a host come first, then those of all hosts.
-
-        >>> ReductionPlan(8, (2,)).stages, ReductionPlan(8, (2, 1)).stages
-        (('blocks',), ('blocks', 'folded'))
-        """
-        return ("blocks",) if len(self.hosts) == 1 else ("blocks", "folded")
-
     def micro_batches(self, rank: int) -> range:
         first = sum(self.shares[:rank])
         return range(first, first + self.shares[rank])

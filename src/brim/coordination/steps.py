@@ -81,7 +81,7 @@ def step(stages: Sequence[str], *, changes_early: bool) -> Generator[Action, Any
     """Make a step, whose micro-batches this member has computed.
 
     Args:
-        stages: points behind which contributions are added up: `ReductionPlan.stages`.
+        stages: points behind which contributions are added up.
         changes_early: the members share what the step changes (tables). It is changed before the
             commit, which all wait for, so that nobody reads what is half written; what does not
             count is taken back. Who is alone has nobody to wait for.

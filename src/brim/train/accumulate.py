@@ -63,6 +63,7 @@ class Accumulator:
             tuple[int, int, int, bool]
         ] = []  # left, right, due after, finishes its block
         self._single: set[int] = set()
+        self._last = blocks[-1] if blocks else None
         for block in blocks:
             leaves = [
                 Block(micro, 1)
@@ -77,17 +78,42 @@ class Accumulator:
             if not additions:
                 self._single.add(block.start)
         self._next = 0
+        self._early: set[int] = set()  # tensors of the last block that are in its row
 
     def begin(self) -> None:
         """Start a step; what a step before it left unfinished is forgotten."""
         self._sums.clear()
         self._next = 0
+        self._early.clear()
+
+    def add_early(self, index: int, tensor: Tensor) -> None:
+        """Take one tensor of the last micro-batch's contribution, and leave its sum in the row.
+
+        All before that micro-batch have been added, and its whole contribution will be: what was
+        taken early is then left out.
+        """
+        assert self._last is not None, "somebody has computed"
+        row = self._rows[self._last.start]
+        pairs = self._additions[self._next :]
+        if not pairs:
+            row[index].copy_(tensor)
+        for left, _, _, finishes in pairs:
+            target = row[index] if finishes else torch.empty_like(tensor)
+            tensor = torch.add(self._sums[left][index], tensor, out=target)
+        self._early.add(index)
+
+    def forget_early(self) -> None:
+        """Take what was taken early once more, with the whole contribution."""
+        self._early.clear()
 
     def add(self, micro: int, contribution: Contribution) -> None:
         """Take the contribution of one micro-batch.
 
         Its list and its sums are the accumulator's from now on.
         """
+        if self._early:
+            self._add_rest(contribution)
+            return
         if micro in self._single and micro in self._rows:
             torch._foreach_copy_(self._rows[micro], contribution)
             contribution = self._rows[micro]
@@ -100,6 +126,21 @@ class Accumulator:
             else:
                 _take_in(self._sums[left], self._sums.pop(right))
             self._next += 1
+
+    def _add_rest(self, contribution: Contribution) -> None:
+        """Take what was not taken early of the last micro-batch's contribution."""
+        assert self._last is not None, "something was taken early"
+        rest = [index for index in range(len(contribution)) if index not in self._early]
+        row, sums = self._rows[self._last.start], [contribution[index] for index in rest]
+        target = [row[index] for index in rest]
+        pairs = self._additions[self._next :]
+        if not pairs:
+            torch._foreach_copy_(target, sums)
+        for left, _, _, finishes in pairs:
+            out = target if finishes else [torch.empty_like(tensor) for tensor in sums]
+            combine([self._sums[left][index] for index in rest], sums, out)
+            sums = out
+        self._next = len(self._additions)
 
     def only(self) -> Contribution:
         """The sum over all micro-batches, where this worker had them all."""

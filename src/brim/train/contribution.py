@@ -194,6 +194,11 @@ class Contributions:
 
     # Buffers --------------------------------------------------------------------------------------
 
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """Return those whose gradients the list begins with."""
+        return self._parameters
+
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:

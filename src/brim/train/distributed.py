@@ -21,9 +21,8 @@ from brim.clock import sleep
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
-from brim.train.accumulate import combine
-from brim.train.exchange import Contribution
-from brim.train.layout import Layout
+from brim.train.accumulate import Contribution, combine
+from brim.train.layout import Layout, RowPiece
 from brim.train.rows import GradientRows, OwnedRows
 from brim.wire.peer import Cancelled
 
@@ -54,6 +53,7 @@ class Distributed:
 
     shares_result = False
     stages: Sequence[str] = ()
+    pieces: Sequence[RowPiece] = ()
 
     def __init__(
         self,
@@ -128,7 +128,13 @@ class Distributed:
     def rows_total(self) -> Sequence[GradientRows]:
         return ()
 
-    def add(self, stage: str) -> None:
+    def begin(self, step: int) -> None:
+        pass
+
+    def have_ready(self, step: int, count: int, *, void: bool = False) -> None:
+        pass
+
+    def add(self, stage: str, step: int) -> None:
         raise InternalError(f"nobody adds up at {stage!r} here")
 
     def total(self, own: Contribution) -> Contribution:

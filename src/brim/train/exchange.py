@@ -3,36 +3,28 @@
 Which blocks exist and how they fold is `coordination/reduction.py`; this only moves and adds. On
 one host the blocks lie in memory that all its workers share: each rank folds its slice of them in
 place, into a shared result. Between hosts, each host first folds what its own workers share; then
-the first worker of every host trades slices with the others over TCP.
+the first worker of every host trades slices with the others over TCP (`train/trade.py`).
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from brim.coordination.membership import World
-from brim.coordination.participant import PeerLost
 from brim.coordination.reduction import Block, ReductionPlan, fold
 from brim.errors import InternalError
-from brim.tensors import memory_of
-from brim.train.accumulate import combine
-from brim.train.layout import Layout
-from brim.train.memory import have_ready
+from brim.train.accumulate import Contribution, combine
+from brim.train.layout import RowPiece
 from brim.train.paces import Paces
 from brim.train.rows import GradientRows, OwnedRows, between, fold_rows
+from brim.train.shelf import ReadyPieces, Shelf
 from brim.train.tables.keyed_table import partitions_of
 from brim.train.tables.keys import BITS
-from brim.wire.peer import Cancelled, Listener, swap
-
-Contribution = list[Tensor]
+from brim.train.trade import Trade
 
 
 class Exchange(Protocol):
@@ -77,12 +69,34 @@ class Exchange(Protocol):
         ...
 
     @property
-    def stages(self) -> Sequence[str]:
-        """Points of a step at which all workers of a host stand before `add` is called for them."""
+    def pieces(self) -> Sequence[RowPiece]:
+        """Return the pieces that may be said to be ready one by one; empty where nobody asks."""
         ...
 
-    def add(self, stage: str) -> None:
-        """Add up what may be added up once all stand at this point.
+    def begin(self, step: int) -> None:
+        """Begin a step: pieces may be taken from now on as they are ready."""
+        ...
+
+    def have_ready(self, step: int, count: int, *, void: bool = False) -> None:
+        """Say that the first so many pieces of this rank's blocks are in their rows.
+
+        Args:
+            step: that they are of.
+            count: how many.
+            void: some were changed after they had been said to be ready; then all are.
+        """
+        ...
+
+    @property
+    def stages(self) -> Sequence[str]:
+        """Points of a step at which all workers of a host stand before `add` is called for them.
+
+        Before the first of them, each has said that all of its pieces are ready.
+        """
+        ...
+
+    def add(self, stage: str, step: int) -> None:
+        """Add up what may be added up once all stand at this point of a step.
 
         Raises:
             Interrupted, PeerLost: another member is gone, or the agent spoke.
@@ -114,9 +128,16 @@ class Alone:
 
     shares_result = False
     stages: Sequence[str] = ()
+    pieces: Sequence[RowPiece] = ()
 
     def __init__(self) -> None:
         self._rows_total: Sequence[GradientRows] = ()
+
+    def begin(self, step: int) -> None:
+        pass
+
+    def have_ready(self, step: int, count: int, *, void: bool = False) -> None:
+        pass
 
     def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         (self._rows_total,) = blocks.values()
@@ -130,7 +151,7 @@ class Alone:
     def owned_of(self, total: Sequence[GradientRows]) -> Sequence[OwnedRows]:
         return [OwnedRows(rows, owner=0, start=0) for rows in total]
 
-    def add(self, stage: str) -> None:
+    def add(self, stage: str, step: int) -> None:
         raise InternalError(f"nobody else stands at {stage!r}")
 
     def total(self, own: Contribution) -> Contribution:
@@ -141,50 +162,6 @@ class Alone:
 
     def close(self) -> None:
         pass
-
-
-class Shelf:
-    """Rows of contributions in memory that all workers of a host share.
-
-    Row 0 holds the result, the rows behind it the blocks. Of large rows only those that are used
-    take up memory.
-
-    Args:
-        descriptor: of an anonymous file; the first worker to come makes it large enough.
-        layout: what lies in a row.
-        rows: how many.
-
-    Attributes:
-        seconds: where the owners of rows tell how long they take, float64.
-    """
-
-    def __init__(self, descriptor: int, layout: Layout, rows: int) -> None:
-        self.layout, self._row_bytes = layout, -(-layout.row_bytes // 4096) * 4096 or 4096
-        size = self._row_bytes * rows + 4096
-        if _size_of(descriptor) < size:
-            os.ftruncate(descriptor, size)
-        mapped = mmap.mmap(descriptor, size)
-        have_ready(mapped)
-        self._memory = torch.frombuffer(mapped, dtype=torch.uint8)
-        self.seconds = self._memory[-4096:].view(torch.float64)
-        self._views: dict[int, list[Tensor]] = {}
-        self.rows = rows
-
-    def row(self, index: int) -> Tensor:
-        start = index * self._row_bytes
-        return self._memory[start : start + self.layout.row_bytes]
-
-    def views(self, index: int) -> list[Tensor]:
-        if index not in self._views:  # rounds come and go, and rows stay
-            self._views[index] = self.layout.views(self.row(index))
-        return self._views[index]
-
-    def slices(self, index: int, part: int, parts: int) -> list[Tensor]:
-        return self.layout.slices(self.row(index), part, parts)
-
-
-def _size_of(descriptor: int) -> int:
-    return os.fstat(descriptor).st_size
 
 
 class SharedRows:
@@ -315,12 +292,18 @@ class SharedMemory:
         shelf: the rows of this host.
         plan: who adds up what.
         rank: of this worker.
+        ready: what the workers of this host say of their pieces; None where there is one host.
         trade: joins the hosts, on the first worker of each; None on the others and where there is
             one host.
         keeps_total: leaves the rows of all embeddings for all, and not only to their owners.
+
+    Attributes:
+        pieces: see `Exchange.pieces`.
+        stages: see `Exchange.stages`.
     """
 
     shares_result = True
+    stages: Sequence[str] = ("blocks",)
 
     def __init__(
         self,
@@ -328,6 +311,8 @@ class SharedMemory:
         plan: ReductionPlan,
         *,
         rank: int,
+        pieces: Sequence[RowPiece] = (),
+        ready: ReadyPieces | None = None,
         trade: Trade | None = None,
         keeps_total: bool = False,
     ) -> None:
@@ -338,9 +323,7 @@ class SharedMemory:
             raise InternalError(f"{len(index)} blocks do not fit on a shelf of {shelf.rows} rows")
         ranks = plan.ranks_on(host)
         part, parts = rank - ranks.start, len(ranks)
-        self.stages = plan.stages
-        self._trade = trade
-        self._several = len(plan.hosts) > 1
+        self.pieces, self._ready, self._place, self._trade = pieces, ready, part, trade
         self._shared_rows = (
             SharedRows(shelf, index, plan, rank=rank, keeps_total=keeps_total)
             if shelf.layout.counts
@@ -348,13 +331,12 @@ class SharedMemory:
         )
         self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
         self._result = shelf.views(0)
-        wanted = plan.host_blocks(host) if self._several else (plan.root,)
         self._operations: list[Operation] = []
-        for want in wanted:
-            for left, right in fold(local, want, plan.parts):
+        self._copy: tuple[list[Tensor], list[Tensor]] | None = None
+        if ready is None:
+            for left, right in fold(local, plan.root, plan.parts):
                 a, b = (shelf.slices(_row_of(block, index), part, parts) for block in (left, right))
                 self._operations.append((a, b, a))
-        if not self._several:
             self._send_last_to(shelf.slices(0, part, parts), shelf.slices(1, part, parts))
 
     def _send_last_to(self, result: list[Tensor], only: list[Tensor]) -> None:
@@ -367,22 +349,27 @@ class SharedMemory:
             self._operations[-1] = (left, right, result)
         self._copy = None if self._operations else (result, only)
 
-    def add(self, stage: str) -> None:
-        match stage:
-            case "blocks":
-                self._add_up_here()
-            case "folded" if self._trade is not None:
-                self._trade.run()
-                if self._shared_rows is not None:
-                    self._shared_rows.put_total(self._trade.run_rows(self._shared_rows.of_host()))
+    def begin(self, step: int) -> None:
+        if self._trade is not None:
+            self._trade.begin(step)
+
+    def have_ready(self, step: int, count: int, *, void: bool = False) -> None:
+        if self._ready is not None:
+            self._ready.tell(self._place, step, count, void=void)
+
+    def add(self, stage: str, step: int) -> None:
+        if self._shared_rows is not None:
+            self._shared_rows.paces.look()
+        if self._ready is None:
+            self._add_up_here()
+        elif self._trade is not None:
+            self._trade.finish(step)
+            if self._shared_rows is not None:
+                self._shared_rows.put_total(self._trade.run_rows(self._shared_rows.of_host()))
 
     def _add_up_here(self) -> None:
         """Fold this worker's slice of what all workers of the host have left."""
-        if self._shared_rows is not None:
-            self._shared_rows.paces.look()
         _combine_slices(self._operations)
-        if self._several:
-            return
         if self._shared_rows is not None:
             self._shared_rows.fold()
         if self._copy is not None:
@@ -416,162 +403,3 @@ class SharedMemory:
 def _row_of(block: Block, index: dict[Block, int]) -> int:
     """A sum stands where its first block stood."""
     return next(row for have, row in index.items() if have.start == block.start)
-
-
-class Trade:
-    """Joins the hosts of a round: each owns one slice of everything, folds it, and hands it to all.
-
-    Args:
-        shelf: the rows of this host.
-        plan: who adds up what.
-        world: the round.
-        rank: of this worker, the first of its host.
-        patience: seconds that another host is waited for which sends nothing.
-        call: calls the worker at an address, with what the call is about.
-        listener: where the others call this worker.
-        cancelled: whether the agent has something to say.
-
-    Raises:
-        Interrupted, PeerLost: a host is gone, or the agent spoke.
-    """
-
-    def __init__(
-        self,
-        shelf: Shelf,
-        plan: ReductionPlan,
-        world: World,
-        *,
-        rank: int,
-        patience: float,
-        call: Callable[[str, str], socket.socket],
-        listener: Listener,
-        cancelled: Cancelled,
-    ) -> None:
-        self._patience, self._cancelled = patience, cancelled
-        self._plan, self._like = plan, shelf.layout.rows(shelf.row(0))
-        self._counts = shelf.layout.counts
-        me = self._me = plan.host_of(rank)
-        self._peers: dict[int, socket.socket] = {}
-        hosts = range(len(plan.hosts))
-        greeting = "round {} slices {} {}"
-        for host in hosts[:me]:
-            address = world.members[plan.ranks_on(host).start].address
-            self._peers[host] = call(address, greeting.format(world.round, me, host))
-        for host in hosts[me + 1 :]:
-            expected = greeting.format(world.round, host, me)
-            self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)
-        local = plan.local_blocks(me)
-        mine = {block: 1 + local.index(_at(block, local)) for block in plan.host_blocks(me)}
-        self._outgoing = {
-            peer: [
-                memory_of(t) for row in mine.values() for t in shelf.slices(row, host, len(hosts))
-            ]
-            for host, peer in self._peers.items()
-        }
-        received = {
-            host: {
-                block: [torch.empty_like(t) for t in shelf.slices(0, me, len(hosts))]
-                for block in plan.host_blocks(host)
-            }
-            for host in self._peers
-        }
-        self._incoming = {
-            peer: [memory_of(t) for slices in received[host].values() for t in slices]
-            for host, peer in self._peers.items()
-        }
-        slices = {block.start: shelf.slices(row, me, len(hosts)) for block, row in mine.items()}
-        for blocks in received.values():
-            slices |= {block.start: tensors for block, tensors in blocks.items()}
-        have = [block for host in hosts for block in plan.host_blocks(host)]
-        pairs = fold(have, plan.root, plan.parts)
-        self._operations: list[Operation] = [
-            (slices[left.start], slices[right.start], slices[left.start]) for left, right in pairs
-        ]
-        self._root = slices[0]
-        self._result = shelf.slices(0, me, len(hosts))
-        done = [memory_of(t) for t in self._result]
-        self._handed = dict.fromkeys(self._peers.values(), done)
-        self._gathered = {
-            peer: [memory_of(t) for t in shelf.slices(0, host, len(hosts))]
-            for host, peer in self._peers.items()
-        }
-
-    def run(self) -> None:
-        swap(self._outgoing, self._incoming, timeout=self._patience, cancelled=self._cancelled)
-        _combine_slices(self._operations)
-        torch._foreach_copy_(self._result, self._root)
-        swap(self._handed, self._gathered, timeout=self._patience, cancelled=self._cancelled)
-
-    def run_rows(self, local: Mapping[Block, Sequence[GradientRows]]) -> list[GradientRows]:
-        """Give all hosts the embeddings' rows of this host's blocks, and return the sum of all.
-
-        Raises:
-            PeerLost: as `run`, and where another host sends more rows than there are.
-        """
-        plan, tables = self._plan, len(self._counts)
-        blocks: dict[Block, Sequence[GradientRows]] = {
-            block: fold_rows(_parts_of(local, block), block, plan.parts)
-            for block in plan.host_blocks(self._me)
-        }
-        own = [rows for each in blocks.values() for rows in each]
-        sizes = torch.tensor([len(rows.ids) for rows in own])
-        theirs = {
-            host: torch.zeros(len(plan.host_blocks(host)) * tables, dtype=torch.int64)
-            for host in self._peers
-        }
-        self._swap(
-            {host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()}
-        )
-        room = {host: self._room(each.tolist()) for host, each in theirs.items()}
-        sent = [part.contiguous() for rows in own for part in rows]
-        self._swap(
-            dict.fromkeys(room, sent),
-            {host: [part for rows in each for part in rows] for host, each in room.items()},
-        )
-        for host, received in room.items():
-            for number, block in enumerate(plan.host_blocks(host)):
-                blocks[block] = received[number * tables : (number + 1) * tables]
-        return fold_rows(blocks, plan.root, plan.parts)
-
-    def _room(self, sizes: Sequence[int]) -> list[GradientRows]:
-        """Room for so many rows of each embedding, of one block after the other."""
-        room = []
-        for number, size in enumerate(sizes):
-            table = number % len(self._counts)
-            if not 0 <= size <= self._counts[table]:
-                raise PeerLost(
-                    f"a worker sends {size} rows of an embedding of {self._counts[table]}"
-                )
-            values = self._like[table].values
-            room.append(
-                GradientRows(
-                    torch.empty(size, dtype=torch.int64), values.new_empty((size, values.shape[1]))
-                )
-            )
-        return room
-
-    def _swap(
-        self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]]
-    ) -> None:
-        """Trade tensors with other hosts, by their numbers."""
-        ways = (
-            {self._peers[host]: [memory_of(t) for t in each] for host, each in way.items()}
-            for way in (outgoing, incoming)
-        )
-        swap(*ways, timeout=self._patience, cancelled=self._cancelled)
-
-    def close(self) -> None:
-        for peer in self._peers.values():
-            peer.close()
-
-
-def _at(block: Block, blocks: Sequence[Block]) -> Block:
-    return next(have for have in blocks if have.start == block.start)
-
-
-def _parts_of(
-    local: Mapping[Block, Sequence[GradientRows]], want: Block
-) -> dict[Block, Sequence[GradientRows]]:
-    """Return a host's part of a block."""
-    stop = want.start + want.size
-    return {block: tables for block, tables in local.items() if want.start <= block.start < stop}

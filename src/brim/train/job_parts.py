@@ -78,7 +78,12 @@ class JobParts:
         """Return the layout of what a micro-batch adds to a step."""
         carried = [tensor for each in self.carried.values() for tensor in each.tensors]
         tables = self.embeddings
-        return Layout([*self.contributions.like, *carried], tables.weights, tables.partitions)
+        return Layout(
+            [*self.contributions.like, *carried],
+            tables.weights,
+            tables.partitions,
+            gradients=len(self.contributions.parameters),
+        )
 
     def spent(self, work: str, since: float) -> float:
         """Count the seconds since then as spent on a kind of work; return the time."""

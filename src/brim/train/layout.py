@@ -36,6 +36,24 @@ class Section:
         return self.start + low * ALIGNMENT, self.start + high * ALIGNMENT
 
 
+@dataclass(frozen=True, slots=True)
+class RowPiece:
+    """Part of a row that may go out before the rest of it is there.
+
+    Attributes:
+        sections: what it has of the row's sections.
+        tensors: that lie in it, wholly or in part.
+    """
+
+    sections: tuple[Section, ...]
+    tensors: tuple[int, ...]
+
+    def slices(self, row: Tensor, index: int, count: int) -> list[Tensor]:
+        """Slice `index` of `count` of what lies in it, as tensors of one dimension."""
+        bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
+        return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
+
+
 class _RowsPlace(NamedTuple):
     """The place of an embedding's rows in a row of memory, in bytes.
 
@@ -63,6 +81,8 @@ class Layout:
         like: tensors whose shapes and dtypes the contributions have.
         by_rows: weights of which a contribution has some rows: see `brim.train.rows`.
         partitions: that the ids of each of these weights are in, if they are keys; else 0.
+        gradients: how many of the first tensors are gradients, of which each is there by itself,
+            the last one first as a rule.
 
     >>> layout = Layout([torch.zeros(3), torch.zeros(2, dtype=torch.int64), torch.zeros(5)])
     >>> layout.row_bytes, [section.dtype for section in layout.sections]
@@ -70,8 +90,14 @@ class Layout:
     """
 
     def __init__(
-        self, like: Sequence[Tensor], by_rows: Sequence[Tensor] = (), partitions: Sequence[int] = ()
+        self,
+        like: Sequence[Tensor],
+        by_rows: Sequence[Tensor] = (),
+        partitions: Sequence[int] = (),
+        *,
+        gradients: int = 0,
     ) -> None:
+        self._gradients = gradients
         self.partitions = list(partitions) or [0] * len(by_rows)
         self.device = like[0].device
         self.shapes = [tensor.shape for tensor in like]
@@ -120,6 +146,44 @@ class Layout:
         """Slice `index` of `count` of every section of a row, as tensors of one dimension."""
         bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
         return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
+
+    def pieces(self, size: int) -> list[RowPiece]:
+        """Return the pieces of about so many bytes that a row is cut into, in their order.
+
+        The last gradients come first, as a backward pass has them; the last piece is all that is
+        no gradient. A large gradient is in several pieces; what is small as a whole is one.
+
+        >>> layout = Layout([torch.zeros(16), torch.zeros(48), torch.zeros(1)], gradients=2)
+        >>> [(each.sections[0].start, each.sections[0].stop) for each in layout.pieces(128)]
+        [(128, 256), (0, 128), (256, 320)]
+        """
+        if all(section.stop <= size for section in self.sections):
+            return [RowPiece(tuple(self.sections), tuple(range(len(self.dtypes))))]
+        pieces: list[RowPiece] = []
+        open_: dict[torch.dtype, tuple[Section, tuple[int, ...]]] = {}
+        for index in reversed(range(self._gradients)):
+            dtype, low = self.dtypes[index], self.offsets[index]
+            high = low + _aligned(self.shapes[index].numel() * dtype.itemsize)
+            section, tensors = open_.pop(dtype, (Section(dtype, high, high), ()))
+            section, tensors = Section(dtype, low, section.stop), (*tensors, index)
+            while section.stop - section.start >= size:
+                cut = max(section.start, section.stop - _aligned(size))
+                pieces.append(RowPiece((Section(dtype, cut, section.stop),), tensors))
+                section, tensors = Section(dtype, section.start, cut), (index,)
+            if section.stop > section.start:
+                open_[dtype] = section, tensors
+        pieces += [RowPiece((section,), tensors) for section, tensors in open_.values()]
+        return [*pieces, self._rest()]
+
+    def _rest(self) -> RowPiece:
+        """The piece of all that is no gradient."""
+        rest = range(self._gradients, len(self.dtypes))
+        sections = []
+        for section in self.sections:
+            starts = [self.offsets[i] for i in rest if self.dtypes[i] == section.dtype]
+            if starts:
+                sections.append(Section(section.dtype, min(starts), section.stop))
+        return RowPiece(tuple(sections), tuple(rest))
 
     # Rows of embeddings ---------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from brim.data.feed import Read
 from brim.errors import EnvironmentFault, UserCodeError
 from brim.train.accumulate import Accumulator
 from brim.train.digests import describe_difference, root_of
+from brim.train.early import EarlySums
 from brim.train.exchange import Exchange
 from brim.train.job_parts import JobParts
 from brim.train.job_state import SAME_DATA, SAMPLES, STOP
@@ -29,6 +30,7 @@ class Round:
         exchange: by which its members add up their contributions.
         accumulator: of this worker's micro-batches.
         rows: of embeddings, added up in the same way.
+        early: gives away sums before the last backward pass is done; None where nobody asks.
         rank: of this worker.
         parts: that each step is cut into.
         mine: those of this rank.
@@ -45,6 +47,7 @@ class Round:
     exchange: Exchange
     accumulator: Accumulator
     rows: RowSums
+    early: EarlySums | None
     rank: int
     parts: int
     mine: range
@@ -75,17 +78,36 @@ def enter(parts: JobParts) -> Round:
     if parts.asynchrony is not None:  # each computes whole steps, as who is alone
         cut_in, rank, plan = 1, 0, ReductionPlan(1, (1,), (1,))
     blocks = plan.rank_blocks(rank)
+    accumulator = Accumulator(cut_in, blocks, exchange.rows)
     entered = Round(
         number=members.round,
         exchange=exchange,
-        accumulator=Accumulator(cut_in, blocks, exchange.rows),
+        accumulator=accumulator,
         rows=RowSums(cut_in, blocks),
+        early=_early_sums(parts, exchange, accumulator) if blocks else None,
         rank=members.rank,
         parts=cut_in,
         mine=plan.micro_batches(rank),
     )
     parts.contributions.begin()
     return entered
+
+
+def _early_sums(parts: JobParts, exchange: Exchange, accumulator: Accumulator) -> EarlySums | None:
+    """The sums that go out early.
+
+    None where nobody takes them, where a device computes beside its process, and where several
+    losses add up to one gradient.
+    """
+    if len(exchange.pieces) < 2 or parts.device.type != "cpu":
+        return None
+    if len(parts.optimization.optimizers) > 1:
+        return None
+
+    def have_ready(count: int) -> None:
+        exchange.have_ready(parts.state.committed, count)
+
+    return EarlySums(parts.contributions.parameters, exchange.pieces, accumulator, have_ready)
 
 
 def agree(parts: JobParts, *, at_hold: bool = False) -> None:

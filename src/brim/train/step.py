@@ -11,6 +11,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -102,6 +103,7 @@ class StepUnderWay:
         since: when it began.
         done: micro-batches, each with the checksum of its samples.
         losses: of these.
+        void: sums that were given away early have changed since.
         micro: the micro-batch under way, or None.
         staleness: how many steps others have made meanwhile; None where they make none.
         total: the sum over all micro-batches.
@@ -117,6 +119,7 @@ class StepUnderWay:
     since: float
     done: list[tuple[MicroBatchRequest, int]] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
+    void: bool = False
     micro: MicroUnderWay | None = None
     staleness: int | None = None
     total: list[Tensor] = field(default_factory=list)
@@ -187,6 +190,7 @@ class Steps:
         )
         round.accumulator.begin()
         round.rows.begin()
+        round.exchange.begin(number)
         if round.rank == 0 and number % _SAMPLED == 0:
             parts.embeddings.sample_lookups()
         parts.optimization.begin()
@@ -267,8 +271,12 @@ class Steps:
         parts.optimization.check_rates()
         if not micro.taken:
             parts.contributions.check_untouched()
-        with parts.embeddings.backward():
+        is_last = len(step.todo) == 1
+        early = round.early if round.early is not None and is_last else None
+        with parts.embeddings.backward(), early.in_backward() if early else nullcontext():
             parts.optimization.backward(loss, micro.weight, optimizer)
+        if early is not None:
+            step.void = early.settle()
         micro.losses[index] = loss.detach().reshape(1)
         micro.taken += 1
         if micro.taken < len(micro.losses):
@@ -362,6 +370,7 @@ class Steps:
             torch.cuda.synchronize(parts.device)
             started = parts.spent("compute", started)
         self._put_rows(round)
+        round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)
         parts.spent("reduce", started)
         early = bool(parts.embeddings.weights) and parts.members.world_size > 1
         actions = steps.step(round.exchange.stages, changes_early=early)
@@ -381,7 +390,7 @@ class Steps:
                 parts.members.arrive(step.number, phase)
                 parts.spent("wait", started)
             case Add(phase):
-                round.exchange.add(phase)
+                round.exchange.add(phase, step.number)
                 step.busy += parts.spent("reduce", started) - started
             case Act.SUM:
                 own = round.accumulator.only() if parts.members.world_size == 1 else []

@@ -17,8 +17,11 @@ import os
 import selectors
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
 
 from brim.clock import monotonic
 from brim.coordination.participant import Interrupted, PeerLost
@@ -294,44 +297,121 @@ def swap(
         Interrupted: the agent spoke first.
         PeerLost: a peer is gone or silent.
     """
-    to_send = {peer: _chunks(views) for peer, views in outgoing.items()}
-    to_fill = {peer: _chunks(views) for peer, views in incoming.items()}
-    with selectors.DefaultSelector() as selector:
-        for each in {**outgoing, **incoming}:
-            each.setblocking(False)
-            _watch(selector, each, to_send, to_fill)
-        last_moved = answered = monotonic()
-        while selector.get_map():
-            ready = selector.select(_SLICE)
-            for key, events in ready:
-                peer: socket.socket = key.data
-                try:
-                    if events & selectors.EVENT_WRITE:
-                        _advance(to_send, peer, peer.send)
-                    if events & selectors.EVENT_READ:
-                        _advance(to_fill, peer, lambda view, peer=peer: _receive(peer, view))  # type: ignore[misc]
-                except OSError as error:
-                    raise PeerLost(f"a worker went away: {error}", retryable=True) from error
-                _watch(selector, peer, to_send, to_fill)
-            now = monotonic()
-            if ready:
-                last_moved = answered = now
+    with Traffic({**outgoing, **incoming}) as traffic:
+        for peer, views in outgoing.items():
+            traffic.send(peer, views)
+        for peer, views in incoming.items():
+            traffic.fill(peer, views)
+        while not traffic.is_done:
+            if traffic.move(_SLICE):
                 continue
             if cancelled():
                 raise Interrupted
-            if now - last_moved > timeout:
-                raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
-            if not any(_is_unanswered(key.data) for key in selector.get_map().values()):
-                answered = now
-            elif now - answered > _UNANSWERED:
-                raise PeerLost(f"a host has not answered for {_UNANSWERED:.0f} s", retryable=True)
+            traffic.check(timeout)
 
 
-_Todo = dict[socket.socket, list[memoryview]]
+class Traffic:
+    """Bytes on their way to and from some peers, all at once; more may be added while they move.
+
+    Args:
+        peers: their streams.
+    """
+
+    def __init__(self, peers: Iterable[socket.socket]) -> None:
+        self._to_send: _Todo = {}
+        self._to_fill: _Todo = {}
+        self._selector = selectors.DefaultSelector()
+        self._last_moved = self._answered = monotonic()
+        for peer in peers:
+            peer.setblocking(False)
+            self._to_send[peer], self._to_fill[peer] = deque(), deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(self, peer: socket.socket, views: Iterable[memoryview]) -> None:
+        """Send these behind what is to be sent to this peer already."""
+        self._to_send[peer].extend(_chunks(views))
+        self._watch(peer)
+
+    def fill(self, peer: socket.socket, views: Iterable[memoryview]) -> None:
+        """Fill these from this peer, behind what is to be filled already."""
+        self._to_fill[peer].extend(_chunks(views))
+        self._watch(peer)
+
+    def is_filled(self, peer: socket.socket) -> bool:
+        """Return whether nothing is to come from this peer any more."""
+        return not self._to_fill[peer]
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether nothing is on its way."""
+        return not self._selector.get_map()
+
+    def begin(self) -> None:
+        """Count silence from now on: before, nobody had anything to say."""
+        self._last_moved = self._answered = monotonic()
+
+    def move(self, within: float) -> bool:
+        """Move what can be, and return whether anything could; wait so many seconds for that.
+
+        Raises:
+            PeerLost: a peer is gone.
+        """
+        ready = self._selector.select(within)
+        for key, events in ready:
+            peer: socket.socket = key.data
+            try:
+                if events & selectors.EVENT_WRITE:
+                    _advance(self._to_send[peer], peer.send)
+                if events & selectors.EVENT_READ:
+                    _advance(self._to_fill[peer], partial(_receive, peer))
+            except OSError as error:
+                raise PeerLost(f"a worker went away: {error}", retryable=True) from error
+            self._watch(peer)
+        if ready:
+            self._last_moved = self._answered = monotonic()
+        return bool(ready)
+
+    def check(self, timeout: float) -> None:
+        """Check, where nothing moves, that something did in so many seconds, and that hosts answer.
+
+        Raises:
+            PeerLost: they do not.
+        """
+        now = monotonic()
+        if now - self._last_moved > timeout:
+            raise PeerLost(f"a worker sent nothing for {timeout:.0f} s", retryable=True)
+        if not any(_is_unanswered(key.data) for key in self._selector.get_map().values()):
+            self._answered = now
+        elif now - self._answered > _UNANSWERED:
+            raise PeerLost(f"a host has not answered for {_UNANSWERED:.0f} s", retryable=True)
+
+    def close(self) -> None:
+        """Stop watching the streams, which stay open."""
+        self._selector.close()
+
+    def _watch(self, peer: socket.socket) -> None:
+        events = (selectors.EVENT_WRITE if self._to_send[peer] else 0) | (
+            selectors.EVENT_READ if self._to_fill[peer] else 0
+        )
+        known = self._selector.get_map().get(peer)
+        if known is None and events:
+            self._selector.register(peer, events, data=peer)
+        elif known is not None and not events:
+            self._selector.unregister(peer)
+        elif known is not None and events != known.events:
+            self._selector.modify(peer, events, data=peer)
 
 
-def _chunks(views: Sequence[memoryview]) -> list[memoryview]:
-    return [view.cast("B") for view in reversed(views) if view.nbytes]
+_Todo = dict[socket.socket, deque[memoryview]]
+
+
+def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
+    return (view.cast("B") for view in views if view.nbytes)
 
 
 def _receive(peer: socket.socket, view: memoryview) -> int:
@@ -341,27 +421,11 @@ def _receive(peer: socket.socket, view: memoryview) -> int:
     return count
 
 
-def _advance(todo: _Todo, peer: socket.socket, move: Callable[[memoryview], int]) -> None:
-    views = todo[peer]
+def _advance(views: deque[memoryview], move: Callable[[memoryview], int]) -> None:
     with contextlib.suppress(BlockingIOError):
         while views:
-            moved = move(views[-1])
-            if moved == len(views[-1]):
-                views.pop()
+            moved = move(views[0])
+            if moved == len(views[0]):
+                views.popleft()
             else:
-                views[-1] = views[-1][moved:]
-
-
-def _watch(
-    selector: selectors.BaseSelector, peer: socket.socket, to_send: _Todo, to_fill: _Todo
-) -> None:
-    events = (selectors.EVENT_WRITE if to_send.get(peer) else 0) | (
-        selectors.EVENT_READ if to_fill.get(peer) else 0
-    )
-    known = peer in selector.get_map()
-    if events and known:
-        selector.modify(peer, events, data=peer)
-    elif events:
-        selector.register(peer, events, data=peer)
-    elif known:
-        selector.unregister(peer)
+                views[0] = views[0][moved:]

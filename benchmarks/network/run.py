@@ -1,0 +1,363 @@
+"""A step of brim over a network, beside DistributedDataParallel over gloo: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.harness.brim_run import repository
+from benchmarks.harness.report import Report, ms, ratio, spread, table
+from benchmarks.harness.torchrun import Torchrun
+from benchmarks.network.hosts import DEVICE, Place, hosts
+from brim.demo import flights
+from brim.storage.contact import read_contact
+from brim.telemetry.history import RunReader
+from brim_lab.driver import Driver
+
+HERE = Path(__file__).parent
+SIDES = ("ddp", "exact", "inexact")
+SPLITS = ((4,), (2, 2), (1, 1, 1, 1))
+WARM_UP = 3
+_POLL, _PATIENCE = 0.02, 120.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What is trained.
+
+    Attributes:
+        seconds: that are measured.
+        least: steps that are measured at least.
+    """
+
+    file: Path
+    batch: int
+    seconds: float
+    least: int
+
+
+NETWORKS = {
+    "flights": Network(Path(flights.__file__), batch=512, seconds=3.0, least=20),
+    "20 M": Network(HERE / "large.py", batch=64, seconds=5.0, least=8),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Steps of one run.
+
+    Attributes:
+        step: seconds, the median.
+        sent: bytes that a step took by the busiest cable, in its busier direction.
+        processor: seconds of all processes of the run for a step, on all cores.
+        master: seconds of the master's process for a step; 0 without one.
+        hosts: workers on each.
+    """
+
+    step: float
+    sent: float
+    processor: float
+    master: float
+    hosts: list[int]
+
+
+class Watch:
+    """What a run uses from here on.
+
+    Args:
+        places: its hosts.
+        processes: all that belong to it.
+    """
+
+    def __init__(self, places: Sequence[Place], processes: Sequence[psutil.Process]) -> None:
+        self._places, self._processes = places, processes
+        self._before = self._traffic()
+        self._times = {process.pid: _cpu(process) for process in processes}
+
+    def _traffic(self) -> list[tuple[int, int]]:
+        return [(place.bytes_sent(), place.bytes_received()) for place in self._places]
+
+    def busiest(self) -> int:
+        """Bytes by the busiest cable, in its busier direction."""
+        return max(
+            now - before
+            for was, there in zip(self._before, self._traffic(), strict=True)
+            for before, now in zip(was, there, strict=True)
+        )
+
+    def processor(self, *, of: Callable[[str], bool] = lambda _: True) -> float:
+        """Seconds that the processes took whose command is so."""
+        chosen = [each for each in self._processes if each.is_running() and of(_command(each))]
+        return sum(_cpu(each) - self._times[each.pid] for each in chosen)
+
+
+def _cpu(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        times = process.cpu_times()
+        return float(times.user + times.system)
+    return 0.0
+
+
+def _command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _is_master(command: str) -> bool:
+    return "brim.master" in command
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def _until(what: str, true: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if value := true():
+            return value
+        time.sleep(_POLL)
+    raise RuntimeError(f"no {what} within {_PATIENCE:g} s")
+
+
+# brim -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def brim_on(
+    places: Sequence[Place], split: Sequence[int], network: Network, *, exact: bool
+) -> Iterator[tuple[RunReader, Callable[[], list[psutil.Process]]]]:
+    """A run with so many workers on each host, and its processes."""
+    folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
+    os.environ["PYTHONPATH"] = str(repository())
+    run, driver = folder / "run", Driver(folder)
+    words = ["train", str(network.file), "--run-dir", str(run), "--workers", str(sum(split))]
+    words += ["--global-batch-size", str(network.batch), "--spares", "0", "--epochs", "1000"]
+    words += ["--checkpoint-every", "1h", *([] if exact else ["--no-exact"])]
+    if len(split) > 1:
+        words += ["--listen", f"{places[0].address}:7077", "--agents", str(len(split))]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    started = [driver.behind(places[0].prefix).start(*words, **quiet)]
+    try:
+        for place in places[1 : len(split)]:
+            contact = _until("address of the master", lambda: read_contact(run))
+            second = Driver(BRIM_TOKEN=contact.token).behind(place.prefix)
+            second.mark = driver.mark
+            started.append(second.start("agent", contact.address, **quiet))
+        yield RunReader(run), lambda: [each for p in started for each in _family(p.pid)]
+    finally:
+        driver.mark.kill()
+        for process in started:
+            process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure_brim(
+    places: Sequence[Place], split: Sequence[int], network: Network, *, exact: bool
+) -> Measured:
+    with brim_on(places, split, network, exact=exact) as (reader, processes):
+
+        def steps() -> list[Any]:
+            with contextlib.suppress(FileNotFoundError):
+                reader.poll()
+            if reader.history.failed:
+                raise RuntimeError(reader.history.failed.message)
+            now = reader.history.round
+            if now is None or now.world_size != sum(split):
+                return []
+            return [step for step in reader.history.steps if step.round == now.round]
+
+        first = len(_until("steps", lambda: found if len(found := steps()) > WARM_UP else None))
+        watch, began = Watch(places[: len(split)], processes()), time.monotonic()
+        _until(
+            "enough steps",
+            lambda: (
+                len(steps()) > first + network.least and time.monotonic() - began > network.seconds
+            ),
+        )
+        sent, all_of_it, master = watch.busiest(), watch.processor(), watch.processor(of=_is_master)
+        made = steps()
+        found, count = made[first:], len(made) - first
+        lives = [reader.history.workers[name] for name in reader.history.round.workers]  # type: ignore[union-attr]
+        where = [life.agent for life in lives]
+        return Measured(
+            statistics.median(after.at - before.at for before, after in pairwise(found)),
+            sent / count,
+            all_of_it / count,
+            master / count,
+            sorted((where.count(agent) for agent in set(where)), reverse=True),
+        )
+
+
+# The peer -------------------------------------------------------------------------------------
+
+
+def measure_ddp(places: Sequence[Place], split: Sequence[int], network: Network) -> Measured:
+    folder = Path(tempfile.mkdtemp(prefix="torchrun-benchmark-"))
+    first = places[0].address
+    meet = [f"--nnodes={len(split)}", f"--master-addr={first}", "--master-port=29500"]
+    with contextlib.ExitStack() as stack:
+        runs = [
+            stack.enter_context(
+                Torchrun(
+                    workers=workers,
+                    file=network.file,
+                    batch=network.batch,
+                    directory=folder,
+                    prefix=[*place.prefix, "env", f"GLOO_SOCKET_IFNAME={_device(split)}"],
+                    meet=[*meet, f"--node-rank={number}"],
+                    clears=False,
+                )
+            )
+            for number, (place, workers) in enumerate(zip(places, split, strict=False))
+        ]
+
+        def steps() -> list[float]:
+            return [line.at for line in runs[0].lines() if line.rank == 0]
+
+        first_of = len(_until("steps", lambda: f if len(f := steps()) > WARM_UP else None))
+        family = [each for run in runs for each in _family(run.pid)]
+        watch, began = Watch(places[: len(split)], family), time.monotonic()
+        _until(
+            "enough steps",
+            lambda: (
+                len(steps()) > first_of + network.least
+                and time.monotonic() - began > network.seconds
+            ),
+        )
+        sent, processor = watch.busiest(), watch.processor()
+        found = steps()[first_of:]
+    shutil.rmtree(folder, ignore_errors=True)
+    gaps = [after - before for before, after in pairwise(found)]
+    count = len(found)
+    return Measured(statistics.median(gaps), sent / count, processor / count, 0.0, list(split))
+
+
+def _device(split: Sequence[int]) -> str:
+    """The device that gloo is to use; what stays on one host stays off the cable."""
+    return DEVICE if len(split) > 1 else "lo"
+
+
+# The report -----------------------------------------------------------------------------------
+
+Key = tuple[str, str, int | None]  # network, split, Mbit/s
+
+
+def measure(side: str, places: Sequence[Place], split: Sequence[int], network: Network) -> Measured:
+    if side == "ddp":
+        return measure_ddp(places, split, network)
+    return measure_brim(places, split, network, exact=side == "exact")
+
+
+def name_of(split: Sequence[int]) -> str:
+    return " + ".join(map(str, split)) if len(split) > 1 else f"{split[0]} on 1 host"
+
+
+def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
+    rows, costs = [], []
+    for (network, split, mbit), sides in found.items():
+        times = {side: [each.step for each in sides[side]] for side in SIDES}
+        sent = {side: statistics.median(each.sent for each in sides[side]) for side in SIDES}
+        wire = {side: sent[side] * 8e-6 / mbit if mbit else 0.0 for side in SIDES}
+        limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
+        speeds = [ratio(times["ddp"], times[side]) for side in SIDES[1:]]
+        megabytes = [f"{sent[side] / 1e6:.2f}" for side in SIDES]
+        over = [f"{statistics.median(times[s]) / wire[s]:.2f}" if mbit else "–" for s in SIDES]
+        rows.append([network, split, limit, *(ms(times[s]) for s in SIDES), *speeds])
+        costs.append([network, split, limit, *megabytes, f"{1000 * wire['exact']:.0f}", *over])
+    head = ["network", "workers", "cable"]
+    steps = [*head, *(f"{side} (ms)" for side in SIDES), "exact's speed", "inexact's speed"]
+    report.add(
+        "## Steps\n\nMedian (minimum to maximum) of the turns; DDP's speed is 1.\n\n"
+        + table(steps, rows)
+    )
+    wires = [*head, *(f"{side} (MB)" for side in SIDES), "wire alone (ms)"]
+    report.add(
+        "## The wire\n\nWhat a step sends by the busiest cable in its busier direction, by the "
+        "counters of the device; the time in which a cable of that speed carries what the exact "
+        "side sends; and how many times that of its own bytes a step takes.\n\n"
+        + table([*wires, *(f"{side}, times the wire" for side in SIDES)], costs)
+    )
+    told = []
+    for (network, split, mbit), sides in found.items():
+        limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
+        cpu = [spread([1000 * each.processor for each in sides[side]]) for side in SIDES]
+        count = split.count("+") + 1
+        master = [
+            f"{statistics.median(1000 * each.master / count for each in sides[s]):.2f}"
+            for s in SIDES[1:]
+        ]
+        told.append([network, split, limit, *cpu, *master])
+    heads = [*head, *(f"{side} (ms)" for side in SIDES)]
+    report.add(
+        "## Processor time\n\nOf all processes, for a step, on all cores together; and of the "
+        "master, for a step and host.\n\n"
+        + table([*heads, "master, exact", "master, inexact"], told)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few steps, once, and no report")
+    parser.add_argument("--network", choices=NETWORKS, help="only this one, and no report")
+    parser.add_argument("--hosts", type=int, help="only on so many hosts, and no report")
+    parser.add_argument("--gbit", type=float, help="only this cable (0: no limit), and no report")
+    parser.add_argument("--side", choices=SIDES, action="append", help="only this; no report")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    report = Report(HERE, "A step over a network", seed=0)
+    cables: list[int | None] = [None, 1000]
+    if given.gbit is not None:
+        cables = [round(1000 * given.gbit) or None]
+    sides = [side for side in SIDES if not given.side or side in given.side]
+    found: dict[Key, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
+    for turn in range(1 if given.quick else given.rounds):
+        for split in (each for each in SPLITS if given.hosts in (None, len(each))):
+            for mbit in cables if len(split) > 1 else [None]:
+                with hosts(len(split), mbit=mbit) as places:
+                    for name, network in NETWORKS.items():
+                        if given.network not in (None, name):
+                            continue
+                        if given.quick:
+                            network = Network(network.file, network.batch, 1.5, 4)
+                        # another begins each time, so that none always runs behind the same other
+                        for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
+                            report.say(f"turn {turn + 1}: {name}, {name_of(split)}, {mbit}, {side}")
+                            got = report.attempt(measure, side, places, split, network)
+                            report.say(str(got))
+                            if tuple(got.hosts) != tuple(split):
+                                raise RuntimeError(f"workers stood {got.hosts}")
+                            found[name, name_of(split), mbit][side].append(got)
+    if given.side is None:
+        tell(report, found)
+    if not (given.quick or given.network or given.hosts or given.gbit is not None or given.side):
+        cells = [
+            {
+                "network": network,
+                "workers": split,
+                "mbit": mbit,
+                "sides": {side: [asdict(each) for each in many] for side, many in sides_.items()},
+            }
+            for (network, split, mbit), sides_ in found.items()
+        ]
+        report.write({"cells": cells})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Hosts trade pieces to the bits of one worker, whenever the pieces are ready."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from brim.coordination.membership import Member, World
+from brim.coordination.participant import Interrupted, PeerLost
+from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.train.accumulate import combine
+from brim.train.exchange import SharedMemory
+from brim.train.layout import Layout
+from brim.train.shelf import ReadyPieces, Shelf
+from brim.train.trade import Trade
+from brim.wire.peer import Listener, connect
+
+SECRET = b"of this run"
+DEADLINE = 30.0
+LIKE = [
+    *(torch.zeros(n) for n in (7, 300, 1, 1000)),
+    torch.zeros(90, dtype=torch.float64),
+    torch.zeros(33),  # from here on no gradients
+    torch.zeros(2, dtype=torch.float64),
+    torch.zeros(9, dtype=torch.int64),
+]
+LAYOUT = Layout(LIKE, gradients=5)
+PLANS = [
+    ReductionPlan(8, (2, 2)),
+    ReductionPlan(8, (1, 1, 1, 1)),
+    ReductionPlan(8, (1, 1)),
+    ReductionPlan(7, (3, 2), (1, 0, 3, 2, 1)),
+    ReductionPlan(2, (2, 2), (1, 0, 1, 0)),
+    ReductionPlan(3, (1, 2, 1), (0, 1, 2, 0)),
+    ReductionPlan(5, (2, 1), (2, 3, 0)),
+]
+
+
+def contribution(chance: random.Random) -> list[Tensor]:
+    """Values of which sums round, differently in every other order."""
+    drawn = [
+        torch.tensor(
+            [
+                chance.choice([1e8, 1.0, -1e8, 1e-3]) * chance.random()
+                if like.is_floating_point()
+                else chance.randrange(9)
+                for _ in range(like.numel())
+            ]
+        )
+        for like in LIKE
+    ]
+    return [each.to(like.dtype) for each, like in zip(drawn, LIKE, strict=True)]
+
+
+def folded(leaves: list[list[Tensor]], want: Block, parts: int) -> list[Tensor]:
+    micros = range(want.start, min(want.start + want.size, parts))
+    sums = {micro: [each.clone() for each in leaves[micro]] for micro in micros}
+    for left, right in fold([Block(micro, 1) for micro in micros], want, parts):
+        combine(sums[left.start], sums[right.start], sums[left.start])
+    return sums[want.start]
+
+
+class Hosts:
+    """The hosts of a round, with a thread for each worker."""
+
+    def __init__(self, plan: ReductionPlan, size: int) -> None:
+        self.plan, self.pieces = plan, LAYOUT.pieces(size)
+        self.called = threading.Event()  # the agents have something to say
+        self.memories = [os.memfd_create("test") for _ in plan.hosts]
+        self.listeners = [Listener("127.0.0.1", SECRET) for _ in range(plan.world_size)]
+        members = tuple(
+            Member(worker=f"w{rank}", agent=f"a{plan.host_of(rank)}", address=each.address)
+            for rank, each in enumerate(self.listeners)
+        )
+        self.world = World(round=3, members=members, donors={}, restore=False, shares=plan.shares)
+
+    def exchange(self, rank: int) -> SharedMemory:
+        plan, host = self.plan, self.plan.host_of(rank)
+        shelf = Shelf(self.memories[host], LAYOUT, 1 + plan.parts)
+        ready, trade = ReadyPieces(shelf.ready, self.world.round), None
+        if rank == plan.ranks_on(host).start:
+            call = partial(connect, secret=SECRET, timeout=DEADLINE, patience=DEADLINE)
+            trade = Trade(
+                shelf,
+                self.pieces,
+                ready,
+                plan,
+                self.world,
+                rank=rank,
+                patience=DEADLINE,
+                call=partial(call, cancelled=self.called.is_set),
+                listener=self.listeners[rank],
+                cancelled=self.called.is_set,
+            )
+        return SharedMemory(shelf, plan, rank=rank, pieces=self.pieces, ready=ready, trade=trade)
+
+    def each(self, work: Callable[[int], list[Tensor] | None]) -> list[list[Tensor] | None]:
+        with ThreadPoolExecutor(self.plan.world_size) as pool:
+            return list(pool.map(work, range(self.plan.world_size), timeout=DEADLINE))
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+        for memory in self.memories:
+            os.close(memory)
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    made = Hosts(*request.param)
+    yield made
+    made.close()
+
+
+def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: range) -> None:
+    """Leave what lies in some pieces of these blocks."""
+    for block, values in blocks.items():
+        for number in pieces:
+            for index in exchange.pieces[number].tensors:
+                exchange.rows[block][index].copy_(values[index])
+
+
+@pytest.mark.parametrize("hosts", [(p, s) for p in PLANS for s in (256, 1 << 20)], indirect=True)
+@pytest.mark.parametrize("way", ["late", "early", "void"])
+def test_pieces_come_to_the_bits_of_one_worker(hosts: Hosts, way: str) -> None:
+    chance, plan = random.Random(5), hosts.plan
+    steps = [[contribution(chance) for _ in range(plan.parts)] for _ in range(3)]
+    meet = threading.Barrier(plan.world_size, timeout=DEADLINE)  # as the agents' barriers are
+    here = [threading.Barrier(ranks, timeout=DEADLINE) for ranks in plan.hosts]
+
+    def work(rank: int) -> list[Tensor]:
+        exchange = hosts.exchange(rank)
+        many, totals = len(exchange.pieces), []
+        for step, leaves in enumerate(steps):
+            exchange.begin(step)
+            blocks = {b: folded(leaves, b, plan.parts) for b in plan.rank_blocks(rank)}
+            is_void = way == "void" and rank == plan.world_size - 1 and step == 1 and many > 1
+            for number in range(many if way != "late" else 0):
+                values = {b: [2 * t for t in each] for b, each in blocks.items()}
+                fill(exchange, values if is_void else blocks, range(number, number + 1))
+                exchange.have_ready(step, number + (number < many - 1))
+            fill(exchange, blocks, range(many))
+            exchange.have_ready(step, many, void=is_void)
+            here[plan.host_of(rank)].wait()
+            exchange.add("blocks", step)
+            meet.wait()
+            totals += [each.clone() for each in exchange.total([])]
+            meet.wait()
+        exchange.close()
+        return totals
+
+    wanted = [each for leaves in steps for each in folded(leaves, plan.root, plan.parts)]
+    for totals in hosts.each(work):
+        assert totals is not None
+        assert all(torch.equal(a, b) for a, b in zip(totals, wanted, strict=True))
+
+
+@pytest.mark.parametrize("hosts", [(ReductionPlan(8, (1, 1)), 256)], indirect=True)
+@pytest.mark.parametrize("ends", ["peer", "agent"])
+def test_a_trade_that_breaks_ends_and_writes_nothing_more(hosts: Hosts, ends: str) -> None:
+    leaves = [contribution(random.Random(micro)) for micro in range(8)]
+    begun = threading.Event()
+
+    def work(rank: int) -> None:
+        exchange = hosts.exchange(rank)
+        exchange.begin(0)
+        blocks = {b: folded(leaves, b, 8) for b in hosts.plan.rank_blocks(rank)}
+        fill(exchange, blocks, range(len(exchange.pieces)))
+        exchange.have_ready(0, 2 if rank else len(exchange.pieces))
+        if rank:  # it dies with a part of its pieces gone out
+            begun.wait(DEADLINE)
+            if ends == "agent":
+                hosts.called.set()
+            exchange.close()
+            return
+        begun.set()
+        with pytest.raises(PeerLost if ends == "peer" else (Interrupted, PeerLost)):
+            exchange.add("blocks", 0)
+        exchange.close()
+        assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
+
+    hosts.each(work)
+
+
+def test_nobody_takes_what_was_said_of_another_round_or_step() -> None:
+    words = torch.zeros(8, dtype=torch.int64)
+    ReadyPieces(words, 3).tell(0, 7, 5)
+    ReadyPieces(words, 3).tell(1, 7, 4, void=True)
+    assert ReadyPieces(words, 3).count([0], 7) == (5, False)
+    assert ReadyPieces(words, 3).count([0, 1], 7) == (4, True)
+    assert ReadyPieces(words, 4).count([0, 1], 7) == (0, False)
+    assert ReadyPieces(words, 3).count([0, 1], 8) == (0, False)
+    assert ReadyPieces(words, 3).count([0, 1, 2], 7) == (0, False)
