@@ -39,6 +39,11 @@ class CopyFeed:
         """The copy is not whole yet: there is more to send than what is new."""
         return self._has is None
 
+    @property
+    def is_current(self) -> bool:
+        """The copy has everything, or is sent it."""
+        return self._has == self._decisions.state.entries
+
     def part(self) -> CopyPart | None:
         """Return what comes next; None where the copy has everything."""
         state = self._decisions.state

@@ -48,9 +48,17 @@ _TO_END = 15.0
 
 @dataclass(slots=True)
 class _Connection:
-    """The stream of an agent; its news are set where there is something to be said on it."""
+    """The stream of an agent; its news are set where there is something to be said on it.
+
+    Attributes:
+        feed: sends the agent the parts of its copy; None where it keeps none.
+        sent: the number of the last message that it carries.
+        told: the number of the last message of the agent of which it says that it was heard.
+    """
 
     feed: CopyFeed | None
+    sent: int
+    told: int = 0
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -119,7 +127,23 @@ class Master:
             self.ended.set()
         for agent in self._connections.keys() - self._decisions.agents.keys():
             self._forget(agent)  # what it said made no sense: nothing more is heard from it
-        for connection in self._connections.values():
+        agents = self._decisions.agents
+        self._wake(
+            agent
+            for agent, connection in self._connections.items()
+            if agents[agent].outbox.last > connection.sent
+        )
+
+    def _wake(self, agents: Iterable[str]) -> None:
+        """Have something said to these agents; who keeps a copy gets its next part then.
+
+        So nobody is told for long what is in no copy.
+        """
+        woken = [self._connections[agent] for agent in agents]
+        if woken:
+            connections = self._connections.values()
+            woken += [each for each in connections if each.feed and not each.feed.is_current]
+        for connection in woken:
             connection.news.set()
 
     def _give_up(self, error: Exception, said: dict[str, int]) -> None:
@@ -162,11 +186,12 @@ class Master:
             return
         name, session = join.agent, self._decisions.agents[join.agent]
         # A stream that was there before is of no effect from here on.
-        connection = self._connections[name] = _Connection(self._feed(join))
+        connection = _Connection(self._feed(join), sent=join.heard)
+        self._connections[name] = connection
         session.outbox.acknowledge(join.heard)
         self._returning.forget(name)
         self._liveness.beat(name, now=self._clock.now())
-        sending = asyncio.create_task(self._send(session, connection, reply, join.heard))
+        sending = asyncio.create_task(self._send(session, connection, reply))
         listening = asyncio.create_task(self._listen(name, connection, requests))
         self._listening.add(listening)
         try:
@@ -295,7 +320,7 @@ class Master:
         session.outbox.acknowledge(parcel.heard)
         if not parcel.number:
             # a heartbeat: answer it, if only with what was heard
-            self._connections[agent].news.set()
+            self._wake([agent])
             if isinstance(parcel.message, wire.Printed) and self._decisions.has_started(
                 parcel.message.worker
             ):
@@ -306,10 +331,11 @@ class Master:
             )
             self._take(entry)
 
-    async def _send(
-        self, session: AgentSession, connection: _Connection, reply: Reply, sent: int
-    ) -> None:
-        """Say everything from `sent` on, and with it what was heard; ends when the stream does."""
+    async def _send(self, session: AgentSession, connection: _Connection, reply: Reply) -> None:
+        """Say everything that is new, and with it what was heard; ends when the stream does.
+
+        Where nothing is new, somebody wants to know what was heard.
+        """
         decisions = self._decisions
         others = [each for each in decisions.agents.values() if each is not session and each.kind]
         hello = wire.Configure(
@@ -332,10 +358,11 @@ class Master:
             await reply(parcel(0, hello))
             while True:
                 connection.news.clear()
-                for number, message in session.outbox.after(sent):
+                fresh = session.outbox.after(connection.sent)
+                for number, message in fresh or [(0, wire.Beat())]:
+                    connection.sent = max(connection.sent, number)
+                    connection.told = session.heard
                     await reply(parcel(number, message))
-                    sent = number
-                await reply(parcel(0, wire.Beat()))
                 if connection.feed is None or not connection.feed.is_behind:
                     await connection.news.wait()
 
@@ -351,8 +378,10 @@ class Master:
             self.look()
 
     def look(self) -> None:
-        """Take in what only time brings."""
+        """Take in what only time brings, and let agents know what was heard of them."""
         now = self._clock.now()
+        agents = self._decisions.agents
+        self._wake(a for a, each in self._connections.items() if agents[a].heard > each.told)
         for agent in self._liveness.lost(now=now):
             self._lose(agent, f"it was silent for {self._silence:.0f} s")
         for agent in self._returning.lost(now=now):
