@@ -136,8 +136,9 @@ class Agent:
                     await self._say(wire.WorkerStarted(worker=worker, pid=1))
                     hello = wire.Hello(address="127.0.0.1:1", layout="", facts=FACTS)
                     await self._say(wire.FromWorker(worker=worker, message=hello))
-            case wire.ToWorker(message=wire.InstallRound(world=world)) | wire.InstallRound(
-                world=world
+            case (
+                wire.ToWorker(message=wire.InstallRound(world=world))
+                | wire.InstallRound(world=world)
             ):
                 mine = [each.worker for each in world.members if each.agent == self.name]
                 if world.round > self._round:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,9 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from brim.data import Tensors
-from brim.data.feed import Feed, MicroBatchRequest, Read
+from brim.data.feed import Feed, MicroBatchRequest, Read, Reads
 from brim.domain.accounting import sample_checksum
-from brim.domain.batch import Schedule, cut
+from brim.domain.batch import Schedule, Span, cut
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 
@@ -632,3 +632,27 @@ def test_a_split_may_have_no_samples(data: Any) -> None:
 def test_a_dataset_by_itself_needs_a_batch_size() -> None:
     with pytest.raises(SpecError, match=r"hint: job\.batches"):
         Feed(Numbers(), seed=0).global_batch_size
+
+
+def test_what_is_read_ahead_is_given_out_in_its_turn_with_its_error() -> None:
+    asked: list[int] = []
+
+    def read() -> Generator[Read]:
+        for number in range(4):
+            asked.append(number)
+            if number == 3:
+                raise ZeroDivisionError
+            yield Read(MicroBatchRequest(number, 0, 0, Span(0, 1)), number, 0)
+
+    reads = Reads(read(), is_quick=True)
+    assert next(reads).sample == 0
+    reads.look_ahead()
+    reads.look_ahead()
+    assert asked == [0, 1]
+    assert [next(reads).sample, next(reads).sample] == [1, 2]
+    reads.look_ahead()
+    with pytest.raises(ZeroDivisionError):
+        next(reads)
+    slow = Reads(read(), is_quick=False)
+    slow.look_ahead()
+    assert asked == [0, 1, 2, 3]

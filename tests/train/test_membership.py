@@ -165,6 +165,24 @@ def test_a_worker_alone_goes_on_before_the_answer_and_has_one_commit_under_way(
     assert agent.arrivals() == [[1]]
 
 
+def test_what_is_done_while_a_commit_is_answered_is_done_behind_its_arrival(
+    pair: tuple[Membership, Agent],
+) -> None:
+    worker, agent = pair
+    members = tuple(Member(worker=w, agent="a1", address="127.0.0.1:1") for w in ("w1", "w2"))
+    worker._participant.world = World(
+        round=1, members=members, donors={}, restore=True, shares=(4, 4)
+    )
+    seen: list[list[int]] = []
+
+    def meanwhile() -> None:
+        seen.append([each.step for each in agent.heard() if isinstance(each, Arrive)])
+        agent.say(Released(round=1, step=0, phase="commit", hold=True, payloads=[]))
+
+    assert worker.commit(0, b"", meanwhile=meanwhile)
+    assert seen == [[0]]
+
+
 def long_ago(worker: Membership) -> None:
     """Let it be long since the last telling, as it is where steps are."""
     worker._participant._told_at = 0.0

@@ -36,10 +36,10 @@ def keep_pace() -> None:
             wait(self, step)
         return usual_arrive(self, step, phase, payload)
 
-    def commit(self: Membership, step: int, report: bytes) -> bool:
+    def commit(self: Membership, step: int, report: bytes, **more: Any) -> bool:
         if self.world_size > 1:  # who is alone does not wait there
             wait(self, step)
-        return usual_commit(self, step, report)
+        return usual_commit(self, step, report, **more)
 
     Membership.arrive, Membership.commit = arrive, commit  # type: ignore[method-assign]
 

@@ -72,6 +72,40 @@ class Read(NamedTuple):
     crc32: int
 
 
+class Reads(Iterator[Read]):
+    """Micro-batches in their order, the next of which can be read before it is asked for.
+
+    Args:
+        reads: the micro-batches.
+        is_quick: reading takes next to no time, and draws nothing: what is read depends on nothing
+            that happens before it is asked for.
+    """
+
+    def __init__(self, reads: Generator[Read], *, is_quick: bool) -> None:
+        self._reads, self._is_quick = reads, is_quick
+        self._ahead: Read | Exception | None = None
+
+    def __next__(self) -> Read:
+        ahead, self._ahead = self._ahead, None
+        if isinstance(ahead, Exception):
+            raise ahead
+        return next(self._reads) if ahead is None else ahead
+
+    def look_ahead(self) -> None:
+        """Read the next one, where that is quick; an error is raised where it is asked for."""
+        if not self._is_quick or self._ahead is not None:
+            return
+        try:
+            self._ahead = next(self._reads, None)
+        except Exception as error:  # noqa: BLE001 - it belongs to the next step
+            self._ahead = error
+
+    def close(self) -> None:
+        """Drop what was read ahead, and read nothing more."""
+        self._ahead = None
+        self._reads.close()
+
+
 class _Work(NamedTuple):
     request: MicroBatchRequest
     indices: Indices
@@ -205,6 +239,11 @@ class Feed:
         read = self._loaders.read(works, count=loaders or self.loaders, meanwhile=meanwhile)
         for work, sample in read:
             yield Read(work.request, sample, sample_checksum(work.indices))
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether reading draws nothing by chance and takes next to no time."""
+        return self._quick
 
     @property
     def is_computed(self) -> bool:

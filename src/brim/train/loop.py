@@ -17,7 +17,7 @@ from brim.clock import monotonic
 from brim.coordination import steps
 from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
 from brim.coordination.steps import Act, Action, Settle, Stand
-from brim.data.feed import Feed, requests
+from brim.data.feed import Feed, Reads, requests
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.train.asynchronous.turn import Asynchrony
@@ -320,9 +320,10 @@ class Loop:
                     after=parts.state.committed,
                 )
                 loaders = self._data.part_of(feed.loaders)
-                round.reads = feed.read(
+                read = feed.read(
                     wanted, loaders=loaders, meanwhile=partial(self._wait_for_data, round)
                 )
+                round.reads = Reads(read, is_quick=feed.is_quick)
             yield from self.steps.micro_batches(round, round.reads, parts.state.committed)
 
     def _wait_for_data(self, round: Round) -> None:
@@ -365,9 +366,8 @@ class Loop:
             number = end - self._data.schedule.steps_per_epoch + batch
             wanted = requests(self._data.schedule, parts=1, micro_batches=round.mine, after=number)
             loaders = self._data.part_of(feed.loaders)
-            round.reads = feed.read(
-                islice(wanted, 1), loaders=loaders, meanwhile=parts.members.poll
-            )
+            read = feed.read(islice(wanted, 1), loaders=loaders, meanwhile=parts.members.poll)
+            round.reads = Reads(read, is_quick=False)
             yield from self.steps.micro_batches(round, round.reads, number)
             round.stop_reading()
             batch = (

@@ -227,8 +227,15 @@ class Members(Protocol):
         """
         ...
 
-    def commit(self, step: int, report: bytes) -> bool:
+    def commit(
+        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
         """Have a step count: behind this there is no way back, so its update must follow.
+
+        Args:
+            step: its number.
+            report: on it.
+            meanwhile: done while the answer is on its way, where it is waited for.
 
         Returns:
             Whether it is known to be the round's last. Of one member alone that is known later: see
@@ -314,7 +321,9 @@ class Loner:
     def turn(self, step: int) -> int:
         return step
 
-    def commit(self, step: int, report: bytes) -> bool:
+    def commit(
+        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
         return self.arrive(step, COMMIT, report).hold
 
     def settle(self, within: float | None = None) -> None:
@@ -356,6 +365,7 @@ class Membership:
             company=0.0 if context.spec.faults else _COMPANY,  # faults come at a step's number
         )
         self._looked = 0.0
+        self._meanwhile: Callable[[], None] | None = None  # until the next wait
         self._moves = 0  # of the main thread: it does not hang in the user's code
         context.before_failing.append(self._tell_made)
         beat_forever(self._beat, interval=context.spec.heartbeat_timeout / 4)
@@ -476,6 +486,9 @@ class Membership:
         """Hear the next that comes, or None after so many seconds."""
         if within == 0.0:
             return self._heard(0.0) if self._has_news else None
+        if self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
         deadline = math.inf if within is None else monotonic() + within
         while True:
             left = deadline - monotonic()
@@ -560,8 +573,14 @@ class Membership:
     def turn(self, step: int) -> int:
         return self.arrive(step, TURN).step
 
-    def commit(self, step: int, report: bytes) -> bool:
-        return self._run(self._participant.commit(step, report, now=monotonic()))
+    def commit(
+        self, step: int, report: bytes, *, meanwhile: Callable[[], None] | None = None
+    ) -> bool:
+        self._meanwhile = meanwhile
+        try:
+            return self._run(self._participant.commit(step, report, now=monotonic()))
+        finally:
+            self._meanwhile = None
 
     def settle(self, within: float | None = None) -> None:
         self._run(self._participant.settle(within))

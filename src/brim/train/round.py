@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import msgspec
 
 from brim.clock import monotonic
 from brim.coordination.reduction import ReductionPlan
-from brim.data.feed import Read
+from brim.data.feed import Reads
 from brim.errors import EnvironmentFault, UserCodeError
 from brim.train.accumulate import Accumulator
 from brim.train.digests import describe_difference, root_of
@@ -51,7 +50,7 @@ class Round:
     rank: int
     parts: int
     mine: range
-    reads: Generator[Read] | None = None
+    reads: Reads | None = None
     commits: int = 0
     looked_at: int = 0
     asked: float = 0.0

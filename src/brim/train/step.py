@@ -403,7 +403,8 @@ class Steps:
                 if step.outcome is not None:
                     round.exchange.took(step.busy)
                 report = msgspec.msgpack.encode(self._report(round, step))
-                held = parts.members.commit(step.number, report)
+                ahead = partial(self._look_ahead, round, step)
+                held = parts.members.commit(step.number, report, meanwhile=ahead)
                 round.pace = monotonic() - step.since
                 parts.spent("wait", started)
                 return held
@@ -417,6 +418,12 @@ class Steps:
             case _:
                 raise InternalError(f"{action} is no part of a step")
         return None
+
+    def _look_ahead(self, round: Round, step: StepUnderWay) -> None:
+        """Read the next step's first micro-batch of the same epoch."""
+        ends_epoch = (step.batch + 1) % self._data.schedule.steps_per_epoch == 0
+        if round.reads is not None and not ends_epoch:
+            round.reads.look_ahead()
 
     def _put_rows(self, round: Round) -> None:
         """Leave the gradients of embeddings' rows where the round adds them up."""
