@@ -22,6 +22,7 @@ import psutil
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, ms, ratio, spread, table
 from benchmarks.harness.torchrun import Torchrun
+from benchmarks.network import master
 from benchmarks.network.hosts import DEVICE, Place, hosts
 from brim.demo import flights
 from brim.storage.contact import read_contact
@@ -356,7 +357,13 @@ def main() -> None:
             }
             for (network, split, mbit), sides_ in found.items()
         ]
-        report.write({"cells": cells})
+        alone = master.rows([2, 4, 16], seconds=3.0, turns=3)
+        report.add(
+            "## The master's processor time, by hosts\n\nWith hosts that compute nothing "
+            "([master.py](master.py)), two workers each, as many steps a second as come about.\n\n"
+            + table(master.HEAD, alone)
+        )
+        report.write({"cells": cells, "master": alone})
 
 
 if __name__ == "__main__":

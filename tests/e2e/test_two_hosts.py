@@ -181,32 +181,41 @@ def test_a_host_may_be_lost(hosts: tuple[Host, ...], tmp_path: Path) -> None:
 
 
 def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
-    hosts: tuple[Host, Host], tmp_path: Path
+    hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     # one micro-batch for each worker: gradients go out in every pass
     words = ("--epochs", "2", "--global-batch-size", "64", "--micro-batches", "4")
     job = (str(FILES / "dies_in_backward.py"), *words)
     calm = train(tmp_path / "calm", *job, "--workers", "1")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
-    slow = ("--set", "pause=0.3", "--set", f"here={tmp_path}")
+    slow = ("--set", "pause=0.3", "--set", f"folders={hosts[0].folder.parent}")
+    command = ("train", *job, *options, *slow)
     with (
-        started(tmp_path / "run", "train", *job, *options, *slow, prefix=hosts[0].prefix) as run,
-        _second_agent(tmp_path / "run", hosts[1]) as agent,
+        started(hosts[0].folder / "run", *command, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         run.wait_for_step(2)
         for rank in (1, 2, 0):  # one that only computes, and those that trade for their hosts
-            victim = run.pid(run.members()[rank])
-            (tmp_path / "dying").write_text(str(victim))
-            os.replace(tmp_path / "dying", tmp_path / "die")
-            until(partial(has_ended, victim), "it dies", run)
-            until(lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run))), "4", run)
+            worker = run.members()[rank]
+            victim, pid = run.pid_on(hosts, worker), run.pid(worker)
+            folder = hosts[int(_agent_of(run, worker) != "a1")].folder
+            (folder / "dying").write_text(str(pid))
+            os.replace(folder / "dying", folder / "die")
+            until(partial(has_ended, victim), "its end", run)
+            (folder / "die").unlink()
+            until(
+                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts))),
+                "all are back",
+                run,
+            )
             run.wait_for_step(run.steps()[-1]["step"] + 2)
-        (tmp_path / "hurry").touch()
+        for host in hosts:
+            (host.folder / "hurry").touch()
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=20) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] <= 3
-    check_ledger(tmp_path / "run")
+    check_ledger(hosts[0].folder / "run")
 
 
 def test_what_rank_0_prints_on_another_host_is_shown(
