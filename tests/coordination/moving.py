@@ -124,7 +124,6 @@ class Line:
     up: deque[wire.FromAgent] = field(default_factory=deque)
     down: deque[wire.FromMaster] = field(default_factory=deque)
     sent: int = 0  # by the agent
-    told: int = 0  # by the master
     connection: _Connection | None = None
     admitted: bool = False  # the agent has heard so
 
@@ -362,11 +361,11 @@ class Moving(Cluster):
             self._retire(holder)
             return
         self._called.discard(holder.name)
-        connection = _Connection(master._feed(join))
+        connection = _Connection(master._feed(join), sent=join.heard)
         master._connections[holder.name] = connection
         session = self.decisions.agents[holder.name]
         session.outbox.acknowledge(join.heard)
-        holder.line = Line(told=join.heard, connection=connection)
+        holder.line = Line(connection=connection)
         hello = wire.Configure(
             spec=self.decisions.spec,
             run_dir="run",
@@ -392,10 +391,12 @@ class Moving(Cluster):
 
     def _tell_more(self, holder: Holder, line: Line) -> None:
         session = self.decisions.agents[holder.name]
-        for number, message in session.outbox.after(line.told):
+        assert line.connection is not None
+        fresh = session.outbox.after(line.connection.sent)
+        for number, message in fresh or [(0, wire.Beat())]:
+            line.connection.sent = max(line.connection.sent, number)
+            line.connection.told = session.heard
             self._put(line, number, message, session.heard)
-            line.told = number
-        self._put(line, 0, wire.Beat(), session.heard)
 
     def _hear_parcel(self, holder: Holder, line: Line, master: Master) -> None:
         parcel = line.up.popleft()
