@@ -30,7 +30,8 @@ def test_a_schedule_can_be_performed(
         assert 1 <= fault.step <= steps
         assert fault.rank < max(wanted, 1)
         assert hosts > 1 or fault.kind not in ON_HOSTS
-        first = 1 if fault.kind is FaultKind.KILL_AGENT else 2
+        takes_master = fault.kind is FaultKind.KILL_HOST and fault is faults[-1]
+        first = 1 if (takes_master and hosts > 2) or fault.kind is FaultKind.KILL_AGENT else 2
         assert fault.host in (0, *range(first, hosts + 1))
         wanted += fault.count * (-1 if fault.kind is FaultKind.REMOVE else 1)
         wanted -= fault.kind is FaultKind.TERM

@@ -34,17 +34,21 @@ class Guest:
     Args:
         host: its host.
         driver: of the trial.
-        master: its `HOST:PORT`.
-        run_dir: of the run on host 1, where the token is.
+        masters: the `HOST:PORT` of each host that may have the master.
         log: where what it says goes.
+
+    Attributes:
+        run_dir: of the run where its master is now, with the token.
+        token: of the run; empty before it was started for the first time.
     """
 
-    def __init__(self, host: Host, driver: Driver, master: str, run_dir: Path, log: Path) -> None:
+    def __init__(self, host: Host, driver: Driver, masters: str, run_dir: Path, log: Path) -> None:
         self.host = host
         self._driver = driver
-        self._master = master
-        self._run_dir = run_dir
+        self._masters = masters
+        self.run_dir = run_dir
         self.log = log
+        self.token = ""
         self._process: subprocess.Popen[str] | None = None
         self._not_before = 0.0
 
@@ -56,14 +60,15 @@ class Guest:
             self._process, self._not_before = None, now + _BEFORE_RESTART
         if now < self._not_before:
             return
-        contact = read_contact(self._run_dir)
+        contact = read_contact(self.run_dir)
         if contact is None:
             return  # no master yet, or none any more
+        self.token = contact.token
         # The clock that jumps is host 1's.
         variables = {"BRIM_TOKEN": contact.token, CLOCK: ""}
         with self.log.open("ab") as log:
             self._process = self._driver.behind(self.host.prefix).start(
-                "agent", self._master, stdout=log, stderr=log, variables=variables
+                "agent", self._masters, stdout=log, stderr=log, variables=variables
             )
 
     def ask_to_go(self) -> None:
@@ -90,12 +95,14 @@ class Outside:
     Attributes:
         command: `brim train`, in the present life of the run.
         disk: set where there is one.
-        hosts: set where there are several; host 1 has the command.
+        run_dir: of the run in its present life.
+        hosts: set where there are several.
+        lead: the number of the one that has the command, and the master.
         guests: the agents of the others, by the number of their host.
     """
 
     def __init__(self, run_dir: Path, driver: Driver, jumping: JumpingClock, clock: Clock) -> None:
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._driver = driver
         self._jumping = jumping
         self._clock = clock
@@ -104,6 +111,7 @@ class Outside:
         self.command: subprocess.Popen[str] | None = None
         self.disk: SmallDisk | None = None
         self.hosts: Sequence[Host] = ()
+        self.lead = 1
         self.guests: dict[int, Guest] = {}
 
     def poll(self) -> None:
@@ -121,10 +129,15 @@ class Outside:
 
     def is_alive(self) -> bool:
         """Return whether a master or the agent of host 1 is alive; both may outlive the command."""
+        names = (AGENT, MASTER) if self.lead == 1 else (MASTER,)
         return any(
-            name_of(pid) in (AGENT, MASTER) and (not self.hosts or self.hosts[0].has(pid))
+            name_of(pid) in names and (not self.hosts or self._leading.has(pid))
             for pid in self._driver.mark.alive()
         )
+
+    @property
+    def _leading(self) -> Host:
+        return self.hosts[self.lead - 1]
 
     def perform(self, fault: Fault, history: RunHistory) -> None:
         """Strike.
@@ -149,6 +162,9 @@ class Outside:
                 self.guests[fault.host].ask_to_go()
             case FaultKind.KILL_HOST if fault.host in self.guests:
                 self.guests[fault.host].kill_host()
+            case FaultKind.KILL_HOST if self.hosts:
+                self.hosts[fault.host - 1].kill()
+                self.hosts[fault.host - 1].start()
             case FaultKind.KILL_TEMPLATE:
                 agent = self._child(self._command, AGENT)
                 send(self._child(agent, _TEMPLATE), signal.SIGKILL)
@@ -217,10 +233,10 @@ class Outside:
         """
         deadline = self._clock.now() + _TO_COME_BACK
         while self._clock.now() < deadline:
-            contact = read_contact(self._run_dir)
+            contact = read_contact(self.run_dir)
             pid = contact.pid if contact is not None else 0
             if pid and self.hosts:
-                pid = self.hosts[0].outside(pid)
+                pid = self._leading.outside(pid)
             if pid and is_alive(pid):
                 return pid
             time.sleep(0.01)

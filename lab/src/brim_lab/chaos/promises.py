@@ -119,11 +119,12 @@ def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: 
     ]
 
 
-def nothing_left_on(host: Host, *, killed: int) -> list[str]:
+def nothing_left_on(host: Host, *, killed: int, leads: bool) -> list[str]:
     """Check that a host has no temporary file and no shared memory, and only what was asked for.
 
     Args:
         killed: as for `nothing_left_behind`.
+        leads: the run was asked for in its folder, too.
     """
     way = host.folder.parts[: len(Path("/tmp").parts) + 1]  # to its folder, where that is in there
     temporary = [
@@ -134,7 +135,7 @@ def nothing_left_on(host: Host, *, killed: int) -> list[str]:
     ]
     left = [f"left behind in /{path.relative_to(host.root)}" for path in temporary]
     left = left if len(left) > killed else []
-    asked = {"home", "torch"} | (_OF_TRIAL if host.number == 1 else set())
+    asked = {"home", "torch"} | (_OF_TRIAL if host.number == 1 else {"run"} if leads else set())
     kept = [path.name for path in host.folder.iterdir() if not path.name.startswith(tuple(asked))]
     home = host.folder / "home"
     kept += [f"home/{path.name}" for path in home.iterdir() if path.name not in _OF_LIBRARIES]

@@ -6,6 +6,7 @@ Pure: the same seed and kinds of faults give the same schedule.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from brim.domain.faults import FROM_OUTSIDE, ON_HOSTS, ON_NETWORK, Fault, FaultKind
@@ -13,6 +14,7 @@ from brim.domain.job import WorkerRange
 from brim.domain.seeds import mix
 
 T = TypeVar("T")
+LEAST_TO_MOVE = 3  # hosts of a run that goes on where that of its master is killed
 MOST_WORKERS = 8  # as many as a step has micro-batches, where nobody says
 _MOST_FAULTS = 4
 # These take seconds or a new life of the job each: one of a kind is enough for a short run.
@@ -97,7 +99,8 @@ def random_faults(
     """
     draws = Draws(seed, 1)
     room, wanted, used, faults = MOST_WORKERS - workers, workers, set[FaultKind](), []
-    for step in _when(draws, steps):
+    when = _when(draws, steps)
+    for index, step in enumerate(when):
         possible = [
             kind for kind in kinds if _possible(kind, used, hosts=hosts, wanted=wanted, room=room)
         ]
@@ -105,6 +108,9 @@ def random_faults(
             break
         kind = draws.one_of(possible)
         fault = _fault(kind, step, draws, hosts=hosts, wanted=wanted, room=room, servers=servers)
+        # The host of the master is the last to be struck: others have no command behind it.
+        if kind is FaultKind.KILL_HOST and hosts >= LEAST_TO_MOVE and index == len(when) - 1:
+            fault = replace(fault, host=1 + draws.below(hosts))
         faults.append(fault)
         used |= ON_NETWORK if fault.kind in ON_NETWORK else {fault.kind}
         match fault.kind:

@@ -42,6 +42,7 @@ _TO_GIVE_UP = (
     75.0  # the same for an agent on a host that was cut off: it waits for a master for a minute
 )
 _PORT = 7077
+_SECOND_LEAD = 2  # the host that leads a run whose first host was killed
 # A run may end before its end because of these; then it is resumed.
 _MAY_END = frozenset(
     {
@@ -55,6 +56,11 @@ _MAY_END = frozenset(
 # Seconds in which the next boundary comes after the command is gone; workers that do not come to it
 # are killed after ten.
 _TO_STOP = 30.0
+
+
+def _takes_the_master(fault: Fault) -> bool:
+    """Return whether a fault kills the host of the master, whose run goes on elsewhere."""
+    return fault.kind is FaultKind.KILL_HOST and fault.host == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +197,8 @@ class _Running:
         self.driver = self.around.driver
         self.outside = Outside(self.run_dir, self.driver, jumping, self.clock)
         self.reader = RunReader(self.run_dir)
+        # the step, and the number of the job's own faults, that were seen on another host
+        self._before = 0, 0
         self.own = sorted(
             (f for f in self.trial.faults if f.kind not in FROM_OUTSIDE), key=lambda f: f.step
         )
@@ -209,15 +217,27 @@ class _Running:
     def spread(self, hosts: Sequence[Host]) -> None:
         """Run on several hosts: the command on the first, an agent on each of the others."""
         self.outside.hosts = hosts
+        leading = hosts[: _SECOND_LEAD if len(hosts) > _SECOND_LEAD else 1]
+        masters = ",".join(f"{host.address}:{_PORT}" for host in leading)
         for host in hosts[1:]:
-            master, log = f"{hosts[0].address}:{_PORT}", self.directory / f"agent-{host.number}.log"
-            self.outside.guests[host.number] = Guest(host, self.driver, master, self.run_dir, log)
+            log = self.directory / f"agent-{host.number}.log"
+            self.outside.guests[host.number] = Guest(host, self.driver, masters, self.run_dir, log)
 
     @property
     def _here(self) -> Driver:
         """The driver on the host of the command."""
-        hosts = self.outside.hosts
-        return self.driver.behind(hosts[0].prefix) if hosts else self.driver
+        hosts, lead = self.outside.hosts, self.outside.lead
+        return self.driver.behind(hosts[lead - 1].prefix) if hosts else self.driver
+
+    def _move(self) -> None:
+        """Have another host lead the run, in a directory of its own, from what agents keep."""
+        self._before = self.commits[-1][1], sum(f.kind not in FROM_OUTSIDE for _, f in self.struck)
+        self.outside.lead = _SECOND_LEAD
+        self.run_dir = self.outside.hosts[_SECOND_LEAD - 1].folder / "run"
+        self.reader = RunReader(self.run_dir)
+        self.outside.run_dir = self.run_dir
+        for guest in self.outside.guests.values():
+            guest.run_dir = self.run_dir
 
     # The run --------------------------------------------------------------------------------------
 
@@ -233,7 +253,11 @@ class _Running:
                 return [f"life {self.lives} went on for {_TO_STOP:g} s without its command"]
             if self.summary().get("exit") == "done":
                 return []
-            ending = [fault for _, fault in self.struck if fault.kind in _MAY_END]
+            ending = [
+                fault
+                for fault in self._faults_struck
+                if fault.kind in _MAY_END or _takes_the_master(fault)
+            ]
             if self.lives > len(ending):  # each of them ends one life
                 many = f"{len(ending)} of the faults until then could end one"
                 return [
@@ -257,17 +281,28 @@ class _Running:
 
         `code` is None where it had to be killed.
         """
+        if self.outside.lead == 1 and any(map(_takes_the_master, self._faults_struck)):
+            self._move()
         words = self._words()
+        tokens = {guest.token for guest in self.outside.guests.values()} - {""}
+        token = {"BRIM_TOKEN": tokens.pop()} if self.outside.lead != 1 else {}
         self.lives += 1
         with (
             (self.directory / f"summary-{self.lives}.json").open("wb") as out,
             (self.directory / f"stderr-{self.lives}.log").open("wb") as err,
         ):
-            process = self._here.start(*words, stdout=out, stderr=err)
+            process = self._here.start(*words, stdout=out, stderr=err, variables=token)
         self.outside.command = process
         self.code = self.driver.follow(process, self._look, deadline=deadline)
 
+    @property
+    def _faults_struck(self) -> list[Fault]:
+        return [fault for _, fault in self.struck]
+
     def _words(self) -> list[str]:
+        if self.outside.lead != 1:
+            listen = f"{address_of(self.outside.lead)}:{_PORT}"
+            return ["master", "--run-dir", str(self.run_dir), "--listen", listen]
         words = ["train", str(Path(self.job.file).resolve()), "--run-dir", str(self.run_dir)]
         words += ["--json", "--workers", str(self.trial.workers)]
         words += ["--ps", str(self.trial.servers), *self.job.options]
@@ -279,10 +314,12 @@ class _Running:
         return [*words, "--resume"] if self.lives else words
 
     def _look(self) -> None:
-        now = self.clock.now()
+        now, (step, faults) = self.clock.now(), self._before
         for record in self.reader.poll():
-            if isinstance(record, StepRecord):
+            if isinstance(record, StepRecord) and record.step > step:
                 self.commits.append((now, record.step))
+            elif isinstance(record, FaultPerformed) and faults:
+                self._before = step, (faults := faults - 1)
             elif isinstance(record, FaultPerformed):
                 self.struck.append((now, parse_faults(record.text)[0]))
         while self.others and self.commits and self.others[0].step <= self.commits[-1][1]:
@@ -307,14 +344,16 @@ class _Running:
             *(
                 word
                 for host in self.outside.hosts
-                for word in nothing_left_on(host, killed=self.agents_killed)
+                for word in nothing_left_on(
+                    host, killed=self.agents_killed, leads=host.number == self.outside.lead
+                )
             ),
         ]
 
     def summary(self) -> dict[str, Any]:
         """Return the last life's summary, from its records where its command was killed."""
         text = (self.directory / f"summary-{self.lives}.json").read_text()
-        if text.strip() or self.code != -signal.SIGKILL:
+        if self.outside.lead == 1 and (text.strip() or self.code != -signal.SIGKILL):
             return dict(json.loads(text)) if text.strip() else {}
         ended = self.reader.history.ended
         return dict(ended.summary) if ended is not None else {}
@@ -328,7 +367,7 @@ class _Running:
 
         Each leaves the directory that its socket or its logs were in.
         """
-        killed = [fault.kind for _, fault in self.struck]
+        killed = [fault.kind for fault in self._faults_struck]
         return killed.count(FaultKind.KILL_EVERYTHING) * self.trial.hosts + killed.count(
             FaultKind.KILL_AGENT
         )

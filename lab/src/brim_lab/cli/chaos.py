@@ -203,7 +203,7 @@ def _seeds(values: dict[str, Any]) -> range:
 def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[Ready]]:
     """Trials of a run by itself; where the calm one is to be, they follow from it."""
     from brim.domain.faults import FaultKind, describe, parse_faults
-    from brim_lab.chaos.random_faults import random_faults, random_workers
+    from brim_lab.chaos.random_faults import LEAST_TO_MOVE, random_faults, random_workers
     from brim_lab.chaos.trial import Trial, calm_run, run_trial
 
     if values["nodes"]:
@@ -215,8 +215,10 @@ def _run_trials(job: Job, values: dict[str, Any]) -> Callable[[Path], Iterator[R
     given = parse_faults(values["faults"])
     kinds = _kinds(values["kinds"], FaultKind, hosts=hosts, asked=[fault.kind for fault in given])
     for fault in given:
-        if fault.host > hosts:
-            need = f"a fault that can be performed: it needs --hosts {fault.host}"
+        takes_master = fault.kind is FaultKind.KILL_HOST and fault.host == 1
+        least = LEAST_TO_MOVE if takes_master else fault.host
+        if hosts < least:
+            need = f"a fault that can be performed: it needs --hosts {least}"
             raise SpecError("--faults", got=repr(describe(fault)), need=need)
 
     def trials(folder: Path) -> Iterator[Ready]:
