@@ -59,12 +59,12 @@ class SystemClock:
     """
 
     def __init__(self, *, offset: float | None = None, ahead: float = 0.0) -> None:
-        self._ahead = ahead
+        self.ahead = ahead
         self.offset = time.time() - time.clock_gettime(_BOOT) if offset is None else offset
         self._set_by = 0.0
 
     def now(self) -> float:
-        return time.monotonic() + self._ahead
+        return time.monotonic() + self.ahead
 
     def wall(self) -> float:
         return time.clock_gettime(_BOOT) + self.offset
