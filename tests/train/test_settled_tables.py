@@ -17,7 +17,9 @@ from brim.coordination.participant import RoundChanged
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault
 from brim.train.embeddings import Embeddings
+from brim.train.job_state import TrainingState
 from brim.train.keyed import Embedding
+from brim.train.optimization import Optimization
 from brim.train.round import settle_tables
 from brim.train.rows import GradientRows, OwnedRows
 
@@ -167,3 +169,19 @@ def test_tables_that_are_being_filled_are_those_of_no_step(
     with pytest.raises(RoundChanged):
         tables.put(given)
     assert tables.step is None
+
+
+def test_a_newcomer_that_nobody_heard_of_does_not_start_from_the_step_that_it_was_given(
+    memory: int,
+) -> None:
+    """Who gave it the state of step 9 died at once, and the master has it start afresh."""
+    model = nn.Sequential(nn.Embedding(50, 4, sparse=True))
+    optimizers = [torch.optim.Adagrad(model.parameters(), lr=0.1)]
+    tables = Embeddings(model, optimizers, SPEC)
+    tables.open(memory)
+    state = TrainingState(model, Optimization(model, optimizers), tables, spec=SPEC)
+    given = {**state.get(), "committed": 9}
+    state.start()
+    state.put(given)
+    with pytest.raises(EnvironmentFault, match="embeddings of step 9"):
+        state.start()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.optimization import Optimization
@@ -268,7 +268,18 @@ class TrainingState:
         self._embeddings.take_back(self.committed)
 
     def start(self) -> None:
-        """Stay as this process has the state: it is the first, and nobody has another."""
+        """Stay as this process has the state: it is the first, and nobody has another.
+
+        Raises:
+            EnvironmentFault: it is no first: who gave it a later state died before the master heard
+                that it had it, and its own embeddings are those of the start.
+        """
+        if self.committed and self._embeddings.names:
+            raise EnvironmentFault(
+                f"nobody is left with the embeddings of step {self.committed}, and no checkpoint "
+                "has any",
+                retryable=True,
+            )
         self._embeddings.start(self.committed)
 
     def keep_put(self) -> None:
