@@ -30,6 +30,7 @@ from brim.wire.cluster import (
     Forgotten,
     JobView,
     Logs,
+    NodeView,
     Problem,
     Range,
     Submit,
@@ -308,6 +309,19 @@ class Client:
     def cluster(self) -> ClusterView:
         """Describe the nodes, the devices in use and the policy."""
         return self._call("GET", "/v1/cluster", ClusterView)
+
+    def nodes(self) -> list[NodeView]:
+        """List the nodes, and how they are."""
+        return self._call("GET", "/v1/nodes", list[NodeView])
+
+    def drain(self, node: str, *, undo: bool = False) -> list[NodeView]:
+        """Have nothing run on a node any more: what runs there leaves at a step boundary.
+
+        Args:
+            undo: let jobs run there again instead.
+        """
+        path = f"/v1/nodes/{quote(node, safe='')}/{'undrain' if undo else 'drain'}"
+        return self._change("POST", path, list[NodeView], None)
 
     def tenants(self) -> list[TenantView]:
         """List what each tenant owns, holds and has borrowed."""

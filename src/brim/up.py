@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -17,16 +18,18 @@ from pathlib import Path
 import msgspec
 
 from brim.backends.environment import environment_of_jobs
+from brim.backends.joined import TOKEN, FarNodes
 from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
 from brim.backends.runs import RunProcesses
 from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
-from brim.domain.cluster import ClusterSpec
-from brim.errors import BrimError, SpecError, StorageFault
+from brim.domain.cluster import ClusterSpec, Node
+from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.log import write_to_stderr
 from brim.process import be_called
 from brim.scheduler.cluster_file import read_cluster_file
+from brim.scheduler.cycles import decode_cycle
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.scheduler.server import listen, offer
@@ -38,6 +41,7 @@ from brim.storage.migrations import migrate
 from brim.storage.scheduler_clock import own_clock
 from brim.telemetry.log_limit import LogLimit
 
+_log = logging.getLogger(__name__)
 _QUESTIONS = 64  # to masters, at once
 # bytes that the logs of the scheduler and of its nodes' agents may have together
 _OWN_LOGS = 64 << 20
@@ -51,6 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         host, port: where it listens; port 0 picks one.
         foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
         cluster: a file that describes the cluster again; None: it is as it was described last.
+        nodes: `HOST:PORT` at which nodes of other hosts join, or None.
     """
 
     state_dir: Path
@@ -58,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     foreground: bool
     cluster: Path | None
+    nodes: str | None = None
 
 
 async def serve(settings: Settings, held: int) -> None:
@@ -72,7 +78,8 @@ async def serve(settings: Settings, held: int) -> None:
     nodes = Nodes(state_dir / "nodes", clock)
 
     spec = read_cluster_file(settings.cluster) if settings.cluster else None
-    begin = _Beginning(state_dir, nodes, clock, spec)
+    far = await _far_nodes(settings.nodes, state_dir, clock) if settings.nodes else None
+    begin = _Beginning(state_dir, nodes, clock, spec, far)
     lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
     # A question to a master that hangs holds a thread until it is given up.
@@ -95,7 +102,19 @@ async def serve(settings: Settings, held: int) -> None:
         limiting.cancel()
         if lives.kills or not lives.is_there():  # nobody else would ever find what it started
             nodes.kill()
+            if far is not None:
+                far.kill()
         lives.close()
+        if far is not None:
+            far.stop()
+
+
+async def _far_nodes(address: str, state_dir: Path, clock: SystemClock) -> FarNodes:
+    """Listen for nodes of other hosts, and tell how they join."""
+    host, _, port = address.rpartition(":")
+    far = FarNodes(state_dir, host.strip("[]"), clock)
+    _log.warning("nodes join at %s with the token in %s", await far.start(int(port)), TOKEN)
+    return far
 
 
 class _Beginning:
@@ -104,11 +123,18 @@ class _Beginning:
     Args:
         spec: the cluster, described again, which is written down once; None: it is as it was
             described last.
+        far: the nodes of other hosts; None: none can join.
     """
 
     def __init__(
-        self, state_dir: Path, nodes: Nodes, clock: SystemClock, spec: ClusterSpec | None = None
+        self,
+        state_dir: Path,
+        nodes: Nodes,
+        clock: SystemClock,
+        spec: ClusterSpec | None = None,
+        far: FarNodes | None = None,
     ) -> None:
+        self._far = far
         self._path = state_dir / "scheduler.db"
         self._jobs = state_dir / "jobs"
         self._nodes = nodes
@@ -138,9 +164,10 @@ class _Beginning:
         if described is None:
             raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
-        backend = LiveBackend(
-            book, RunProcesses(self._jobs, self._nodes, book.bundle), spec, clock=self._clock
-        )
+        if self._far is not None:
+            self._far.expect(_known(database, spec))
+        processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far)
+        backend = LiveBackend(book, processes, spec, clock=self._clock)
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
@@ -152,6 +179,19 @@ def _keep_variables(declared: list[str]) -> None:
     os.environ |= environment
 
 
+def _known(database: Database, spec: ClusterSpec) -> list[Node]:
+    """The nodes that had joined an earlier scheduler, by its last cycle."""
+    last = database.last_cycle()
+    if last is None:
+        return []
+    try:
+        cluster = decode_cycle(last.content)[0].cluster
+    except EnvironmentFault:  # then they join as if they were new
+        return []
+    near = {node.id for node in spec.cluster.nodes}
+    return [node for node in cluster.nodes if node.id not in near and node.devices]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m brim.up", description=__doc__)
     parser.add_argument("state_dir", type=Path)
@@ -159,6 +199,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--cluster", type=Path)
+    parser.add_argument("--nodes")
     parser.add_argument(
         "--env", action="append", default=[], help="a variable that jobs have beside the usual ones"
     )

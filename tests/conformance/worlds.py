@@ -5,7 +5,7 @@ processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -94,7 +94,7 @@ class FakeProcesses:
         self.node = NodeSeen(up=True)
         self.others: dict[str, NodeSeen] = {}
 
-    def nodes(self, names: Iterable[str]) -> dict[str, NodeSeen]:
+    def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> dict[str, NodeSeen]:
         return {name: self.others.get(name, self.node) for name in names}
 
     def of(self, job: str) -> FakeJob:

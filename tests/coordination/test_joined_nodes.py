@@ -117,6 +117,15 @@ def test_words_on_a_connection_that_was_replaced_renew_nothing() -> None:
     assert nodes.line_of("n1") == 2
 
 
+def test_a_node_that_was_given_up_has_to_join_again() -> None:
+    nodes = joined()
+    assert nodes.handle(NodeRenewed(line=1, number=2, seen=UP), 3.5) == [HangUp(1)]
+    assert nodes.seen(3.5)["n1"].lost
+    assert nodes.handle(called(2), 4.0) == [Admit(2)]
+    nodes.handle(NodeRenewed(line=2, number=3, seen=UP), 4.0)
+    assert nodes.seen(4.0)["n1"].up
+
+
 def test_who_leaves_is_no_node_any_more() -> None:
     nodes = joined()
     assert nodes.handle(NodeLeft(line=1), 1.0) == [HangUp(1)]

@@ -50,6 +50,9 @@ def job_of(tenant: str, *, key: str = "") -> Submit:
 TABLE: dict[tuple[str, str], tuple[Any, int, int, int]] = {
     ("GET", "/v1/cluster"): (None, 200, 200, 200),
     ("PUT", "/v1/cluster"): (CLUSTER, 200, 403, 403),
+    ("GET", "/v1/nodes"): (None, 200, 200, 200),
+    ("POST", "/v1/nodes/{node}/drain"): (None, 200, 403, 403),
+    ("POST", "/v1/nodes/{node}/undrain"): (None, 200, 403, 403),
     ("GET", "/v1/tenants"): (None, 200, 200, 200),
     ("POST", "/v1/tenants/{tenant}/token"): (None, 200, 403, 403),
     ("DELETE", "/v1/tenants/{tenant}/token"): (None, 200, 403, 403),
@@ -139,7 +142,10 @@ def test_the_whole_table(house: House) -> None:
     for (call, (body, *expected)), caller in itertools.product(calls, CALLERS):
         if call[1] == "/v1/down" and caller == ADMINISTRATOR:
             continue  # the fixture's end
-        method, path = call[0], call[1].format(job="job-1", tenant="nightly", name="job.json")
+        method, path = (
+            call[0],
+            call[1].format(job="job-1", tenant="nightly", name="job.json", node="node0"),
+        )
         if path.endswith("/token") and method == "POST":
             path = path.replace("nightly", "ads" if caller != ADMINISTRATOR else "batch")
             expected = [

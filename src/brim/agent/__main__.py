@@ -74,6 +74,17 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
     raise AssertionError("there is always another attempt")
 
 
+def _be_guest(name: str, master: str, run_dir: Path) -> int:
+    """Join a run of another host for this host's node, which keeps the directory; the exit status.
+
+    One that the master counts as lost ends: the scheduler starts another.
+    """
+    host = _address_towards([master], patience=TO_ANSWER)
+    settings = Settings(name=name, host=host, run_dir=run_dir, guest=True, master=master)
+    dial = partial(open_stream, master, token=os.environ["BRIM_TOKEN"])
+    return asyncio.run(_serve(settings, dial))
+
+
 def _end_what_is_left() -> None:
     """End what the user's code started and left running.
 
@@ -198,7 +209,8 @@ def main(start: Start = start_anew) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="address that workers of other hosts can reach"
     )
-    parser.add_argument("--local", required=True, help="unix:PATH of the master on this host")
+    parser.add_argument("--local", default="", help="unix:PATH of the master on this host")
+    parser.add_argument("--guest", help="HOST:PORT of the master, which is on another host")
     parser.add_argument(
         "--join", action="store_true", help="another agent of this host keeps the master"
     )
@@ -217,6 +229,13 @@ def main(start: Start = start_anew) -> None:
     if group is not None:
         group.enter()
     adopt_orphans()  # workers, which their template forks and leaves to this process
+    if arguments.guest:
+        try:
+            sys.exit(_be_guest(arguments.name, arguments.guest, run_dir))
+        except (EnvironmentFault, Displaced) as fault:
+            sys.exit(str(fault))
+        finally:
+            _end_what_is_left()
     room = None if arguments.join else read_job(run_dir).workers_here
     settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir, room=room)
     template = None if room == 0 else start_template(run_dir, arguments.host, start)

@@ -34,7 +34,6 @@ from brim.coordination.scheduled_jobs import (
 from brim.coordination.sightings import Seen
 from brim.domain.cluster import ClusterSpec
 from brim.domain.schedule import Decision, Snapshot
-from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.storage.book import Book
@@ -182,12 +181,16 @@ class LiveBackend:
     async def look(self) -> None:
         """See what nodes and processes do, and take the next steps."""
         began = self._clock.now()
-        nodes = self._processes.nodes([node.id for node in self.spec.cluster.nodes])
+        looked_at = self.jobs.to_look_at()
+        nodes = self._processes.nodes(
+            [node.id for node in self.spec.cluster.nodes],
+            {job.id: job.starts.launches for job in looked_at},
+        )
         seen: dict[str, Seen] = {}
-        for job in self.jobs.to_look_at():
+        for job in looked_at:
             # Where nobody can tell now whether it is alive, it is looked at again.
             with contextlib.suppress(OSError):
-                seen[job.id] = self._processes.look(_launch(job))
+                seen[job.id] = self._processes.look(self._launch(job.id))
         await self._carry_out(self.handle(Looked(nodes, seen)))
         self._pass_on_faults()
         self.looks.append(self._clock.now() - began)
@@ -229,7 +232,17 @@ class LiveBackend:
                 task.result()
 
     def _launch(self, job: str) -> Launch:
-        return _launch(self.jobs.jobs[job])
+        there = self.jobs.jobs[job]
+        empty = {node.id for node in self.spec.cluster.nodes if not node.devices}
+        return Launch(
+            job=there.id,
+            spec=there.submission.spec,
+            user=there.user,
+            home=there.allocation.home,
+            number=there.starts.launches,
+            step=there.progress.step,
+            computes=there.allocation.home not in empty,
+        )
 
     def _forget_question(self, job: str) -> None:
         """Hear no answer of processes that have ended."""
@@ -259,14 +272,3 @@ class LiveBackend:
             self.handle(Unanswered(action, str(fault)))
         else:
             self.handle(Answered(action))
-
-
-def _launch(job: ScheduledJob) -> Launch:
-    return Launch(
-        job=job.id,
-        spec=job.submission.spec,
-        user=job.user,
-        home=job.allocation.home,
-        number=job.starts.launches,
-        step=job.progress.step,
-    )

@@ -222,13 +222,18 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
         "--run-dir",
         str(run_dir),
         "--local",
-        f"unix:{make_private(run_dir / _CONTROL)}/master",
+        local_address(run_dir),
     ]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
         command += ["--host", listen.rpartition(":")[0]]
         master += ["--listen", listen]
     return [*command, "--", *master]
+
+
+def local_address(run_dir: Path) -> str:
+    """Return where the agents of this host find a run's master; its folder is made."""
+    return f"unix:{make_private(run_dir / _CONTROL)}/master"
 
 
 def agent_log(run_dir: Path) -> BinaryIO:

@@ -56,10 +56,14 @@ class Nodes:
     """The node agents below `folder`, by the names of their nodes.
 
     Each agent lives as long as its lock is held.
+
+    Args:
+        mortal: the agents end with this process.
     """
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, *, mortal: bool = False) -> None:
         folder.mkdir(exist_ok=True)
+        self._mortal = mortal
         self._folder, self._clock = folder, clock
         self._nodes: dict[str, _Node] = {}
         self._new = True  # it has not looked for those of an earlier life
@@ -206,7 +210,7 @@ class Nodes:
         if now >= node.not_before:
             node.since = now
             try:
-                node.process = _start(node)
+                node.process = _start(node, mortal=self._mortal)
             except OSError as error:
                 node.problem = f"its agent cannot be started: {error}"
 
@@ -230,7 +234,7 @@ class Nodes:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _start(node: _Node) -> subprocess.Popen[bytes] | None:
+def _start(node: _Node, *, mortal: bool) -> subprocess.Popen[bytes] | None:
     """Hold the lock before it is there, and hand it over; None where another process was faster."""
     node.folder.mkdir(
         exist_ok=True
@@ -241,7 +245,10 @@ def _start(node: _Node) -> subprocess.Popen[bytes] | None:
     try:
         with open_log(node.folder / "node.log") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "brim.node", str(node.folder), "--lock", str(held)],
+                [
+                    *(sys.executable, "-m", "brim.node", str(node.folder), "--lock", str(held)),
+                    *(("--parent", str(os.getpid())) if mortal else ()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -21,6 +21,7 @@ class Launch:
         home: the node of the agent that keeps its master.
         number: of this start, from 1.
         step: that it had committed when it was last seen.
+        computes: workers may be at its home, too.
     """
 
     job: str
@@ -29,6 +30,7 @@ class Launch:
     home: str = ""
     number: int = 0
     step: int = 0
+    computes: bool = True
 
 
 class Processes(Protocol):
@@ -37,8 +39,16 @@ class Processes(Protocol):
     What it is asked may come to nothing: it is looked at again.
     """
 
-    def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
-        """Keep these nodes up, and no others; returns at once."""
+    def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
+        """Keep these nodes of the scheduler's host up, and no others; returns at once.
+
+        Args:
+            running: the number of its present start by job that has processes. What nodes of other
+                hosts have of any other start is ended.
+
+        Returns:
+            These nodes, and those that have joined from other hosts.
+        """
         ...
 
     def look(self, launch: Launch) -> Seen: ...

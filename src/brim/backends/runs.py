@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,14 @@ import msgspec
 import brim
 from brim import client
 from brim.account import acting_as, environment_of, give, owns
-from brim.backends.local import agent_log, fresh_token, prepare
+from brim.backends.joined import FarNodes
+from brim.backends.local import agent_log, fresh_token, local_address, prepare
 from brim.backends.nodes import Nodes
 from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
-from brim.coordination.reconcile import ByNode
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.reconcile import ByNode, most
+from brim.coordination.sightings import AgentSeen, NodeSeen, Seen
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
@@ -34,12 +36,15 @@ from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle
 from brim.storage.journal import set_aside_if_damaged
+from brim.wire.joining import BeginGuest
+from brim.wire.listening import listen_on
 from brim.wire.nodes import Begin
 
 _AGENT_LOCK = ".agent.lock"
 _LOCK_OF = ".agent.lock."  # behind it the node of an agent that does not keep the master
 _JOURNAL_LOCK = ".journal.lock"  # held by a master, see `brim.storage.journal`
 _TO_BEGIN = 2.0  # seconds before another agent is started where one died young
+_BACKLOG = 128  # calls of other hosts that may wait for a master
 _TO_FOLLOW = 5.0  # seconds that a master may take to end once its agent is gone
 
 
@@ -68,7 +73,8 @@ def no_bundle(sha256: str) -> bytes:
 class RunProcesses:
     """Runs below `folder`, by the ids of their jobs, on these nodes.
 
-    `bundle` gives the code of jobs by its sha256.
+    `bundle` gives the code of jobs by its sha256. `_far` has the nodes of other hosts; None: none can
+    join.
 
     On each node that has workers of a job there is an agent of it, named after the node; the home's
     keeps the master.
@@ -77,10 +83,15 @@ class RunProcesses:
     folder: Path
     _nodes: Nodes
     bundle: Callable[[str], bytes] = no_bundle
+    _far: FarNodes | None = None
     _jobs: dict[str, _Job] = field(default_factory=dict)
 
-    def nodes(self, names: Iterable[str]) -> Mapping[str, NodeSeen]:
-        return self._nodes.keep(names)
+    def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
+        near = self._nodes.keep(names)
+        if self._far is None:
+            return near
+        self._far.end_left_over(running)
+        return {**self._far.seen(near), **near}
 
     def run_dir(self, launch: Launch) -> Path:
         return self.folder / launch.job
@@ -98,7 +109,7 @@ class RunProcesses:
         job, run_dir = self._job(launch), self.run_dir(launch)
         if launch.step and not run_dir.exists():
             return self._bereft(launch)
-        agents = self._agents(job, run_dir)
+        agents = self._agents(launch, job, run_dir)
         alive = self._is_alive(launch, job, agents)
         watch = job.watch
         watch.poll()
@@ -108,7 +119,7 @@ class RunProcesses:
             del self._jobs[launch.job]  # another start reads what it needs
         return Seen(
             alive=alive,
-            workers=watch.by_agent if alive else {},
+            workers=most(watch.by_agent, self._workers_there(launch)) if alive else {},
             agents=agents | {launch.home} if alive else frozenset(),
             step=watch.step,
             steps=watch.steps,
@@ -129,7 +140,7 @@ class RunProcesses:
 
         Whether the job has processes cannot be known any more.
         """
-        self._nodes.kill_job(launch.job)
+        self._kill_job(launch.job)
         problem = (
             f"{self.run_dir(launch)} was removed while it ran, with its records and checkpoints"
         )
@@ -142,17 +153,35 @@ class RunProcesses:
             self._jobs[launch.job] = _Job(RunWatch(run_dir), elsewhere)
         return self._jobs[launch.job]
 
-    def _agents(self, job: _Job, run_dir: Path) -> frozenset[str]:
+    def _agents(self, launch: Launch, job: _Job, run_dir: Path) -> frozenset[str]:
         """The nodes with agents beside the home.
 
         An agent that has just been started may have died young.
         """
         recently = SystemClock().now() - _TO_BEGIN
-        return frozenset(
-            node
-            for node in job.elsewhere
-            if is_locked(run_dir / f"{_LOCK_OF}{node}") or job.begun.get(node, recently) > recently
+        begun = {node for node, at in job.begun.items() if at > recently}
+        near = {node for node in job.elsewhere if is_locked(run_dir / f"{_LOCK_OF}{node}")}
+        return frozenset(begun | near | self._guests(launch).keys())
+
+    def _guests(self, launch: Launch) -> Mapping[str, AgentSeen]:
+        """The agents of this start of a job on nodes of other hosts, as these have said last."""
+        said = {} if self._far is None else self._far.agents(launch.job)
+        return {node: agent for node, agent in said.items() if agent.launch == launch.number}
+
+    def _workers_there(self, launch: Launch) -> dict[str, int]:
+        """Count the workers that nodes of other hosts have, whatever the master knows of them."""
+        return {node: agent.workers for node, agent in self._guests(launch).items()}
+
+    def _is_far(self, node: str) -> bool:
+        return self._far is not None and self._far.knows(node)
+
+    def _kill_job(self, job: str, names: Iterable[str] | None = None) -> None:
+        """End the agents of a job on these nodes, near and far; None: on all."""
+        self._nodes.kill_job(
+            job, None if names is None else [n for n in names if not self._is_far(n)]
         )
+        if self._far is not None:
+            self._far.end_job(job, None if names is None else filter(self._is_far, names))
 
     def _is_alive(self, launch: Launch, job: _Job, agents: frozenset[str]) -> bool:
         """Return whether there is an agent, or a master that still writes down how it ended.
@@ -164,8 +193,9 @@ class RunProcesses:
             job.alone_since = None
             return True
         # Nobody starts another master for those that are left.
-        left = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")}
-        self._nodes.kill_job(launch.job, left)
+        guests = self._guests(launch).keys()
+        left = {node for node in agents if is_locked(run_dir / f"{_LOCK_OF}{node}")} | guests
+        self._kill_job(launch.job, left)
         if not is_locked(run_dir / _JOURNAL_LOCK):
             return bool(left)
         now = SystemClock().now()
@@ -209,26 +239,38 @@ class RunProcesses:
         set_aside_if_damaged(run_dir / "journal")
         spec = kept_spec(launch.spec, launch.job)
         spec = _spec(spec, sum(workers.values()), first=launch.number <= 1)
-        arguments = prepare(spec, run_dir.resolve())
-        local = arguments[arguments.index("--local") + 1]
-        arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]
+        if not launch.computes:
+            spec = replace(spec, workers_here=0)
         token = fresh_token()
-        self._begin(launch, launch.home, _AGENT_LOCK, arguments, token)
-        self._join(launch, workers, local, token)
+        with contextlib.ExitStack() as undo:
+            listener = None
+            if self._far is not None:
+                listener = undo.enter_context(_listen(self._far.host))
+            port = listener.getsockname()[1] if listener else 0
+            master = f"{self._far.host}:{port}" if self._far else None
+            arguments = prepare(spec, run_dir.resolve(), listen=master)
+            arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]
+            self._begin(launch, launch.home, _AGENT_LOCK, arguments, token, listener)
+        self._join(launch, workers, master or "", token)
 
-    def _join(self, launch: Launch, workers: ByNode, local: str, token: Mapping[str, str]) -> None:
+    def _join(self, launch: Launch, workers: ByNode, master: str, token: Mapping[str, str]) -> None:
         """Start an agent on each node that is to have one.
 
         An agent that does not come up is missed at a later look.
         """
         job, run_dir = self._job(launch), self.run_dir(launch)
-        there = self._agents(job, run_dir) | {launch.home}
+        there = self._agents(launch, job, run_dir) | {launch.home}
         for node in sorted(workers.keys() - there):
-            job.elsewhere.add(node)
             job.begun[node] = SystemClock().now()
-            arguments = ["--join", "--run-dir", str(run_dir.resolve()), "--local", local]
             with contextlib.suppress(EnvironmentFault, OSError):
-                self._begin(launch, node, f"{_LOCK_OF}{node}", arguments, token)
+                if self._far is not None and self._far.knows(node):
+                    self._far.begin(node, _guest(launch, master, token))
+                else:
+                    job.elsewhere.add(node)
+                    local = local_address(run_dir.resolve())
+                    arguments = ["--join", "--run-dir", str(run_dir.resolve()), "--local", local]
+                    arguments += ["--host", self._far.host] if self._far else []
+                    self._begin(launch, node, f"{_LOCK_OF}{node}", arguments, token)
 
     def _begin(
         self,
@@ -237,6 +279,7 @@ class RunProcesses:
         held_by: str,
         arguments: list[str],
         token: Mapping[str, str],
+        listener: socket.socket | None = None,
     ) -> None:
         run_dir, spec = self.run_dir(launch), launch.spec
         held = lock(run_dir / held_by)
@@ -255,9 +298,11 @@ class RunProcesses:
                 environment={**_surroundings(launch.user), **spec.env, **token},
                 directory=_directory_of(spec, run_dir),
                 user=launch.user,
+                listens=listener is not None,
             )
+            called = [listener.fileno()] if listener else []
             with agent_log(run_dir) as log:
-                self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs])
+                self._nodes.ask(node, begin, [ours, log.fileno(), held, theirs, *called])
         finally:
             for descriptor in kept:
                 os.close(descriptor)
@@ -277,7 +322,7 @@ class RunProcesses:
                 self._join(launch, workers, contact.address, {"BRIM_TOKEN": contact.token})
 
     async def leave(self, launch: Launch, node: str) -> None:
-        self._nodes.kill_job(launch.job, [node])
+        self._kill_job(launch.job, [node])
 
     async def suspend(self, launch: Launch) -> None:
         await asyncio.to_thread(client.suspend, self.run_dir(launch))
@@ -288,9 +333,32 @@ class RunProcesses:
             for pid in self._job(launch).watch.beyond(workers):
                 _kill(pid, launch.user)
             return
-        self._nodes.kill_job(launch.job)
+        self._kill_job(launch.job)
         with acting_as(launch.user):
             _kill(_master_of(self.run_dir(launch)), launch.user)
+
+
+def _listen(host: str) -> socket.socket:
+    """Take a port on which other hosts call a job's master."""
+    return listen_on(host, 0, backlog=_BACKLOG, hint="brim up --nodes HOST:PORT names the address")
+
+
+def _guest(launch: Launch, master: str, token: Mapping[str, str]) -> BeginGuest:
+    """Return what a node of another host has to know to start an agent of the job.
+
+    Raises EnvironmentFault where the job's master cannot be called from there.
+    """
+    if not master or master.startswith("unix:"):
+        raise EnvironmentFault(f"{launch.job} was started before nodes could join")
+    return BeginGuest(
+        job=launch.job,
+        launch=launch.number,
+        master=master,
+        token=token["BRIM_TOKEN"],
+        environment=dict(launch.spec.env),
+        directory=launch.spec.directory or "",
+        user=launch.user,
+    )
 
 
 def _spec(spec: JobSpec, workers: int, *, first: bool) -> JobSpec:

@@ -13,12 +13,16 @@ _GPUS = Path("/proc/driver/nvidia/gpus")
 
 def this_host() -> ClusterSpec:
     """Return a cluster of this host, for a user who did not describe one."""
+    return ClusterSpec(
+        cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices_here()),))
+    )
+
+
+def devices_here() -> int:
+    """Count the devices of this host: its GPUs, else the CPU cores that this process may use."""
     gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-    devices = (
+    return (
         gpus or len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1
-    )
-    return ClusterSpec(
-        cluster=Cluster(nodes=(Node(id=platform.node() or "node", devices=devices),))
     )

@@ -43,6 +43,12 @@ _LOOK = 0.05
     help="Listen for clients at this address.",
 )
 @option(
+    "--nodes",
+    type=ADDRESS,
+    help="Let nodes of other hosts join at this address of this host (see brim node). [default: none "
+    "can join]",
+)
+@option(
     "--env",
     "variables",
     multiple=True,
@@ -58,13 +64,19 @@ _LOOK = 0.05
 )
 @STATE
 def up(
-    file: Path | None, listen: str, variables: tuple[str, ...], foreground: bool, state: Path | None
+    file: Path | None,
+    listen: str,
+    nodes: str | None,
+    variables: tuple[str, ...],
+    foreground: bool,
+    state: Path | None,
 ) -> int:
     """Start the scheduler in the background; it continues the jobs that it had.
 
     \b
     brim up
     brim up --cluster cluster.yaml
+    brim up --nodes 10.0.0.7:4001   (other hosts join: brim node --join 10.0.0.7:4001)
     brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
     brim up --listen 0.0.0.0:4000   (other hosts can connect, with the state directory's token)
     brim up --env HF_HOME           (jobs get it beside PATH and their own --env)
@@ -73,10 +85,11 @@ def up(
     from brim.client import default_state_dir
     from brim.scheduler.cluster_file import read_cluster_file
 
+    _check_nodes(nodes)
     state = (state or default_state_dir()).resolve()
     declared = parse_env(variables, os.environ)
     environment = environment_of_jobs(os.environ, declared)
-    command = _command(state, listen, file, declared)
+    command = _command(state, listen, file, nodes, declared)
     spec = read_cluster_file(file) if file else None
     held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
     try:
@@ -96,6 +109,11 @@ def up(
         f"{view.policy}"
     )
     click.echo(f"scheduling {text}; state in {state}", err=True)
+    if nodes:
+        click.echo(
+            f"nodes join with: brim node --join {nodes} --token-file {state / 'nodes.token'}",
+            err=True,
+        )
     roots = (
         [tenant.id for tenant in spec.tenants if not tenant.user]
         if spec and os.geteuid() == 0
@@ -173,9 +191,19 @@ def _describe(state: Path, spec: ClusterSpec | None) -> None:
             raise
 
 
-def _command(state: Path, listen: str, file: Path | None, declared: Iterable[str]) -> list[str]:
+def _check_nodes(nodes: str | None) -> None:
+    """Raises SpecError where other hosts could not reach what they are told to call."""
+    if nodes is not None and nodes.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):
+        need = "an address of this host that the others reach"
+        raise SpecError("--nodes", got=repr(nodes), need=need, hint="--nodes 10.0.0.7:4001")
+
+
+def _command(
+    state: Path, listen: str, file: Path | None, nodes: str | None, declared: Iterable[str]
+) -> list[str]:
     host, _, port = listen.rpartition(":")
     command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", port]
+    command += ["--nodes", nodes] if nodes else []
     command += [f"--env={name}" for name in declared]
     return [*command, "--cluster", str(file.resolve())] if file else command
 

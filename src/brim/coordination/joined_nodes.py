@@ -196,6 +196,9 @@ class JoinedNodes:
         if joined is None:  # another connection is in its place
             return []
         match event:
+            case NodeRenewed(line=line) if joined.given_up:  # too late: it has to join again
+                joined.line = None
+                return [HangUp(line)]
             case NodeRenewed(line=line, number=number, seen=seen):
                 joined.heard, joined.seen = now, seen
                 return [Acknowledge(line, number)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from brim.control_groups import groups_of, make_group
 from brim.node.loop import NodeAgent
+from brim.process import die_with_parent
 from brim.wire.nodes import listen_on_node
 
 _TO_END = (
@@ -25,7 +26,10 @@ def main() -> None:
         required=True,
         help="descriptor of the lock that it holds while it lives",
     )
+    parser.add_argument("--parent", type=int, help="process with which it ends; none: with none")
     arguments = parser.parse_args()
+    if arguments.parent is not None:
+        die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(arguments.lock, False)
     for left in groups_of(

@@ -154,7 +154,8 @@ class NodeAgent:
             agent = self._agents[request.job] = Forked(pid)
             self._watch.register(agent, selectors.EVENT_READ, pid)
             return
-        argv = ["brim.agent", *request.arguments]
+        listener = [f"--listener={keep[-1]}"] if request.listens else []
+        argv = ["brim.agent", *listener, *request.arguments]
         perform(lambda: self._become(request), argv, stdin=stdin, output=output, keep=keep)
 
     def _become(self, request: Begin) -> None:

@@ -44,6 +44,7 @@ from brim.wire.cluster import (
     Forgotten,
     JobView,
     Logs,
+    NodeView,
     Problem,
     Range,
     Submit,
@@ -287,6 +288,18 @@ async def _tenants(lives: Lives, _: Request, __: Any) -> list[TenantView]:
     return lives.now.tenants()
 
 
+async def _nodes(lives: Lives, _: Request, __: Any) -> list[NodeView]:
+    return lives.now.nodes()
+
+
+def _draining(*, undo: bool) -> Callable[[Lives, Request, Any], Awaitable[list[NodeView]]]:
+    async def drain(lives: Lives, request: Request, _: Any) -> list[NodeView]:
+        name = request.path_params["node"]
+        return lives.to_change.drain(name, undo=undo, by=str(_caller(request)))
+
+    return drain
+
+
 async def _apply(lives: Lives, request: Request, body: ClusterSpec) -> ClusterView:
     return lives.to_change.reconfigure(body, by=str(_caller(request)))
 
@@ -330,13 +343,18 @@ _WHICH_JOBS: dict[str, dict[str, Any]] = {
     "unfinished": {"type": "boolean", "description": "Only jobs that have not ended."},
 }
 _FILE = "/v1/jobs/{job}/files/{name:path}"
-_JOB, _TOKEN = "/v1/jobs/{job}", "/v1/tenants/{tenant}/token"
+_JOB, _NODE, _TOKEN = "/v1/jobs/{job}", "/v1/nodes/{node}", "/v1/tenants/{tenant}/token"
 _CALLS = (
     _Call("GET", "/v1/cluster", "Show the cluster", None, ClusterView, _cluster, Right.SEE_CLUSTER),
     _Call("PUT", "/v1/cluster", "Replace the description of the cluster",
           ClusterSpec, ClusterView, _apply, Right.APPLY),
     _Call("GET", "/v1/tenants", "List tenants, what they own and hold",
           None, list[TenantView], _tenants, Right.SEE_CLUSTER),
+    _Call("GET", "/v1/nodes", "List nodes, and how they are", None, list[NodeView], _nodes, Right.SEE_CLUSTER),
+    _Call("POST", f"{_NODE}/drain", "Have nothing run on a node any more",
+          None, list[NodeView], _draining(undo=False), Right.APPLY),
+    _Call("POST", f"{_NODE}/undrain", "Let jobs run on a drained node again",
+          None, list[NodeView], _draining(undo=True), Right.APPLY),
     _Call("POST", _TOKEN, "Give a token, and revoke the last one", None, Token, _give_token, Right.GIVE_TOKENS),
     _Call("DELETE", _TOKEN, "Revoke the token", None, Token, _revoke_token, Right.GIVE_TOKENS),
     _Call("GET", "/v1/jobs", "List jobs in order of submission",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -43,14 +43,15 @@ from brim.policies.what_if import what_if
 from brim.scheduler.cycles import decode_memory, encode_cycle, encode_memory
 from brim.scheduler.foretelling import Foretelling
 from brim.scheduler.forgetting import Forgetting
-from brim.scheduler.views import by_the_hosts_clock, forecast_of, times_of, view_of
+from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, times_of, view_of
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
-from brim.wire.cluster import ClusterView, Forecast, JobView, Submit, TenantView
+from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
 
 CLUSTER = "cluster"  # the name of a setting in the database
 NO_SUCH_JOB = "JOB"  # the field of the error that says so
+NO_SUCH_NODE = "NODE"
 _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _MANY = 200
@@ -385,8 +386,9 @@ class Scheduler:
 
     def _check(self, submission: Submission) -> None:
         """Raises SpecError where it can never run here."""
-        spec, capacity = self._backend.spec, self._backend.spec.capacity
-        if submission.spec.workers.minimum > capacity:
+        spec, capacity = self._backend.spec, self._backend.jobs.present.capacity
+        # Where most devices come with nodes that join, more may yet come.
+        if submission.spec.workers.minimum > capacity and not spec.is_open:
             raise SpecError(
                 "--workers",
                 got=str(submission.spec.workers),
@@ -525,7 +527,7 @@ class Scheduler:
     # The cluster ----------------------------------------------------------------------------------
 
     def cluster(self) -> ClusterView:
-        spec = self._backend.spec
+        spec = self._backend.jobs.present
         unfinished = self._book.unfinished()
         return ClusterView(
             policy=spec.policy,
@@ -538,6 +540,39 @@ class Scheduler:
             looks=times_of(self._backend.looks),
             problem="; ".join([*self._unreadable, *filter(None, [self._backend.problem])]),
         )
+
+    def nodes(self) -> list[NodeView]:
+        """Every node that was described, or has joined."""
+        jobs = self._backend.jobs
+        held = Counter[str]()
+        for record in self._book.unfinished():
+            held.update(record.held if record.running else {})
+        return [
+            node_view(node, jobs.nodes.seen.get(node.id), drained=jobs.spec.drained, held=held)
+            for node in jobs.present.cluster.nodes
+        ]
+
+    def drain(self, name: str, *, undo: bool = False, by: str = "") -> list[NodeView]:
+        """Have nothing run on a node any more, or, with `undo`, again.
+
+        Raises:
+            SpecError: there is no such node.
+        """
+        spec = self._backend.spec
+        known = [node.id for node in self._backend.jobs.present.cluster.nodes]
+        if name not in (spec.drained if undo else known):
+            need = "a drained node" if undo else "a node of this cluster"
+            hint = did_you_mean(name, sorted(spec.drained if undo else known)) or "brim nodes"
+            raise SpecError(NO_SUCH_NODE, got=repr(name), need=need, hint=hint)
+        drained = spec.drained - {name} if undo else spec.drained | {name}
+        with self._book.together():
+            self._describe(replace(spec, drained=drained))
+            self._note("node opened" if undo else "node drained", _by(by, name))
+        return self.nodes()
+
+    def _describe(self, spec: ClusterSpec) -> None:
+        self._database.put(CLUSTER, msgspec.json.encode(spec))
+        self._backend.reconfigure(spec)
 
     def tenants(self) -> list[TenantView]:
         """Every tenant that was declared, or has a job."""
@@ -573,8 +608,7 @@ class Scheduler:
         """
         check_accounts(spec)
         with self._book.together():
-            self._database.put(CLUSTER, msgspec.json.encode(spec))
-            self._backend.reconfigure(spec)
+            self._describe(replace(spec, drained=self._backend.spec.drained))
             self._note("apply", _by(by, self._described()))
         return self.cluster()
 

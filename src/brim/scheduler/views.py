@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from brim.coordination.sightings import NodeSeen
+from brim.domain.cluster import Node
 from brim.domain.estimates import Estimate
 from brim.domain.lifecycle import Phase
 from brim.domain.schedule import JobState
 from brim.domain.scheduled_job import ScheduledJob
 from brim.policies.what_if import AdmissionForecast
-from brim.wire.cluster import EstimateView, Forecast, JobView, Times
+from brim.wire.cluster import EstimateView, Forecast, JobView, NodeView, Times
 
 
 def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
@@ -55,6 +57,37 @@ def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now:
         problem=record.problem,
         summary=record.summary,
     )
+
+
+def node_view(
+    node: Node, seen: NodeSeen | None, *, drained: Collection[str], held: Mapping[str, int]
+) -> NodeView:
+    """One node.
+
+    Args:
+        seen: as it was seen last; None before the first look.
+        drained: names of the drained nodes.
+        held: workers by node.
+    """
+    seen = seen or NodeSeen(up=False)
+    return NodeView(
+        node=node.id,
+        devices=node.devices,
+        held=held.get(node.id, 0),
+        switch=node.switch,
+        address=seen.address,
+        state=_state_of(seen),
+        drained=node.id in drained,
+        problem=seen.problem if not seen.up else "",
+    )
+
+
+def _state_of(seen: NodeSeen) -> str:
+    if seen.lost:
+        return "lost"
+    if seen.leaving:
+        return "leaving"
+    return "up" if seen.up else "away"
 
 
 # All but when it started: that is in the records of its run, whose clock is another.

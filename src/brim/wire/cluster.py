@@ -171,6 +171,30 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
 
 
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster.
+
+    Args:
+        devices: that it has.
+        held: of these, by workers of jobs.
+        switch: the one that it is below.
+        address: of its host, where it has joined from another.
+        state: `up`, `leaving` (it gives way), `away` (it starts, or was not heard for a moment), or
+            `lost`.
+        drained: nothing is to run on it.
+        problem: why it is not up.
+    """
+
+    node: str
+    devices: int
+    held: int
+    switch: int
+    address: str
+    state: str
+    drained: bool
+    problem: str
+
+
 class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Durations of the last so many calls, in milliseconds."""
 

@@ -31,6 +31,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
         environment: all of it.
         directory: where it works.
         user: the account that it is to be of; empty: that of the node agent.
+        listens: the last descriptor is the socket on which other hosts call the job's master.
     """
 
     job: str
@@ -39,6 +40,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     environment: dict[str, str]
     directory: str
     user: str = ""
+    listens: bool = False
 
 
 class KillJob(msgspec.Struct, frozen=True, tag="Kill", kw_only=True):

@@ -1,0 +1,98 @@
+"""`brim node`: offer this host's devices to a scheduler on another."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from brim.cli.usage import EXIT_DONE
+from brim.domain.options import whole
+from brim.errors import SpecError
+from brim.runs.options import ADDRESS, option
+from brim.runs.values import Value
+
+
+@click.command()
+@option(
+    "--join",
+    "scheduler",
+    type=ADDRESS,
+    required=True,
+    help="Join the scheduler that lets nodes join at this address.",
+)
+@option(
+    "--token-file",
+    type=click.File(),
+    metavar="F",
+    help="Read the token from this file; - is standard input. [default: the variable BRIM_TOKEN]",
+)
+@click.option("--name", help="Call the node this. [default: the name of this host]")
+@option(
+    "--devices",
+    type=Value(whole(least=0, hint="--devices 8")),
+    help="Offer this many devices. [default: all GPUs, else all CPU cores]",
+)
+@option(
+    "--switch",
+    type=Value(whole(least=0, hint="--switch 1")),
+    default=0,
+    help="Say below which switch the host is: workers of a job are kept below one where possible.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Keep the node's own files in this folder. [default: node in the state directory of this "
+    "account]",
+)
+def node(
+    scheduler: str,
+    token_file: TextIO | None,
+    name: str | None,
+    devices: int | None,
+    switch: int,
+    folder: Path | None,
+) -> int:
+    """Offer this host's devices to a scheduler on another host, which runs jobs here, until SIGTERM.
+
+    Give the token, which is in the file nodes.token of the scheduler's state directory, in the
+    environment variable BRIM_TOKEN or in a file: other users of this host could read it on a command
+    line.
+
+    SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
+    others start where there is room. A node that cannot reach its scheduler's host for 2.5 s ends
+    what runs on it.
+
+    \b
+    brim node --join 10.0.0.7:4001 --token-file nodes.token
+    """
+    from brim.backends.this_host import devices_here
+    from brim.client import default_state_dir
+    from brim.domain.cluster import Node
+    from brim.domain.names import check_name
+    from brim.joined.loop import say_on_stderr, serve
+
+    token = (token_file.read() if token_file else os.environ.get("BRIM_TOKEN", "")).strip()
+    os.environ.pop("BRIM_TOKEN", None)  # it is no job's business
+    if "." not in token:
+        raise SpecError(
+            "the token for nodes",
+            got="a token without a fingerprint" if token else "none",
+            need="the environment variable BRIM_TOKEN, or --token-file",
+            hint="the file nodes.token in the state directory of the scheduler has it",
+        )
+    name = name or platform.node() or "node"
+    check_name(name, field="--name")
+    host, _, port = scheduler.rpartition(":")
+    serve(
+        Node(id=name, devices=devices_here() if devices is None else devices, switch=switch),
+        host.strip("[]"),
+        int(port),
+        token=token,
+        folder=(folder or default_state_dir() / "node").resolve(),
+        say=say_on_stderr,
+    )
+    return EXIT_DONE

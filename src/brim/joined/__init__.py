@@ -1,0 +1,1 @@
+"""The role that offers the devices of one host to a scheduler on another."""

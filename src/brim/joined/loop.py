@@ -1,0 +1,305 @@
+"""A node that has joined a cluster: it renews its lease, and does what the scheduler tells it.
+
+What it runs are children of a process of its own host, as on the scheduler's. It ends them before
+the scheduler may count on that: see `brim.coordination.joined_nodes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from brim.backends.nodes import Nodes
+from brim.clock import SystemClock
+from brim.coordination.joined_nodes import RENEWAL, Lease
+from brim.coordination.sightings import NodeSeen
+from brim.decoding import UNDECODABLE
+from brim.domain.cluster import Node
+from brim.domain.printable import printable
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.joined.guests import Guests
+from brim.process import be_called
+from brim.storage.files import is_locked, lock, write_whole
+from brim.wire.joining import (
+    BeginGuest,
+    EndGuest,
+    Enrolled,
+    Farewell,
+    JoinCluster,
+    NobodyListens,
+    NotWelcome,
+    Renew,
+    Renewed,
+    SchedulerLine,
+    ToNode,
+    Welcome,
+)
+
+_LOOK = 0.1
+_AGAIN = 0.5  # seconds between two calls
+_TO_JOIN = 20.0  # seconds until it must have been let in for the first time
+_TO_GIVE_WAY = 30.0  # seconds until its workers have left: what platforms give before SIGKILL
+_TO_END = 10.0  # seconds until an earlier life of this node must have ended
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts that a node keeps in its folder: its identity, and how many lives it has had."""
+
+    identity: str
+    life: int
+
+
+class JoinedNode:
+    """A host as a node of another host's cluster.
+
+    Args:
+        folder: is its own.
+        node: what it brings.
+        scheduler: calls it.
+        identity, life: see `brim.coordination.joined_nodes`.
+        say: tells the user.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node: Node,
+        scheduler: Enrolled,
+        kept: _Kept,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
+        self._clock = SystemClock()
+        self._nodes = Nodes(folder / "nodes", self._clock, mortal=True)
+        self._guests = Guests(folder / "jobs", self._nodes, node.id)
+        self._node, self._scheduler, self._kept, self._say = node, scheduler, kept, say
+        self._lease = Lease()
+        self._sent: dict[int, float] = {}
+        self._number = 0
+        self._line: SchedulerLine | None = None
+        self._admitted = self._was_admitted = False
+        self._leaving = False
+        self._seen = NodeSeen(up=False)
+        self._refusal = ""
+
+    async def run(self) -> None:
+        """Serve until it has given way.
+
+        Raises:
+            EnvironmentFault: it was not let in.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._give_way)
+        calling = asyncio.create_task(self._call())
+        looking = asyncio.create_task(self._look())
+        try:
+            await asyncio.wait([calling, looking], return_when=asyncio.FIRST_COMPLETED)
+            for task in (calling, looking):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (calling, looking):
+                task.cancel()
+            await asyncio.gather(calling, looking, return_exceptions=True)
+            if self._line is not None:
+                self._line.close()
+            self._nodes.kill()
+            await self._nodes.end()
+            self._guests.there(0)
+
+    def _give_way(self) -> None:
+        """Leave: the scheduler has the workers of this node leave at a step boundary."""
+        if self._leaving:
+            self._lease = Lease()  # a second signal: now
+            self._nodes.kill()
+        self._leaving = True
+        asyncio.get_running_loop().call_later(_TO_GIVE_WAY, self._nodes.kill)
+
+    # What is here ---------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Keep what is here as it should be; return once it has given way."""
+        renewed = float("-inf")
+        while True:
+            now = self._clock.now()
+            self._seen = self._nodes.keep([self._node.id])[self._node.id]
+            agents = self._guests.there(self._seen.pid)
+            if agents and self._lease.is_over(now):
+                self._say("the scheduler was not heard: what ran here has been ended")
+                self._nodes.kill()
+            if self._leaving and not agents:
+                await self._part()
+                return
+            if self._admitted and now - renewed >= RENEWAL:
+                renewed = now
+                self._renew(now)
+            await asyncio.sleep(min(_LOOK, self._lease.left(now)) or _LOOK)
+
+    def _renew(self, now: float) -> None:
+        assert self._line is not None
+        self._number += 1
+        self._sent[self._number] = now
+        seen = self._seen
+        self._line.send(
+            Renew(
+                number=self._number,
+                up=seen.up,
+                gone=seen.gone,
+                lost=seen.lost,
+                again=seen.again,
+                problem=seen.problem,
+                leaving=self._leaving,
+                agents=self._guests.there(seen.pid),
+            )
+        )
+
+    async def _part(self) -> None:
+        if self._line is not None and self._admitted:
+            self._line.send(Farewell())
+            await self._line.drain()
+
+    # What is said ---------------------------------------------------------------------------------
+
+    async def _call(self) -> None:
+        """Call the scheduler whenever there is no connection to it."""
+        end = self._clock.now() + _TO_JOIN
+        while True:
+            began = self._clock.now()
+            try:
+                self._line = await self._scheduler.call()
+            except NobodyListens:
+                self._lease.renewed(sent=began)
+                self._refusal = "nothing listens there"
+            except (OSError, EnvironmentFault, ProtocolError, TimeoutError) as error:
+                self._refusal = str(error) or type(error).__name__
+            else:
+                await self._converse(self._line, began)
+            if not self._was_admitted and self._clock.now() > end:
+                raise EnvironmentFault(f"this host was not let in: {self._refusal}")
+            await asyncio.sleep(_AGAIN)
+
+    async def _converse(self, line: SchedulerLine, began: float) -> None:
+        line.send(
+            JoinCluster(
+                identity=self._kept.identity,
+                life=self._kept.life,
+                devices=self._node.devices,
+                switch=self._node.switch,
+                address=line.address,
+            )
+        )
+        try:
+            with contextlib.suppress(ProtocolError):
+                async for message in line.messages():
+                    self._on_message(message, began)
+        finally:
+            if not self._admitted:
+                self._scheduler.forget()  # it may be the certificate that is not taken
+            self._admitted = False
+            self._sent.clear()
+            line.close()
+
+    def _on_message(self, message: ToNode, began: float) -> None:
+        match message:
+            case Welcome():
+                self._lease.renewed(sent=began)
+                if not self._was_admitted:
+                    self._say(f"node {self._node.id} has joined")
+                self._admitted = self._was_admitted = True
+            case NotWelcome(why=why):
+                self._refusal = why
+            case Renewed(number=number):
+                sent = self._sent.get(number)
+                self._sent = {each: at for each, at in self._sent.items() if each > number}
+                if sent is not None:
+                    self._lease.renewed(sent=sent)
+            case BeginGuest():
+                if self._leaving or self._lease.is_over(self._clock.now()):
+                    return
+                try:
+                    self._guests.begin(message)
+                except EnvironmentFault as fault:
+                    self._say(str(fault))
+            case EndGuest(job=job):
+                self._guests.end(job)
+
+
+def serve(
+    node: Node, host: str, port: int, *, token: str, folder: Path, say: Callable[[str], None]
+) -> None:
+    """Offer this host to a scheduler until SIGTERM; what ran here has left, or ended, then.
+
+    Args:
+        node: what it brings.
+        host, port: of the scheduler.
+        token: `SECRET.FINGERPRINT`, of the file `nodes.token` in the scheduler's state directory.
+        folder: the node's own, which is made.
+        say: tells the user.
+
+    Raises:
+        EnvironmentFault: the folder is another process's, or the scheduler does not let it in.
+    """
+    try:
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        held = lock(folder / ".lock")
+        if held is None:
+            raise EnvironmentFault(f"another process serves {folder}: --folder names another one")
+        be_called("brim-joined")
+        kept = _begin_life(folder)
+    except OSError as error:
+        raise EnvironmentFault(f"cannot use {folder}: {error}") from error
+    clock = SystemClock()
+    scheduler = Enrolled(host, port, token=token, name=node.id, now=clock.now)
+    asyncio.run(_serve(folder, node, scheduler, kept, say))
+
+
+async def _serve(
+    folder: Path,
+    node: Node,
+    scheduler: Enrolled,
+    kept: _Kept,
+    say: Callable[[str], None],
+) -> None:
+    await _see_earlier_life_off(folder, SystemClock())
+    await JoinedNode(folder, node, scheduler, kept, say=say).run()
+
+
+async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
+    """Wait until nothing is left of an earlier life: what it ran dies with it.
+
+    Raises EnvironmentFault where that takes too long.
+    """
+    places = folder / "nodes"
+    if not places.exists():
+        return
+    nodes = Nodes(places, clock)
+    nodes.kill()
+    end = clock.now() + _TO_END
+    while any(is_locked(path) for path in places.glob("*/.lock")):
+        if clock.now() > end:
+            raise EnvironmentFault(f"an earlier life of this node, in {folder}, does not end")
+        await asyncio.sleep(_LOOK)
+
+
+def _begin_life(folder: Path) -> _Kept:
+    """Number this life, before anything else is done in it. Raises OSError."""
+    path = folder / "node.json"
+    try:
+        before = msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (FileNotFoundError, *UNDECODABLE):
+        before = _Kept(identity=uuid.uuid4().hex, life=0)
+    kept = _Kept(identity=before.identity, life=before.life + 1)
+    write_whole(path, msgspec.json.encode(kept), mode=0o600, alone=True)
+    return kept
+
+
+def say_on_stderr(text: str) -> None:
+    """Tell the user of a node."""
+    print(f"brim: {printable(text)}", file=sys.stderr, flush=True)  # noqa: T201
