@@ -49,7 +49,7 @@ _TO_GIVE_WAY = 30.0  # seconds until its workers have left: what platforms give 
 _TO_END = 10.0  # seconds until an earlier life of this node must have ended
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _NodeLife(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a node keeps in its folder: its identity, and how many lives it has had."""
 
     identity: str
@@ -72,7 +72,7 @@ class JoinedNode:
         folder: Path,
         node: Node,
         scheduler: Enrolled,
-        kept: _Kept,
+        kept: _NodeLife,
         *,
         say: Callable[[str], None],
     ) -> None:
@@ -264,7 +264,7 @@ async def _serve(
     folder: Path,
     node: Node,
     scheduler: Enrolled,
-    kept: _Kept,
+    kept: _NodeLife,
     say: Callable[[str], None],
 ) -> None:
     await _see_earlier_life_off(folder, SystemClock())
@@ -288,14 +288,14 @@ async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
         await asyncio.sleep(_LOOK)
 
 
-def _begin_life(folder: Path) -> _Kept:
+def _begin_life(folder: Path) -> _NodeLife:
     """Number this life, before anything else is done in it. Raises OSError."""
     path = folder / "node.json"
     try:
-        before = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        before = msgspec.json.decode(path.read_bytes(), type=_NodeLife)
     except (FileNotFoundError, *UNDECODABLE):
-        before = _Kept(identity=uuid.uuid4().hex, life=0)
-    kept = _Kept(identity=before.identity, life=before.life + 1)
+        before = _NodeLife(identity=uuid.uuid4().hex, life=0)
+    kept = _NodeLife(identity=before.identity, life=before.life + 1)
     write_whole(path, msgspec.json.encode(kept), mode=0o600, alone=True)
     return kept
 
