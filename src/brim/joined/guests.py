@@ -17,7 +17,7 @@ from brim.backends.nodes import Nodes
 from brim.domain.names import check_name
 from brim.errors import BrimError, EnvironmentFault
 from brim.process import WORKER, children_of, name_of, variable_of
-from brim.storage.files import is_locked, lock
+from brim.storage.files import is_locked, lock, open_log
 from brim.wire.joining import AgentThere, BeginGuest
 from brim.wire.nodes import Begin
 
@@ -85,7 +85,7 @@ class Guests:
         )
         theirs, ours = os.pipe()
         try:
-            with open(run_dir / "agent.log", "ab") as log:
+            with open_log(run_dir / "agent.log") as log:
                 self._nodes.ask(self._name, begin, [theirs, log.fileno(), held])
         except BaseException:
             os.close(ours)
