@@ -41,7 +41,7 @@ SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))
 def training_file() -> Any:
     from benchmarks.quality.plain import load
 
-    return load("criteo.py")
+    return load("01-first-job/criteo.py")
 
 
 class Loop:
