@@ -201,7 +201,11 @@ def test_another_token_gets_nothing(authority: Authority, enrolling: TlsServer) 
         joining(enrolling.port, token_with("wrong", authority.fingerprint))
 
 
-@pytest.mark.parametrize("fingerprint", ["", Authority.make("run/flights-1").fingerprint])
+@pytest.mark.parametrize(
+    "fingerprint",
+    ["", Authority.make("run/flights-1").fingerprint],
+    ids=["none", "another's"],
+)
 def test_a_server_of_another_authority_is_told_nothing(
     enrolling: TlsServer, fingerprint: str
 ) -> None:
