@@ -42,7 +42,7 @@ _VERBS: dict[str, dict[str, str]] = {
     },
     "Share this machine between jobs": {
         "up": "Start the scheduler.",
-        "node": "Offer this host's devices to a scheduler on another host.",
+        "node": "Add this host to a scheduler on another host.",
         "submit": "Hand a job to the scheduler.",
         "jobs": "List the scheduler's jobs.",
         "explain": "Tell what the scheduler decided for a job, and why.",
@@ -51,7 +51,7 @@ _VERBS: dict[str, dict[str, str]] = {
         "tenants": "Show each tenant's quota and what it holds.",
         "token": "Give a tenant a token, or revoke it.",
         "nodes": "Show each node and what runs on it.",
-        "drain": "Have nothing run on a node any more.",
+        "drain": "Pause the use of a node.",
         "apply": "Change the cluster: nodes, quotas, policy.",
         "backup": "Save the scheduler's jobs and settings in one file.",
         "restore": "Restore what brim backup saved.",

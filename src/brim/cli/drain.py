@@ -16,7 +16,7 @@ from brim.runs.options import STATE
 @click.option("--undo", is_flag=True, help="Let jobs run on the node again.")
 @STATE
 def drain(node: str, undo: bool, state: Path | None) -> int:
-    """Have nothing run on NODE any more: workers there leave at a step boundary, others start elsewhere.
+    """Pause the use of NODE: workers there leave at a step boundary, others start elsewhere.
 
     It stays so, also where the node or the scheduler is started again, until you undo it.
 

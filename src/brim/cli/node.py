@@ -56,7 +56,7 @@ def node(
     switch: int,
     folder: Path | None,
 ) -> int:
-    """Offer this host's devices to a scheduler on another host, which runs jobs here, until SIGTERM.
+    """Add this host to a scheduler on another host, which runs jobs here, until SIGTERM.
 
     Give the token, which is in the file nodes.token of the scheduler's state directory, in the
     environment variable BRIM_TOKEN or in a file: other users of this host could read it on a command
