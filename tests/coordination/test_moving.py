@@ -19,6 +19,7 @@ from coordination import moving
 from coordination.moving import NoCopyLeft, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000")) // 5
+_ENOUGH = 200  # schedules in which everything happens
 MOST = 300  # schedules in which a bug must show
 Patch = pytest.MonkeyPatch
 
@@ -37,7 +38,8 @@ def test_any_schedule_in_which_the_host_of_the_master_dies(batch: int) -> None:
         takeovers += job.takeovers
         displaced += job.displaced
     assert 2 * takeovers > SCHEDULES // 4, "hardly a master took over"
-    assert displaced, "nobody came late with more than the copies that were there"
+    if SCHEDULES >= _ENOUGH:  # it is rare: `make core` tries a few schedules
+        assert displaced, "nobody came late with more than the copies that were there"
     assert 10 * nothing_left < SCHEDULES // 4
 
 
@@ -109,6 +111,7 @@ def first_that_breaks(hint: int) -> int | None:
     return None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
 def test_schedules_find(bug: Callable[[Patch], None], hint: int, monkeypatch: Patch) -> None:
     bug(monkeypatch)
