@@ -29,6 +29,7 @@ pytestmark = [
 ]
 JOB = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
 PORT = 4001
+HURRY = "/run/hurry"  # each host has its own
 DEADLINE = 150.0  # imports of torch on several hosts at once, on a busy machine
 TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
 
@@ -39,7 +40,6 @@ class Cluster:
     def __init__(self, hosts: tuple[Host, ...]) -> None:
         self.hosts, self.home = hosts, hosts[0]
         self.state = self.home.folder / "state"
-        self.hurry = self.home.folder / "hurry"
         self.file = self.home.folder / "cluster.yaml"
         self.file.write_text("nodes: [{name: home, workers: 0}]\ngrace: 20s\n" + TENANTS)
         self.driver = Driver(self.home.folder)
@@ -71,7 +71,7 @@ class Cluster:
         return {each["node"]: each for each in found}
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
-        paced = ("--set", "pause=0.4", "--set", f"hurry={self.hurry}")
+        paced = ("--set", "pause=0.4", "--set", f"hurry={HURRY}")
         return self.brim("submit", *JOB, *paced, "--tenant", tenant, *words).strip()
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
@@ -117,7 +117,8 @@ class Cluster:
         return self.brim("nodes") + (self.state / "scheduler.log").read_text()[-2000:]
 
     def finish(self, job: str) -> dict[str, Any]:
-        self.hurry.touch()
+        for host in self.hosts:
+            (host.root / HURRY[1:]).touch()
         found: dict[str, Any] = json.loads(self.brim("status", job, "--wait", "--json"))
         assert found["state"] == "done", found
         check_ledger(self.state / "jobs" / job)
