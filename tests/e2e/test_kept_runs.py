@@ -38,9 +38,10 @@ def test_a_run_whose_host_is_gone_goes_on_from_its_store(
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
+    shutil.copy(DIGITS, here / "digits.py")
     kept = f"{s3.url}/runs/mine"
     options = ("--runs", f"{s3.url}/runs", "--checkpoint-every", "10", *PACED)
-    with started(here / "mine", *JOB, *options) as run:
+    with started(here / "mine", "train", "digits.py", *JOB[2:], *options) as run:
         run.wait_for_step(25)
         elsewhere = Driver(there)
         until(lambda: _step(elsewhere, kept) >= 20, "20 steps in the store")
@@ -48,7 +49,7 @@ def test_a_run_whose_host_is_gone_goes_on_from_its_store(
         refused = elsewhere.call("resume", kept, codes=(2,)).stderr
         assert "which is running" in refused
     # `started` has killed it all.
-    shutil.rmtree(here / "mine")
+    shutil.rmtree(here)  # with the code: what the store keeps of it is run
     # Nobody adds to it any more, which shows after a minute; here it is said by hand.
     s3.files().rm_file(f"{kept.removeprefix('s3://')}/kept")
     assert json.loads(elsewhere.call("status", kept, "--json").stdout)["state"] == "died"

@@ -18,7 +18,9 @@ from brim.errors import SpecError
 from brim.runs.copies import copy_of_stored
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.file_stores import Directory
+from brim.storage.job_file import CHANGED_CODE, CODE
 from brim.storage.kept_runs import Keeping, StoredRun, copy_run, files_of
+from brim.telemetry.record_files import EVENTS, STEPS
 from edges.test_tenants import OTHER, OWNER, House, job_of
 
 
@@ -41,6 +43,15 @@ def run_dir(tmp_path: Path) -> Path:
 )  # fmt: skip
 def test_secrets_and_what_leads_out_of_the_directory_are_not_kept(name: str) -> None:
     assert not is_kept(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["job.json", "columns.json", CODE, CHANGED_CODE, "report.html", "logs/w1.log", EVENTS, STEPS,
+     "quarantine/clicks.csv.jsonl"],
+)  # fmt: skip
+def test_what_people_need_of_a_run_is_kept(name: str) -> None:
+    assert is_kept(name)
 
 
 def test_what_is_kept_is_what_a_copy_has(run_dir: Path, tmp_path: Path) -> None:
