@@ -18,7 +18,10 @@ FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
     FaultKind.STOP: {"rank": numbers, "seconds": st.one_of(spans, st.just(0.0))},
     **{key: {"count": some} for key in (FaultKind.ADD, FaultKind.REMOVE)},
     **{key: {"seconds": spans} for key in (FaultKind.STOP_MASTER, FaultKind.FILL_DISK)},
-    FaultKind.KILL_AGENT: {"host": some},
+    **{
+        key: {"host": some}
+        for key in (FaultKind.KILL_AGENT, FaultKind.TERM_AGENT, FaultKind.KILL_HOST)
+    },
     **{
         key: {"host": some, "seconds": spans}
         for key in (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO)

@@ -193,9 +193,7 @@ def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path)
 
 
 def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
-    """A relative FILE is that of the directory in which the run was started; errors of a guest end
-    its stay alone.
-    """
+    """Errors of a guest end its stay alone."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (here, elsewhere):
         folder.mkdir()
@@ -228,21 +226,13 @@ def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: P
                 said = agent.communicate()
             return subprocess.CompletedProcess(agent.args, agent.returncode, *said)
 
-        broken = join(NO_GPU="1")
-        (here / "mine.py").rename(here / "other.py")
-        missing = join()
-        (elsewhere / "mine.py").write_text("")
-        changed = join()
+        guest = join(NO_GPU="1")
         run.process.send_signal(signal.SIGINT)
         assert run.finish()["exit"] == "suspended"
-    for guest, words in (
-        (broken, "RuntimeError: no GPU on this host"),
-        (missing, "no such file on this host"),
-        (changed, "a different file from that of the first host"),
-    ):
-        assert guest.returncode == 1, guest.stderr
-        assert "the run continues without this host: " in guest.stderr
-        assert words in guest.stderr
-        assert "src/brim" not in guest.stderr
-        assert warned_of(run, "cannot take part, and is left out", words)
+    words = "RuntimeError: no GPU on this host"
+    assert guest.returncode == 1, guest.stderr
+    assert "the run continues without this host: " in guest.stderr
+    assert words in guest.stderr
+    assert "src/brim" not in guest.stderr
+    assert warned_of(run, "cannot take part, and is left out", words)
     assert not run.events("failed")

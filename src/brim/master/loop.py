@@ -39,6 +39,8 @@ _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 # and that it has to call where others go on without it: one that lives calls again at once
 _TO_CALL_AGAIN = 0.1
+# and one of the master's host, in whose place the command starts another
+_TO_BE_REPLACED = 0.3
 # seconds without a word, of which there is one each second, before a connection was closed: then
 # its host did not answer, and is not about to call
 _CUT_OFF = 2.5
@@ -216,7 +218,8 @@ class Master:
         del self._connections[name]
         self._liveness.forget(name)
         if self._decisions.goes_on_without(name):
-            given = _TO_CALL_AGAIN
+            is_elsewhere = self._decisions.agents[name].keeps
+            given = _TO_CALL_AGAIN if is_elsewhere else _TO_BE_REPLACED
         else:
             given = self._silence - silence if silence > _CUT_OFF else _TO_RETURN
         self._closed[name] = now
