@@ -162,24 +162,27 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 
 
 @pytest.mark.parametrize(
-    ("agents", "after", "lost"),
+    ("agents", "elsewhere", "after", "lost"),
     [
-        ("AB", 0.05, False),
-        ("AB", 0.2, True),
-        ("BB", 0.4, False),
-        ("BB", 1.9, False),
-        ("BB", 2.1, True),
+        ("AB", True, 0.05, False),
+        ("AB", True, 0.2, True),
+        ("AB", False, 0.2, False),
+        ("AB", False, 0.4, True),
+        ("BB", True, 0.4, False),
+        ("BB", True, 1.9, False),
+        ("BB", True, 2.1, True),
     ],
 )
 def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
-    tmp_path: Path, agents: str, after: float, lost: bool
+    tmp_path: Path, agents: str, elsewhere: bool, after: float, lost: bool
 ) -> None:
     """One that lives calls again at once; one that is started again may have commits to tell that
-    nobody else has.
+    nobody else has. On the master's host, the command starts another in its place.
     """
 
     async def story(desk: Desk) -> None:
         await begin(desk, *agents)
+        desk.master._decisions.agents["B"].keeps = elsewhere
         await desk.leave("B")
         desk.clock.advance(after)
         desk.master.look()
@@ -216,6 +219,7 @@ def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
 ) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, *agents)
+        desk.master._decisions.agents["B"].keeps = True
         desk.clock.advance(2.0)
         await desk.leave("B")  # 3 s behind its last word
         for seconds, lost in ((patience - 0.05, False), (0.1, True)):
