@@ -21,6 +21,7 @@ from brim.domain.quantities import format_bytes
 from brim.errors import SpecError
 
 _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py")  # the order in which Python looks
+COMPILED = "__pycache__"  # what Python makes beside the code, and is no part of it
 _LONGEST_PATH = 250  # characters of a literal that may name a file
 _MOST_NAMED = 5  # files that one sentence names
 
@@ -181,7 +182,11 @@ def _included(source: CodeFile, globs: Iterable[str]) -> Iterator[str]:
                 need=f"a glob of files below {source.folder}",
                 hint="--include 'configs/*.yaml'",
             )
-        found = sorted(path for path in source.folder.glob(glob) if path.is_file())
+        found = sorted(
+            path
+            for path in source.folder.glob(glob)
+            if path.is_file() and COMPILED not in path.relative_to(source.folder).parts
+        )
         if not found:
             raise SpecError(
                 "--include",
@@ -231,9 +236,7 @@ def _all_of(package: Path, folder: Path) -> list[str]:
     """All modules of a package, by names relative to the folder."""
     found = []
     for above, folders, names in os.walk(package):
-        folders[:] = [
-            name for name in folders if not name.startswith(".") and name != "__pycache__"
-        ]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != COMPILED]
         found += [
             Path(above, name).relative_to(folder).as_posix()
             for name in names

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,6 +117,12 @@ def test_what_cannot_be_included_is_said(glob: str, got: str, tmp_path: Path) ->
     assert got in wrong.value.got
 
 
+def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, {"job.py": "", "a.txt": "", "__pycache__/job.cpython-312.pyc": ""})
+    code = collect(CodeFile(tmp_path / "job.py", "job.py"), ["**/*"])
+    assert set(code.files) == {"job.py", "a.txt"}
+
+
 def test_code_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     (tmp_path / "weights.bin").write_bytes(bytes(bundles.LARGEST))
@@ -144,6 +151,18 @@ def of_type(kind: bytes, name: str, to: str = "") -> tuple[tarfile.TarInfo, byte
     return entry, b""
 
 
+def with_holes(size: int) -> bytes:
+    """An archive of a few kilobytes with a file of which GNU tar says that it is all holes."""
+    entry = tarfile.TarInfo("a.py")
+    entry.type = tarfile.GNUTYPE_SPARSE
+    head = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
+    for place, number in ((386, size), (398, 0), (483, size)):
+        head[place : place + 12] = b"%011o\0" % number
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    return bytes(head).ljust(tarfile.RECORDSIZE, b"\0")
+
+
 BAD = {
     "upwards": pack({"../evil.py": b""}),
     "within": pack({"a/../../evil.py": b""}),
@@ -163,6 +182,8 @@ BAD = {
     "empty": b"",
     "too many": pack({f"{k}.py": b"" for k in range(bundles.MOST_FILES + 1)}),
     "too large": bytes(bundles.LARGEST + 1),
+    "holes": with_holes(64 << 20),
+    "compiled": pack({"a.py": b"", "__pycache__/a.cpython-312.pyc": b""}),
 }  # fmt: skip
 
 
@@ -171,6 +192,24 @@ def test_what_is_no_bundle_is_refused_and_leaves_nothing(what: str, cache: Path)
     with pytest.raises(EnvironmentFault, match="bundle"):
         unpack(BAD[what], digest_of(BAD[what]))
     assert not cache.exists()
+
+
+def test_holes_of_an_archive_take_no_memory() -> None:
+    """Whoever may submit a job may send one: the scheduler reads it."""
+    bundle = with_holes(64 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EnvironmentFault, match="no file of code"):
+            read_bundle(bundle, digest_of(bundle))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_disk_that_gives_back_something_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "_content_of", lambda _: {})
+    with pytest.raises(EnvironmentFault, match="does not have what was written to it"):
+        unpack(pack(FILES), digest_of(pack(FILES)))
 
 
 def test_a_bundle_is_what_its_digest_says() -> None:

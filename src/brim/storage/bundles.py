@@ -20,11 +20,13 @@ from pathlib import Path, PurePosixPath
 
 from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
+from brim.own_code import COMPILED
 from brim.storage.files import drafts_beside, is_lock_of
 
 LARGEST = 8 << 20  # bytes of an archive
 MOST_FILES = 4_000
 _LONGEST_NAME = 512  # characters
+_ATTEMPTS = 8  # to have a folder whole that others may be making, or removing, too
 _KEPT = 7 * 86_400.0  # seconds that code which no process uses is kept
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _held: list[int] = []  # descriptors of the folders that this process, or a fork of it, may read
@@ -67,7 +69,9 @@ def read_bundle(bundle: bytes, digest: str) -> dict[str, bytes]:
     try:
         with tarfile.open(fileobj=io.BytesIO(bundle), mode="r:") as archive:
             for entry in archive:
-                content = archive.extractfile(entry) if entry.isreg() else None
+                # One with holes says of any size what takes a few bytes in the archive.
+                is_plain = entry.isreg() and not entry.issparse() and entry.size <= len(bundle)
+                content = archive.extractfile(entry) if is_plain else None
                 if content is None or len(files) >= MOST_FILES:
                     raise EnvironmentFault(f"bundle {digest} has something that is no file of code")
                 files[entry.name] = content.read()
@@ -85,7 +89,7 @@ def _check_names(files: Mapping[str, bytes], digest: str) -> None:
         is_plain = name.isprintable() and "\\" not in name and len(name) <= _LONGEST_NAME
         leads_out = path.is_absolute() or ".." in path.parts or str(path) != name or name == "."
         is_folder = any(str(above) in files for above in path.parents)
-        if not is_plain or leads_out or is_folder:
+        if not is_plain or leads_out or is_folder or COMPILED in path.parts:
             raise EnvironmentFault(f"bundle {digest} has a file of the name {name!r}")
 
 
@@ -102,9 +106,7 @@ def unpack(bundle: bytes, digest: str) -> Path:
     try:
         cache = _cache()
         folder = cache / digest
-        while (held := _hold(folder, files)) is None:
-            _make(folder, files)
-        _held.append(held)
+        _held.append(_held_whole(folder, files))
         _forget_unused(cache)
     except OSError as error:
         raise EnvironmentFault(f"cannot unpack the code of a job: {error}") from error
@@ -140,6 +142,19 @@ def _cache() -> Path:
     raise problem
 
 
+def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:
+    """Have a folder there, whole, and return a descriptor that keeps it there.
+
+    Raises:
+        OSError: the disk does not take it, or does not give back what was written.
+    """
+    for _ in range(_ATTEMPTS):
+        if (held := _hold(folder, files)) is not None:
+            return held
+        _make(folder, files)
+    raise OSError(f"{folder} does not have what was written to it")
+
+
 def _hold(folder: Path, files: Mapping[str, bytes]) -> int | None:
     """Return a descriptor that keeps a folder there; None where it is not there, or not whole."""
     try:
@@ -172,7 +187,7 @@ def _content_of(folder: Path) -> dict[str, bytes] | None:
 def _below(folder: Path) -> Iterator[Path]:
     """All that is in a folder, but for what Python has compiled there for root."""
     for above, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != "__pycache__"]
+        folders[:] = [name for name in folders if name != COMPILED]
         yield from (Path(above, name) for name in [*folders, *names])
 
 
