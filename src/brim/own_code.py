@@ -86,12 +86,14 @@ class Code:
 
     Args:
         source: the file that it runs.
-        files: their contents, by names relative to the folder.
+        files: their contents, by names relative to the folder; of code that is too large not all.
+        sizes: bytes of all of them.
         elsewhere: modules that they import from folders of this host that are no installation.
     """
 
     source: CodeFile
     files: dict[str, bytes] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
     elsewhere: dict[str, str] = field(default_factory=dict)
     _trees: dict[str, ast.Module] = field(default_factory=dict)
 
@@ -141,22 +143,27 @@ class Code:
             return False
 
 
-def collect(source: CodeFile, include: Sequence[str] = ()) -> Code:
+def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code:
     """Find the code of a job.
 
     Args:
         include: globs of files of its folder that are taken as well.
+        most: bytes that are read of it; what does not fit is only measured.
 
     Raises:
         OSError: a file of it cannot be read.
         SpecError: a glob leads out of the folder, or to no file.
     """
-    code = Code(source)
+    code, left = Code(source), most
     waiting = [source.name, *_included(source, include)]
     while waiting:
         name = waiting.pop()
-        if name in code.files:
+        if name in code.sizes:
             continue
+        code.sizes[name] = size = source.place(name).stat().st_size
+        if size > left:
+            continue
+        left -= size
         code.files[name] = source.place(name).read_bytes()
         if not name.endswith(".py"):
             continue

@@ -20,7 +20,7 @@ from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.own_code import CodeFile, collect
 from brim.storage import bundles
-from brim.storage.bundles import digest_of, pack, read_bundle, unpack
+from brim.storage.bundles import LARGEST, digest_of, pack, read_bundle, unpack
 from brim.storage.job_file import code_of
 
 FILES = {"job.py": b"import helper\n", "deep/er/helper.py": b"x = 1\n"}
@@ -74,7 +74,10 @@ def test_what_a_file_imports_from_its_folder_is_taken(
     }
     write(tmp_path, modules)
     (tmp_path / "job.py").write_text(statement)
-    assert set(collect(CodeFile(tmp_path / "job.py", "job.py")).files) == {"job.py", *taken}
+    assert set(collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST).files) == {
+        "job.py",
+        *taken,
+    }
 
 
 def test_what_is_named_and_not_taken_is_said(
@@ -113,21 +116,33 @@ def test_what_is_named_and_not_taken_is_said(
 def test_what_cannot_be_included_is_said(glob: str, got: str, tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     with pytest.raises(SpecError, match="--include") as wrong:
-        collect(CodeFile(tmp_path / "job.py", "job.py"), [glob])
+        collect(CodeFile(tmp_path / "job.py", "job.py"), [glob], most=LARGEST)
     assert got in wrong.value.got
 
 
 def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": "", "a.txt": "", "__pycache__/job.cpython-312.pyc": ""})
-    code = collect(CodeFile(tmp_path / "job.py", "job.py"), ["**/*"])
+    code = collect(CodeFile(tmp_path / "job.py", "job.py"), ["**/*"], most=LARGEST)
     assert set(code.files) == {"job.py", "a.txt"}
 
 
 def test_code_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
-    (tmp_path / "weights.bin").write_bytes(bytes(bundles.LARGEST))
+    (tmp_path / "weights.bin").write_bytes(bytes(LARGEST))
     spec = JobSpec(file="job.py", directory=str(tmp_path), include=("*.bin",), parameters={})
     with pytest.raises(SpecError, match=r"the largest is weights.bin with 8 MiB, need at most"):
+        code_of(spec)
+
+
+def test_what_is_too_large_is_not_read(tmp_path: Path) -> None:
+    """Who names a folder of data by mistake gets an error, whatever memory there is."""
+    write(tmp_path, {"job.py": ""})
+    with (tmp_path / "data.bin").open("wb") as file:
+        file.truncate(1 << 40)
+    spec = JobSpec(file="job.py", directory=str(tmp_path), include=("*",), parameters={})
+    with pytest.raises(
+        SpecError, match=r"2 files of 1024 GiB; the largest is data.bin with 1024 GiB"
+    ):
         code_of(spec)
 
 
@@ -181,7 +196,7 @@ BAD = {
     "no archive": b"x" * 5000,
     "empty": b"",
     "too many": pack({f"{k}.py": b"" for k in range(bundles.MOST_FILES + 1)}),
-    "too large": bytes(bundles.LARGEST + 1),
+    "too large": bytes(LARGEST + 1),
     "holes": with_holes(64 << 20),
     "compiled": pack({"a.py": b"", "__pycache__/a.cpython-312.pyc": b""}),
 }  # fmt: skip

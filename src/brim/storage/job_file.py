@@ -59,7 +59,7 @@ def code_of(spec: JobSpec) -> Code | None:
     if source is None:
         return None
     try:
-        code = collect(source, spec.include)
+        code = collect(source, spec.include, most=LARGEST)
     except OSError as error:
         raise SpecError(
             error.filename or source.name,
@@ -72,14 +72,14 @@ def code_of(spec: JobSpec) -> Code | None:
 
 
 def _check_size(code: Code) -> None:
-    size = sum(len(content) + 1024 for content in code.files.values())
-    if size <= LARGEST - (1 << 15) and len(code.files) <= MOST_FILES:
+    size = sum(size + 1024 for size in code.sizes.values())
+    if size <= LARGEST - (1 << 15) and len(code.sizes) <= MOST_FILES:
         return
-    largest = max(code.files, key=lambda name: len(code.files[name]))
+    largest = max(code.sizes, key=lambda name: code.sizes[name])
     raise SpecError(
         f"the code of {code.source.name}",
-        got=f"{len(code.files):,} files of {format_bytes(size)}; the largest is {largest} with "
-        f"{format_bytes(len(code.files[largest]))}",
+        got=f"{len(code.sizes):,} files of {format_bytes(size)}; the largest is {largest} with "
+        f"{format_bytes(code.sizes[largest])}",
         need=f"at most {format_bytes(LARGEST)} and {MOST_FILES:,} files, with what it imports from "
         f"{code.source.folder} and what --include names",
         hint="name data by URL, and install large packages on each host",
