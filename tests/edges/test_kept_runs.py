@@ -4,6 +4,8 @@ date.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from click.testing import CliRunner
 from brim.cli.__main__ import cli
 from brim.client import server_address
 from brim.domain.kept_run import PART, KeptFile, is_kept, part_name
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.file_stores import Directory
@@ -78,18 +80,39 @@ def test_a_part_that_is_full_is_written_once(
     (run_dir / "steps.jsonl").write_bytes(b"x" * (PART + 5))
     Keeping(run_dir, place).bring_up_to_date()
     written: list[str] = []
-    write = place.write
+    write = place.replace
 
     def note(name: str, data: bytes) -> None:
         written.append(name)
         write(name, data)
 
-    monkeypatch.setattr(place, "write", note)
+    monkeypatch.setattr(place, "replace", note)
     (run_dir / "steps.jsonl").write_bytes(b"x" * (PART + 9))
     Keeping(run_dir, place).bring_up_to_date()  # a master that has just taken over
     assert part_name("steps.jsonl", 1) in written
     assert part_name("steps.jsonl", 0) not in written
     assert part_name("events.jsonl", 0) not in written
+
+
+def test_a_full_disk_leaves_what_was_kept_before(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(tmp_path / "store")
+    Keeping(run_dir, place).bring_up_to_date()
+    before = {name: place.read(name) for name in place.names()}
+    (run_dir / "job.json").write_text('{"file": "another.py"}')
+    with (run_dir / "events.jsonl").open("a") as events:
+        events.write('{"kind": "round"}\n')
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("brim.storage.files.os.fsync", full)
+        for _ in range(2):
+            with pytest.raises(EnvironmentFault, match="No space left"):
+                Keeping(run_dir, place).bring_up_to_date()
+    assert {name: place.read(name) for name in place.names()} == before
 
 
 def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> None:

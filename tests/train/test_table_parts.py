@@ -122,6 +122,9 @@ class Memory:
             raise KilledError
         self.files[name] = bytes(data)
 
+    def replace(self, name: str, data: Data) -> None:
+        raise AssertionError("a checkpoint's file is written once")
+
     def publish(self, draft: str, name: str, data: Data) -> None:
         if self._may_kill():
             raise KilledError

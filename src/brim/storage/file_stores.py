@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import sync_directory, write_through
+from brim.storage.files import sync_directory, write_through, write_whole
 
 T = TypeVar("T")
 Data = bytes | bytearray
@@ -41,6 +41,10 @@ class FileStore(Protocol):
 
     def write(self, name: str, data: Data) -> None:
         """Store a file that nobody looks at yet, durably."""
+        ...
+
+    def replace(self, name: str, data: Data) -> None:
+        """Store a file that others look at: at every moment all of it, or the one before."""
         ...
 
     def publish(self, draft: str, name: str, data: Data) -> None:
@@ -87,15 +91,24 @@ class Directory:
     def write(self, name: str, data: Data) -> None:
         path = self._root / name
         with self._told("write", name):
-            if not path.parent.is_dir():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                for directory in {self._root, self._root.parent}:
-                    sync_directory(directory)
+            self._make_folder_of(path)
             try:
                 write_through(path, data)
             except OSError:
                 path.unlink(missing_ok=True)
                 raise
+
+    def _make_folder_of(self, path: Path) -> None:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for directory in {self._root, self._root.parent}:
+                sync_directory(directory)
+
+    def replace(self, name: str, data: Data) -> None:
+        path = self._root / name
+        with self._told("write", name):
+            self._make_folder_of(path)
+            write_whole(path, bytes(data))
 
     def publish(self, draft: str, name: str, data: Data) -> None:
         with self._told("write", name):
@@ -168,6 +181,9 @@ class Remote:
 
     def write(self, name: str, data: Data) -> None:
         self._tried("write", name, lambda: self._system.pipe_file(f"{self._root}/{name}", data))
+
+    def replace(self, name: str, data: Data) -> None:
+        self.write(name, data)
 
     def publish(self, draft: str, name: str, data: Data) -> None:
         self.write(name, data)

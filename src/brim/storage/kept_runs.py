@@ -241,7 +241,7 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer.
         """
-        self._place.write(KEPT, f"{now:.0f}".encode())
+        self._place.replace(KEPT, f"{now:.0f}".encode())
 
     def note_end(self) -> None:
         """Say in the store that nobody adds to the run any more.
@@ -267,5 +267,5 @@ class Keeping:
             return
         with contextlib.suppress(FileNotFoundError):  # it was just removed
             content = b"" if not size else read_file(self._run_dir, name, start, at_most=size)
-            self._place.write(kept, content)
+            self._place.replace(kept, content)
             self._kept[kept] = version
