@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
 from brim.client import server_address
-from brim.domain.kept_run import PART, KeptFile, is_kept, part_name
+from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
 from brim.storage.contact import read_scheduler_contact
@@ -92,6 +92,31 @@ def test_a_part_that_is_full_is_written_once(
     assert part_name("steps.jsonl", 1) in written
     assert part_name("steps.jsonl", 0) not in written
     assert part_name("events.jsonl", 0) not in written
+
+
+def test_what_user_code_leaves_there_holds_nothing_up(run_dir: Path, tmp_path: Path) -> None:
+    """Its links and pipes are not kept, and all else is."""
+    (run_dir / "logs" / "a.log").symlink_to("/etc/passwd")
+    os.mkfifo(run_dir / "logs" / "b.log")
+    place = Directory(tmp_path / "store")
+    Keeping(run_dir, place).bring_up_to_date()
+    assert place.names().keys() == {
+        "job.json", part_name("events.jsonl", 0), part_name("logs/w1.log", 0)
+    }  # fmt: skip
+
+
+def test_a_run_that_was_brought_here_does_not_say_when_others_added_to_it(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    place = Directory(tmp_path / "store")
+    (run_dir / KEPT).write_text("1")  # of a host that is gone
+    keeping = Keeping(run_dir, place)
+    keeping.note_alive(1e9)
+    keeping.bring_up_to_date()
+    assert place.read(KEPT) == b"1000000000"
+    keeping.note_end()
+    Keeping(run_dir, place).bring_up_to_date()  # the command, after the master's end
+    assert KEPT not in place.names()
 
 
 def test_a_full_disk_leaves_what_was_kept_before(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -48,7 +49,7 @@ class KeptRun(Protocol):
 
 
 def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
-    """List the files of a run's directory that are kept, by name.
+    """List the files of a run's directory that are kept, by name; links are none.
 
     Args:
         checkpoints: also those of its checkpoints.
@@ -63,10 +64,13 @@ def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
         for file in names:
             path = Path(folder, file)
             name = str(path.relative_to(run_dir))
-            if not is_kept(name, checkpoints=checkpoints):
+            # One that was brought here from a store has that store's word on who adds to it.
+            if name == KEPT or not is_kept(name, checkpoints=checkpoints):
                 continue
             with contextlib.suppress(FileNotFoundError):  # it was just removed, or replaced
                 seen = path.lstat()
+                if not stat.S_ISREG(seen.st_mode):
+                    continue
                 version = "" if grows(name) else f"{seen.st_size}-{seen.st_mtime_ns}"
                 found.append(KeptFile(name=name, size=seen.st_size, version=version))
     return sorted(found, key=lambda file: file.name)
