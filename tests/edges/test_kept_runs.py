@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,47 @@ def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> Non
     events.write_bytes(whole + b'{"kind": "round"}\n')
     copy_run(Here(), copy)
     assert (copy / "events.jsonl").read_bytes() == events.read_bytes()
+
+
+@pytest.mark.parametrize("lines", [1, 2, 9], ids=["shorter", "as long", "longer"])
+def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
+    lines: int, run_dir: Path, tmp_path: Path
+) -> None:
+    """A scheduler with a new state directory numbers its jobs from 1 again."""
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    weights = run_dir / "checkpoints" / "step-00000001" / "state.safetensors"
+    weights.parent.mkdir(parents=True)
+
+    def keep(run: str, lines: int) -> None:
+        (run_dir / "events.jsonl").write_text(f'{{"run": "{run}"}}\n' * lines)
+        (run_dir / "logs" / "w1.log").write_text(f"{run} " * 20)
+        weights.write_text(run)
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        Keeping(run_dir, place).bring_up_to_date()
+        place.write("checkpoints/step-00000001/state.safetensors", weights.read_bytes())
+        copy_run(StoredRun(place), copy, checkpoints=True)
+
+    keep("first", 2)
+    (copy / "logs" / "w9.log").touch()  # of the first run alone
+    keep("other", 2)
+    keep("third", lines)
+    for file in files_of(run_dir, checkpoints=True):
+        assert (copy / file.name).read_bytes() == (run_dir / file.name).read_bytes(), file.name
+    assert not (copy / "logs" / "w9.log").exists()
+
+
+def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    Keeping(run_dir, place).bring_up_to_date()
+    copy_run(StoredRun(place), copy)
+    (copy / "report.html").touch()
+    content = place.read(part_name("events.jsonl", 0))
+    place.write(part_name("events.jsonl", 0), b"")
+    copy_run(StoredRun(place), copy)
+    place.write(part_name("events.jsonl", 0), content)
+    copy_run(StoredRun(place), copy)
+    assert (copy / "events.jsonl").read_bytes() == content
+    assert (copy / "report.html").exists()
 
 
 def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,13 @@ from brim.storage.file_stores import FileStore
 from brim.storage.files import write_whole
 from brim.untrusted import open_regular
 
+_SAME = 256  # bytes at a place by which two files are told apart: a record has a time
 _VERSIONS = ".versions"  # in a copy: the versions of its files, a directory of small files
 _MANIFEST = "manifest.json"  # makes a checkpoint official: it is copied behind what it names
+
+
+class _AnotherRun(Exception):
+    """The run of which there is a copy is gone, and another has its name."""
 
 
 class KeptRun(Protocol):
@@ -88,7 +94,7 @@ def read_file(run_dir: Path, name: str, start: int, *, at_most: int = PART) -> b
 
 
 def copy_run(run: KeptRun, into: Path, *, checkpoints: bool = False) -> None:
-    """Make a copy of a run, or bring it up to date.
+    """Make a copy of a run, or bring it up to date; where another run has its name, start from scratch.
 
     Args:
         into: the directory of the copy; made where it is missing.
@@ -99,15 +105,34 @@ def copy_run(run: KeptRun, into: Path, *, checkpoints: bool = False) -> None:
     """
     try:
         files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
-        for file in sorted(files, key=lambda file: file.name.endswith(_MANIFEST)):
-            with contextlib.suppress(FileNotFoundError):  # it was just removed
-                _copy_file(run, file, into)
+        # By its records it is seen whether it is the same run; a manifest names other files.
+        files.sort(key=lambda file: (not grows(file.name), file.name.endswith(_MANIFEST)))
+        try:
+            _copy_files(run, files, into)
+        except _AnotherRun:
+            _empty(into)
+            _copy_files(run, files, into)
         if KEPT not in {file.name for file in files}:
             (into / KEPT).unlink(missing_ok=True)
         if checkpoints:
             _remove_others(into, {file.name for file in files})
     except OSError as error:
         raise EnvironmentFault(f"cannot write the copy {into}: {error}") from error
+
+
+def _copy_files(run: KeptRun, files: list[KeptFile], into: Path) -> None:
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # it was just removed
+            _copy_file(run, file, into)
+
+
+def _empty(folder: Path) -> None:
+    """Remove all that is in a folder. Raises OSError."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _copy_file(run: KeptRun, file: KeptFile, into: Path) -> None:
@@ -132,14 +157,40 @@ def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "r+b") as copy:
         place = copy.seek(0, os.SEEK_END)
-        if place > file.size:  # another run has its name now
+        is_record = file.name.endswith(".jsonl")
+        if place == file.size and not is_record:
+            return
+        if not _goes_on(run, file, copy.fileno(), place):
+            if is_record and not _begins_alike(run, file, copy.fileno()):
+                raise _AnotherRun
             copy.truncate(0)
             place = copy.seek(0)
         for piece in _pieces(run, file.name, place):
             copy.write(piece)
-        if file.name.endswith(".jsonl"):
+        if is_record:
             copy.flush()
             _cut_behind_last_line(copy.fileno(), place)
+
+
+def _goes_on(run: KeptRun, file: KeptFile, descriptor: int, place: int) -> bool:
+    """Return whether a copy that ends at a place is the beginning of what the run has."""
+    start = max(0, place - _SAME)
+    here = os.pread(descriptor, place - start, start)
+    return place <= file.size and _bytes_of(run, file.name, start, len(here)) == here
+
+
+def _begins_alike(run: KeptRun, file: KeptFile, descriptor: int) -> bool:
+    """Return whether a copy may be of this run, though it does not end as the run's file does."""
+    there = _bytes_of(run, file.name, 0, min(_SAME, os.fstat(descriptor).st_size))
+    return os.pread(descriptor, len(there), 0) == there
+
+
+def _bytes_of(run: KeptRun, name: str, start: int, size: int) -> bytes:
+    """Return so many bytes of a run's file, or as many as there are."""
+    found = b""
+    while len(found) < size and (piece := run.read(name, start + len(found))):
+        found += piece
+    return found[:size]
 
 
 def _cut_behind_last_line(descriptor: int, whole: int) -> None:
