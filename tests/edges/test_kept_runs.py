@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from brim.client import server_address
 from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
+from brim.storage import kept_runs
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.file_stores import Directory
+from brim.storage.files import lock
 from brim.storage.job_file import CHANGED_CODE, CODE
 from brim.storage.kept_runs import Keeping, StoredRun, copy_run, files_of
 from brim.telemetry.record_files import EVENTS, STEPS
@@ -186,6 +189,58 @@ def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
     for file in files_of(run_dir, checkpoints=True):
         assert (copy / file.name).read_bytes() == (run_dir / file.name).read_bytes(), file.name
     assert not (copy / "logs" / "w9.log").exists()
+
+
+def test_processes_that_copy_at_once_come_one_after_the_other(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    """Each cuts off a line without its end: another's, which is about to be written on."""
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    (run_dir / "steps.jsonl").write_bytes(b'{"step": 1}\n' * (3 * PART // 12))
+    Keeping(run_dir, place).bring_up_to_date()
+    under_way, go_on = threading.Event(), threading.Event()
+    order: list[str] = []
+
+    class Slow(StoredRun):
+        def read(self, name: str, start: int) -> bytes:
+            if start == PART and not under_way.is_set():
+                order.append("first")
+                under_way.set()
+                assert go_on.wait(30)
+                order.append("first")
+            return super().read(name, start)
+
+    class Noted(StoredRun):
+        def files(self) -> list[KeptFile]:
+            order.append("second")
+            return super().files()
+
+    copies = [threading.Thread(target=copy_run, args=(Slow(place), copy))]
+    copies[0].start()
+    assert under_way.wait(30)
+    copies.append(threading.Thread(target=copy_run, args=(Noted(place), copy)))
+    copies[1].start()
+    copies[1].join(1.0)  # where it does not wait, it is over by now
+    go_on.set()
+    for each in copies:
+        each.join(30)
+    assert order == ["first", "first", "second"]
+    assert (copy / "steps.jsonl").read_bytes() == (run_dir / "steps.jsonl").read_bytes()
+
+
+def test_a_copy_that_takes_too_long_is_said(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    Keeping(run_dir, place).bring_up_to_date()
+    copy_run(StoredRun(place), copy)
+    monkeypatch.setattr(kept_runs, "_TO_COPY", 0.0)
+    held = lock(copy / ".copy.lock")
+    assert held is not None
+    with pytest.raises(EnvironmentFault, match="another process has been copying"):
+        copy_run(StoredRun(place), copy)
+    os.close(held)
+    copy_run(StoredRun(place), copy)
 
 
 def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ nobody else can read it, and may be deleted at any time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -131,7 +132,7 @@ def _folder(origin: str, name: str) -> Path:
     tag = hashlib.sha256(f"{origin}\0{name}".encode()).hexdigest()[:12]
     folder = cache / "brim" / "runs" / f"{_UNUSUAL.sub('-', name)}-{tag}"
     try:
-        if not folder.is_dir():
+        with contextlib.suppress(FileExistsError):
             make_ours(folder, mode=0o700)
         check_ours(folder, field="RUN")
     except OSError as error:

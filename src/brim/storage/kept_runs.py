@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from brim.clock import monotonic
 from brim.domain.kept_run import (
     CHECKPOINTS,
     KEPT,
@@ -26,10 +27,12 @@ from brim.domain.kept_run import (
 )
 from brim.errors import EnvironmentFault
 from brim.storage.file_stores import FileStore
-from brim.storage.files import write_whole
+from brim.storage.files import lock, write_whole
 from brim.untrusted import open_regular
 
 _SAME = 256  # bytes at a place by which two files are told apart: a record has a time
+_TO_COPY = 60.0  # seconds that another process, which copies the same run, is waited for
+_LOCK = ".copy.lock"  # in a copy: held by who brings it up to date
 _VERSIONS = ".versions"  # in a copy: the versions of its files, a directory of small files
 _MANIFEST = "manifest.json"  # makes a checkpoint official: it is copied behind what it names
 
@@ -104,20 +107,48 @@ def copy_run(run: KeptRun, into: Path, *, checkpoints: bool = False) -> None:
         EnvironmentFault: the run, or the disk here, does not answer.
     """
     try:
-        files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
-        # By its records it is seen whether it is the same run; a manifest names other files.
-        files.sort(key=lambda file: (not grows(file.name), file.name.endswith(_MANIFEST)))
-        try:
-            _copy_files(run, files, into)
-        except _AnotherRun:
-            _empty(into)
-            _copy_files(run, files, into)
-        if KEPT not in {file.name for file in files}:
-            (into / KEPT).unlink(missing_ok=True)
-        if checkpoints:
-            _remove_others(into, {file.name for file in files})
+        into.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone_in(into):
+            _bring_up_to_date(run, into, checkpoints=checkpoints)
     except OSError as error:
         raise EnvironmentFault(f"cannot write the copy {into}: {error}") from error
+
+
+@contextlib.contextmanager
+def _alone_in(into: Path) -> Iterator[None]:
+    """Keep other processes from the copy meanwhile.
+
+    Raises:
+        EnvironmentFault: one is at it, for too long.
+    """
+    deadline = monotonic() + _TO_COPY
+    while (held := lock(into / _LOCK)) is None:
+        if monotonic() > deadline:
+            raise EnvironmentFault(
+                f"another process has been copying to {into} for {_TO_COPY:.0f} s: wait for it, or "
+                "end it",
+                retryable=True,
+            )
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _bring_up_to_date(run: KeptRun, into: Path, *, checkpoints: bool) -> None:
+    """Copy what has come since the last time, as `copy_run` says. Raises OSError too."""
+    files = [file for file in run.files() if is_kept(file.name, checkpoints=checkpoints)]
+    # By its records it is seen whether it is the same run; a manifest names other files.
+    files.sort(key=lambda file: (not grows(file.name), file.name.endswith(_MANIFEST)))
+    try:
+        _copy_files(run, files, into)
+    except _AnotherRun:
+        _empty(into)
+        _copy_files(run, files, into)
+    if KEPT not in {file.name for file in files}:
+        (into / KEPT).unlink(missing_ok=True)
+    if checkpoints:
+        _remove_others(into, {file.name for file in files})
 
 
 def _copy_files(run: KeptRun, files: list[KeptFile], into: Path) -> None:
@@ -127,8 +158,10 @@ def _copy_files(run: KeptRun, files: list[KeptFile], into: Path) -> None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove all that is in a folder. Raises OSError."""
+    """Remove all that is in a copy. Raises OSError."""
     for path in folder.iterdir():
+        if path.name == _LOCK:
+            continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
