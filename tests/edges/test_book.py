@@ -8,15 +8,19 @@ import pytest
 
 from bookkeeping import hear, submit, wish
 from brim.coordination.scheduled_jobs import Foretold
+from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
 from brim.domain.scheduled_job import JobProgress
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, StorageFault
 from brim.storage import database as database_module
 from brim.storage.book import Book
+from brim.storage.bundles import digest_of
 from brim.storage.database import Database
 from brim.storage.files import is_locked, lock
 from submissions import submission
+
+CODE = JobSpec(file="m.py", parameters={}, bundle=digest_of(b"code"))
 
 
 def test_everything_is_on_disk_at_once(tmp_path: Path) -> None:
@@ -49,6 +53,27 @@ def test_a_handful_of_steps_spoils_nothing_that_jobs_have_taught(tmp_path: Path)
     book.learn(submission(), Measured({2: (10.0, 5.0)}), None)
     book.learn(submission(), Measured({2: (1.0, 9.0), 4: (10.0, 2.0)}), None)
     assert Book(Database(tmp_path / "db")).measured("m").rates == {2: 2.0, 4: 5.0}
+
+
+def test_code_that_a_damaged_job_may_need_is_not_forgotten(tmp_path: Path) -> None:
+    """A record of a newer version, say, which that version reads again."""
+    database = Database(tmp_path / "db")
+    book = Book(database)
+    book.keep_bundle(b"code", CODE.bundle)
+    ended, other = (submit(book, submission(spec=CODE), name="job", now=now) for now in (1.0, 2.0))
+    wish(book, ended, Happening.CANCEL, now=3.0)
+    whole = next(content for _, id, content in database.jobs() if id == other.id)
+    database.put_job(other.number, other.id, b"newer")
+    damaged = Book(database)
+    assert list(damaged.damaged) == [other.id]
+    damaged.forget(damaged.jobs[ended.id])
+    database.put_job(other.number, other.id, whole)
+    mended = Book(database)
+    assert mended.bundle(mended.jobs[other.id].submission.spec.bundle) == b"code"
+    wish(mended, mended.jobs[other.id], Happening.CANCEL, now=4.0)
+    mended.forget(mended.jobs[other.id])
+    with pytest.raises(StorageFault):
+        mended.bundle(CODE.bundle)
 
 
 def test_old_cycles_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,11 +206,12 @@ class Book:
 
         Only who takes jobs in may do so, when it begins.
         """
-        if not self.damaged:  # else nobody knows which code those need
-            self._forget_bundles(self._database.bundles())
+        self._forget_bundles(self._database.bundles())
 
     def _forget_bundles(self, bundles: Iterable[str]) -> None:
         """Drop the code that no job has."""
+        if self.damaged:
+            return  # nobody knows which code those need
         for sha256 in bundles:
             if not self._users.get(sha256):
                 self._database.forget_bundle(sha256)
