@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +28,7 @@ from brim.storage.copies import CopiedFiles, ReceivedCopy
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
 from brim_lab.driver import Driver
+from e2e.running import DIGITS
 from edges.test_conversation import HOLDS, Script, says
 
 FIRST, SECOND, OTHER = (wire.JournalPlace(name, 0) for name in ("first", "second", "other"))
@@ -339,4 +342,19 @@ def test_a_master_that_nobody_calls_ends_with_a_sentence(tmp_path: Path) -> None
     done = driver.call("master", *words, codes=(1,))
     assert "no agent offered a copy of the run's journal in 1 s, none called" in done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "run" / "master.json").exists()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("file", [(), (DIGITS,)], ids=["goes on", "begins"])
+def test_a_master_that_leads_nothing_does_not_stand_for_the_latest_run(
+    tmp_path: Path, file: tuple[str, ...]
+) -> None:
+    earlier = tmp_path / "runs" / "earlier"
+    earlier.mkdir(parents=True)
+    (tmp_path / "runs" / "latest").symlink_to("earlier")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if file else 0
+        words = (*file, "--listen", f"127.0.0.1:{port}", "--patience", "1s")
+        Driver(tmp_path, BRIM_TOKEN="t").call("master", *words, codes=(1,))
+    assert os.readlink(tmp_path / "runs" / "latest") == "earlier"
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"earlier", "latest"}

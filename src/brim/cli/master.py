@@ -66,12 +66,13 @@ def master(
     """
     from brim.clock import wall
     from brim.master.alone import LoneMaster, stand_alone
+    from brim.master.records import JOURNAL
 
     if not values["listen"]:
         raise SpecError(
             "--listen", got="nothing", need="an address for agents", hint="--listen 10.0.0.7:4000"
         )
-    token = given_token(token_file)
+    token, fresh = given_token(token_file), None
     if file is None:
         _check_given(ctx)
         token = token or no_token("it is the one that the run's agents have")
@@ -79,11 +80,12 @@ def master(
         if holds_run(path):
             check_ours(path, field="--run-dir")
         else:
-            path = claim(path).path
+            fresh = claim(path)
+            path = fresh.path
     else:
         ready = make_ready(values, given(ctx), file=file)
         token = token or secrets.token_hex(16)
-        spec, path = ready.spec, ready.run_dir
+        spec, path, fresh = ready.spec, ready.run_dir, ready.fresh
     click.echo(f"brim: the run's directory is {path}", err=True)
     settings = LoneMaster(
         run_dir=path.absolute(),
@@ -92,7 +94,11 @@ def master(
         spec=spec,
         patience=patience,
     )
-    return stand_alone(settings)
+    try:
+        return stand_alone(settings)
+    finally:
+        if fresh is not None and not (path / JOURNAL).exists():
+            fresh.withdraw()  # no run has begun, or come, there
 
 
 def _check_given(ctx: click.Context) -> None:
