@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.wire.listening import listen_on
+from brim.wire.listening import address_towards, listen_on
 
 NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
 
@@ -40,3 +40,10 @@ def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> No
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    ("master", "own"), [("127.0.0.1:4000", "127.0.0.1"), ("[::1]:4000", "::1")]
+)
+def test_the_address_towards_a_master_is_of_its_family(master: str, own: str) -> None:
+    assert address_towards(master) == own

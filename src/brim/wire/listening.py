@@ -8,6 +8,7 @@ import os
 import pwd
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 from brim.errors import EnvironmentFault
 from brim.process import name_of
@@ -51,7 +52,7 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
         who = holder_of(port) if error.errno == errno.EADDRINUSE else ""
         by = f" (it is {who}'s)" if who else ""
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = joined_address(host, port)
         raise EnvironmentFault(f"cannot listen on {where}: {why}{by}; {hint}") from error
 
 
@@ -61,13 +62,46 @@ def address_towards(master: str) -> str:
     Raises:
         EnvironmentFault: no network leads there.
     """
-    host, _, port = master.rpartition(":")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, int(port)))
-        except OSError as error:
-            raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
-        return str(probe.getsockname()[0])
+    host, port = split_address(master)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, _, _, where = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise EnvironmentFault(f"cannot reach the master at {master}: {error}") from error
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address.
+
+    >>> split_address("10.0.0.7:4000"), split_address("[::1]:4000")
+    (('10.0.0.7', 4000), ('::1', 4000))
+    """
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def joined_address(host: str, port: int) -> str:
+    """Return the address of a host, without brackets, and a port.
+
+    >>> joined_address("10.0.0.7", 4000), joined_address("::1", 4000)
+    ('10.0.0.7:4000', '[::1]:4000')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from its own host alone.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("10.0.0.7")
+    (True, True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def holder_of(port: int) -> str:
