@@ -217,10 +217,11 @@ def _imported(tree: ast.Module, name: str) -> Iterator[str]:
                 if base:
                     yield base
                 yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
-            case ast.Call(func=function, args=[ast.Constant(value=str(module)), *_]):
-                called = ast.unparse(function).rpartition(".")[2]
-                if called in ("import_module", "__import__") and not module.startswith("."):
-                    yield module
+            case ast.Call(
+                func=ast.Name(id=called) | ast.Attribute(attr=called),
+                args=[ast.Constant(value=str(module)), *_],
+            ) if called in ("import_module", "__import__") and not module.startswith("."):
+                yield module
 
 
 def _find(folder: Path, module: str) -> list[str]:

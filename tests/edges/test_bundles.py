@@ -80,6 +80,14 @@ def test_what_a_file_imports_from_its_folder_is_taken(
     }
 
 
+def test_a_long_chain_of_calls_is_code_as_any_other(tmp_path: Path) -> None:
+    chain = "x" + ".where(1)" * 800
+    (tmp_path / "job.py").write_text(f'import os\ny = {chain}("text")\nimport helper')
+    (tmp_path / "helper.py").touch()
+    taken = collect(CodeFile(tmp_path / "job.py", "job.py"), most=LARGEST).files
+    assert set(taken) == {"job.py", "helper.py"}
+
+
 def test_what_is_named_and_not_taken_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

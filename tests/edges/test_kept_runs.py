@@ -26,6 +26,8 @@ from brim.storage.file_stores import Directory
 from brim.storage.files import lock
 from brim.storage.job_file import CHANGED_CODE, CODE
 from brim.storage.kept_runs import Keeping, StoredRun, copy_run, files_of
+from brim.telemetry.log_limit import LogLimit
+from brim.telemetry.logs import Tail
 from brim.telemetry.record_files import EVENTS, STEPS
 from edges.test_tenants import OTHER, OWNER, House, job_of
 
@@ -96,6 +98,34 @@ def test_a_part_that_is_full_is_written_once(
     assert part_name("steps.jsonl", 1) in written
     assert part_name("steps.jsonl", 0) not in written
     assert part_name("events.jsonl", 0) not in written
+
+
+def test_what_a_log_limit_gave_back_is_nowhere(run_dir: Path, tmp_path: Path) -> None:
+    """A job may print for weeks: neither its store nor a copy keeps more than its host does."""
+    place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
+    keeping, log = Keeping(run_dir, place), run_dir / "logs" / "w1.log"
+    limit = LogLimit(run_dir / "logs", "*.log", limit=2 * PART)
+    told: list[tuple[str, str]] = []
+    tail: Tail | None = None
+    for turn in range(4):
+        with log.open("a") as file:
+            file.writelines(f"line {turn} {number:9d}\n" for number in range(2 * PART // 17))
+        limit.enforce()
+        keeping.bring_up_to_date()
+        copy_run(StoredRun(place), copy)
+        tail = tail or Tail(copy)
+        told += tail.fresh(reads=100)
+    kept = [name for name in place.names() if name.startswith("logs/w1.log/")]
+    assert len(kept) <= 3, "two parts, and the one that is added to"
+    found = (copy / "logs" / "w1.log").stat()
+    assert found.st_size == log.stat().st_size
+    assert found.st_blocks * 512 <= 4 * PART
+    assert any("bytes are left out" in line for _, line in told)
+    assert told[-1] == ("w1", log.read_bytes().splitlines()[-1].decode())
+    copy_run(StoredRun(place), tmp_path / "fresh")
+    fresh = (tmp_path / "fresh" / "logs" / "w1.log").stat()
+    assert fresh.st_size == log.stat().st_size
+    assert fresh.st_blocks * 512 <= 4 * PART
 
 
 def test_what_user_code_leaves_there_holds_nothing_up(run_dir: Path, tmp_path: Path) -> None:
@@ -277,6 +307,23 @@ def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: 
         file.unlink()
     copy_run(Here(), copy, checkpoints=True)
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_copy_that_nobody_asks_for_is_removed(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copies = {}
+    for name in ("old", "asked", "other"):
+        place = f"file://{tmp_path}/{name}"
+        Keeping(run_dir, Directory(tmp_path / name)).bring_up_to_date()
+        copies[name] = copy_of_stored(place)
+    for name in ("old", "asked"):
+        os.utime(copies[name], (0, 0))
+    assert copy_of_stored(f"file://{tmp_path}/asked") == copies["asked"]
+    assert not copies["old"].exists()
+    assert (copies["asked"] / "job.json").exists()
+    assert (copies["other"] / "job.json").exists()
 
 
 def test_where_no_run_is_kept_is_said(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from brim import holes as files_with_holes
 from brim.agent import prints as agents
 from brim.coordination.membership import Member, World
 from brim.telemetry import log_limit
@@ -53,8 +54,8 @@ while True:
 def holes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the disk can make holes in files."""
     if request.param == "no holes":
-        monkeypatch.setattr(log_limit, "_punch", _no_holes)
-        monkeypatch.setattr(log_limit, "_ANEW", 256 << 10)
+        monkeypatch.setattr(files_with_holes, "_punch", _no_holes)
+        monkeypatch.setattr(files_with_holes, "_ANEW", 256 << 10)
     return bool(request.param == "holes")
 
 
@@ -165,7 +166,7 @@ def test_older_lines_never_come_behind_newer_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no holes can be made, and somebody writes between two calls."""
-    monkeypatch.setattr(log_limit, "_punch", _no_holes)
+    monkeypatch.setattr(files_with_holes, "_punch", _no_holes)
     log = make(tmp_path, "w1", numbered(0, 20_000))
     truncate, newer = os.ftruncate, [numbered(20_000, 20_010)]
 
@@ -232,13 +233,13 @@ def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
     def fails(_: int, __: int) -> None:
         raise OSError(errno.EIO, "the disk does not answer")
 
-    log, punch = make(tmp_path, "w1", numbered(0, 20_000)), log_limit._punch
+    log, punch = make(tmp_path, "w1", numbered(0, 20_000)), files_with_holes._punch
     limit = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT)
-    monkeypatch.setattr(log_limit, "_ANEW", 256 << 10)
-    monkeypatch.setattr(log_limit, "_punch", fails)
+    monkeypatch.setattr(files_with_holes, "_ANEW", 256 << 10)
+    monkeypatch.setattr(files_with_holes, "_punch", fails)
     limit.enforce()
     assert log.read_bytes() == numbered(0, 20_000)
-    monkeypatch.setattr(log_limit, "_punch", punch)
+    monkeypatch.setattr(files_with_holes, "_punch", punch)
     limit.enforce()
     assert LIMIT // 2 < disk_use(tmp_path / "logs") <= LIMIT
 

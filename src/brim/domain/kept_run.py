@@ -32,11 +32,13 @@ class KeptFile:
         size: bytes.
         version: another one wherever the content of a file that does not grow may be another;
             empty where that is not known.
+        begin: bytes at its front that are there no more: logs are kept within a limit.
     """
 
     name: str
     size: int
     version: str = ""
+    begin: int = 0
 
 
 def place_of(runs: str, name: str) -> str:

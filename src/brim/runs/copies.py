@@ -1,7 +1,7 @@
 """Copies of runs that are kept on another host or in a store, for the verbs that read records.
 
 A copy is brought up to date each time that it is asked for. It is in the user's cache, where
-nobody else can read it, and may be deleted at any time.
+nobody else can read it, and may be deleted at any time; one that nobody has asked for in 30 days is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_-]+")
+_UNUSED = 30 * 24 * 3600.0  # seconds after which a copy that nobody asks for is removed
 _ALIVE = 60.0  # seconds after which a run that nobody adds to counts as ended
 
 
@@ -135,6 +137,17 @@ def _folder(origin: str, name: str) -> Path:
         with contextlib.suppress(FileExistsError):
             make_ours(folder, mode=0o700)
         check_ours(folder, field="RUN")
+        os.utime(folder, (wall(), wall()))
     except OSError as error:
         raise EnvironmentFault(f"cannot make {folder} for a copy: {error.strerror}") from error
+    _remove_unused(folder.parent)
     return folder
+
+
+def _remove_unused(copies: Path) -> None:
+    """Remove copies that nobody has asked for in a long time; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        for each in os.scandir(copies):
+            last_asked = each.stat(follow_symlinks=False).st_mtime
+            if each.is_dir(follow_symlinks=False) and wall() - last_asked > _UNUSED:
+                shutil.rmtree(each.path, ignore_errors=True)

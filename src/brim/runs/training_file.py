@@ -170,7 +170,10 @@ def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str]) -> s
     if close:
         return f"did you mean to call {close[0]!r} {name!r}?"
     if any(
-        isinstance(node, ast.Attribute) and node.attr == "join" and ast.unparse(node) == "brim.join"
+        isinstance(node, ast.Attribute)
+        and node.attr == "join"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "brim"
         for node in ast.walk(tree)
     ):
         return f"this file has its own loop: brim run -- python {path}"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from brim.errors import EnvironmentFault
+from brim.storage.files import sync_directory
 from brim.storage.job_file import CODE
 from brim.storage.journal import Journal
 
@@ -113,9 +114,11 @@ class ReceivedCopy:
             path = self._run_dir / name
             if name != CODE and path.exists():
                 path.replace(path.with_name(f"{name}{_ASIDE}"))
+        sync_directory(self._run_dir)
         for name, draft in self._drafts.items():
             if name != CODE or draft.stat().st_size:
                 draft.replace(self._run_dir / name)
+        sync_directory(self._run_dir)
 
     def __exit__(self, *_: object) -> None:
         for name, file in self._files.items():

@@ -26,6 +26,7 @@ from brim.domain.kept_run import (
     whole_and_part,
 )
 from brim.errors import EnvironmentFault
+from brim.holes import free_front, hole_of
 from brim.storage.file_stores import FileStore
 from brim.storage.files import lock, write_whole
 from brim.untrusted import open_regular
@@ -81,8 +82,15 @@ def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
                 if not stat.S_ISREG(seen.st_mode):
                     continue
                 version = "" if grows(name) else f"{seen.st_size}-{seen.st_mtime_ns}"
-                found.append(KeptFile(name=name, size=seen.st_size, version=version))
+                begin = _hole_of(path) if grows(name) else 0
+                found.append(KeptFile(name=name, size=seen.st_size, version=version, begin=begin))
     return sorted(found, key=lambda file: file.name)
+
+
+def _hole_of(path: Path) -> int:
+    """Return how much at the front of a file was given back to the disk. Raises OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return hole_of(os.fstat(file.fileno()), file.fileno())
 
 
 def read_file(run_dir: Path, name: str, start: int, *, at_most: int = PART) -> bytes:
@@ -197,7 +205,11 @@ def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
             if is_record and not _begins_alike(run, file, copy.fileno()):
                 raise _AnotherRun
             copy.truncate(0)
-            place = copy.seek(0)
+            copy.truncate(file.begin)
+            place = copy.seek(file.begin)
+        elif file.begin:
+            with contextlib.suppress(OSError):  # the next time, then
+                free_front(copy.fileno(), file.begin)
         for piece in _pieces(run, file.name, place):
             copy.write(piece)
         if is_record:
@@ -207,9 +219,11 @@ def _read_on(run: KeptRun, file: KeptFile, path: Path) -> None:
 
 def _goes_on(run: KeptRun, file: KeptFile, descriptor: int, place: int) -> bool:
     """Return whether a copy that ends at a place is the beginning of what the run has."""
-    start = max(0, place - _SAME)
+    if not file.begin <= place <= file.size:
+        return False
+    start = max(file.begin, place - _SAME)
     here = os.pread(descriptor, place - start, start)
-    return place <= file.size and _bytes_of(run, file.name, start, len(here)) == here
+    return _bytes_of(run, file.name, start, len(here)) == here
 
 
 def _begins_alike(run: KeptRun, file: KeptFile, descriptor: int) -> bool:
@@ -269,7 +283,8 @@ class StoredRun:
         self._listed: dict[str, int] = {}
 
     def files(self) -> list[KeptFile]:
-        growing: dict[str, int] = {}
+        begins: dict[str, int] = {}
+        ends: dict[str, int] = {}
         found = []
         self._listed = self._place.names()
         for name, size in self._listed.items():
@@ -279,9 +294,11 @@ class StoredRun:
                 version = str(size) if name.startswith(CHECKPOINTS) else ""
                 found.append(KeptFile(name=name, size=size, version=version))
             else:
-                end = part[1] * PART + size
-                growing[part[0]] = max(growing.get(part[0], 0), end)
-        return found + [KeptFile(name=name, size=size) for name, size in growing.items()]
+                begin = part[1] * PART
+                begins[part[0]] = min(begins.get(part[0], begin), begin)
+                ends[part[0]] = max(ends.get(part[0], 0), begin + size)
+        growing = (KeptFile(name=name, size=ends[name], begin=begins[name]) for name in ends)
+        return [*found, *growing]
 
     def read(self, name: str, start: int) -> bytes:
         number, within = divmod(start, PART)
@@ -343,9 +360,14 @@ class Keeping:
         """Write the parts of a file that are not there, or not as long.
 
         A part that is full does not change any more; the last one may be shorter than it was, where
-        a torn line was cut off.
+        a torn line was cut off. Parts that are gone from the front of a log go here, too.
         """
-        for number in range(-(-file.size // PART)):
+        assert self._kept is not None
+        first = file.begin // PART
+        for number in range(first):
+            if self._kept.pop(part_name(file.name, number), None) is not None:
+                self._place.remove(part_name(file.name, number))
+        for number in range(first, -(-file.size // PART)):
             size = min(PART, file.size - number * PART)
             self._keep(part_name(file.name, number), str(size), file.name, number * PART, size)
 

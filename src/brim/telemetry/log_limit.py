@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import errno
 import os
 import stat
 from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
 
+from brim.holes import free_front
+
 _LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
 _SELDOM = 1.0  # where less than half of it is used
 _SLACK = 8  # an eighth of the limit is freed at once, so that a log that grows slowly is seldom cut
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
-_NO_HOLES = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what disks say that know none
-_ANEW = 4 << 20  # bytes that are kept of a log where disks know no holes
 _FARTHEST = 1 << 40  # no disk lets a file grow for ever
 
 
@@ -110,41 +107,6 @@ def _cut(path: str, most: int) -> None:
         if begin > _FARTHEST:
             os.ftruncate(file, 0)
         elif begin > 0:
-            _free(file, begin)
+            free_front(file, begin)
     finally:
         os.close(file)
-
-
-def _free(file: int, begin: int) -> None:
-    """Give back the bytes before `begin`."""
-    try:
-        _punch(file, begin)
-    except AttributeError:
-        _write_anew(file, begin)
-    except OSError as error:
-        if error.errno not in _NO_HOLES:
-            raise  # a disk that has failed for now, say: the next call can keep more
-        _write_anew(file, begin)
-
-
-def _punch(file: int, begin: int) -> None:
-    """Raises OSError, or AttributeError where the system has no such call."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(begin)):
-        raise OSError(ctypes.get_errno(), "no hole can be made")
-
-
-def _write_anew(file: int, begin: int) -> None:
-    """Cut a log where no hole can be made.
-
-    Less is kept, and where another process writes meanwhile, nothing.
-    """
-    size = os.fstat(file).st_size
-    begin = max(begin, size - _ANEW)
-    end = os.pread(file, size - begin, begin)
-    os.ftruncate(file, 0)
-    os.ftruncate(file, size)
-    if os.pread(file, 1, 0) == b"\0":
-        os.pwrite(file, end, begin)
-    else:  # somebody wrote at this very moment: older lines must not come behind newer ones
-        os.ftruncate(file, 0)
