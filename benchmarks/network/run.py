@@ -142,9 +142,19 @@ def _until(what: str, true: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def brim_on(
-    places: Sequence[Place], split: Sequence[int], network: Network, *, exact: bool
+    places: Sequence[Place],
+    split: Sequence[int],
+    network: Network,
+    *,
+    exact: bool,
+    named: bool = False,
 ) -> Iterator[tuple[RunReader, Callable[[], list[psutil.Process]]]]:
-    """A run with so many workers on each host, and its processes."""
+    """A run with so many workers on each host, and its processes.
+
+    Args:
+        places: of its agents; two that are on one host share no memory there.
+        named: agents say on which machine they are.
+    """
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
     os.environ["PYTHONPATH"] = str(repository())
     run, driver = folder / "run", Driver(folder)
@@ -154,11 +164,11 @@ def brim_on(
     if len(split) > 1:
         words += ["--listen", f"{places[0].address}:7077", "--agents", str(len(split))]
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    started = [driver.behind(places[0].prefix).start(*words, **quiet)]
+    started = [driver.behind(_prefix(places[0], named)).start(*words, **quiet)]
     try:
         for place in places[1 : len(split)]:
             contact = _until("address of the master", lambda: read_contact(run))
-            second = Driver(BRIM_TOKEN=contact.token).behind(place.prefix)
+            second = Driver(BRIM_TOKEN=contact.token).behind(_prefix(place, named))
             second.mark = driver.mark
             started.append(second.start("agent", contact.address, **quiet))
         yield RunReader(run), lambda: [each for p in started for each in _family(p.pid)]
@@ -169,10 +179,19 @@ def brim_on(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _prefix(place: Place, named: bool) -> tuple[str, ...]:
+    return (*place.prefix, *(("env", f"BRIM_MACHINE={place.namespace}") if named else ()))
+
+
 def measure_brim(
-    places: Sequence[Place], split: Sequence[int], network: Network, *, exact: bool
+    places: Sequence[Place],
+    split: Sequence[int],
+    network: Network,
+    *,
+    exact: bool,
+    named: bool = False,
 ) -> Measured:
-    with brim_on(places, split, network, exact=exact) as (reader, processes):
+    with brim_on(places, split, network, exact=exact, named=named) as (reader, processes):
 
         def steps() -> list[Any]:
             with contextlib.suppress(FileNotFoundError):

@@ -17,9 +17,10 @@ import math
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -146,6 +147,7 @@ class Setting:
     every: int = 1  # steps of an epoch from one checkpoint to the next
     patience: int = 1000  # deaths in a row of young workers that a host is forgiven
     room: int | None = None  # workers that each agent but the first takes at most
+    machines: int = 0  # that the agents are on by turns; 0: each is on one of its own
 
 
 @dataclass(frozen=True)
@@ -251,8 +253,10 @@ def validate_world(world: World) -> None:
     named = [member.worker for member in world.members]
     agents = [member.agent for member in world.members]
     assert len(set(named)) == len(named) >= 1
-    runs = sum(1 for before, after in zip([None, *agents], agents, strict=False) if before != after)
-    assert runs == len(set(agents)), "ranks of one agent are not contiguous"
+    assert _are_together(agents), "ranks of one agent are not contiguous"
+    computing = {each.agent for each, n in zip(world.members, world.shares, strict=True) if n}
+    homes = [each.machine or each.agent for each in world.members if each.agent in computing]
+    assert _are_together(homes), "agents of one machine are not contiguous"
     assert world.shares[0], "rank 0 is a server"
     assert sum(world.shares) == PARTS
     for member in world.members:
@@ -266,7 +270,17 @@ def validate_world(world: World) -> None:
         assert donor not in world.donors, "a donor lacks the state itself"
 
 
+def _are_together(names: Sequence[str]) -> bool:
+    """Whether all that are equal follow each other."""
+    return len(list(groupby(names))) == len(set(names))
+
+
 # Workers ------------------------------------------------------------------------------------------
+
+
+def _add_up(sums: dict[int, Any], pairs: Iterable[tuple[Block, Block]]) -> None:
+    for left, right in pairs:
+        sums[left.start] = list(zip(sums[left.start], sums[right.start], strict=True))
 
 
 class SimWorker:
@@ -422,7 +436,8 @@ class SimWorker:
                 return False  # no agent follows here
             case EnterRound(world):
                 self.doing = "installed"
-                self.plan = ReductionPlan(PARTS, tuple(world.hosts.values()), world.shares)
+                hosts = tuple(world.hosts.values())
+                self.plan = ReductionPlan(PARTS, hosts, world.shares, world.machines)
             case _:
                 raise AssertionError(f"nobody meets {need}")
         return None
@@ -703,30 +718,44 @@ class SimWorker:
             for e in mine:
                 memory[0][e] = memory[1][e]
 
-    def _trade(self) -> Iterator[Wait]:
-        """The first workers of all hosts bring what their hosts folded; each folds all of it."""
+    def _trade(self) -> Generator[Wait, None, None]:
+        """The first workers of all hosts bring what their hosts folded, by the way of the plan."""
         plan = self.plan
         assert plan is not None
         assert self.world is not None
         table = self.cluster.trades.setdefault((self.world.round, self.committed), {})
         host = plan.host_of(self.rank)
-        table[host] = {
-            b.start: list(self.agent.memory[self._rows[b.start]]) for b in plan.host_blocks(host)
-        }
-        firsts = [
-            self.world.members[plan.ranks_on(each).start].worker for each in range(len(plan.hosts))
-        ]
-        others = [self.cluster.workers[name] for name in firsts]
-        while len(table) < len(plan.hosts):
-            if self.pending or not all(other.alive for other in others):
-                raise PeerLost("it is dead, or the agent spoke")
-            yield lambda: len(table) == len(plan.hosts) or not all(other.alive for other in others)
-        have = {start: list(row) for rows_of in table.values() for start, row in rows_of.items()}
-        blocks = [block for each in range(len(plan.hosts)) for block in plan.host_blocks(each)]
-        for left, right in fold(blocks, plan.root, plan.parts):
-            have[left.start] = list(zip(have[left.start], have[right.start], strict=True))
+        route, blocks = plan.route(host), list(plan.host_blocks(host))
+        have = {b.start: list(self.agent.memory[self._rows[b.start]]) for b in blocks}
+        if route.above is not None:
+            table["part", host] = have
+            self.agent.memory[0] = list((yield from self._from(route.above, "sum", table)))
+            return
+        for other in route.below:
+            have |= yield from self._from(other, "part", table)
+            blocks += plan.host_blocks(other)
+        for want in plan.machine_blocks(route.machine):
+            _add_up(have, fold(blocks, want, plan.parts))
+        wanted = plan.machine_blocks(route.machine)
+        table["part", host] = {block.start: have[block.start] for block in wanted}
+        total: dict[int, Any] = {}
+        for other in sorted((host, *route.across)):
+            total |= yield from self._from(other, "part", table)
+        known = [b for each in range(len(plan.machines)) for b in plan.machine_blocks(each)]
+        _add_up(total, fold(known, plan.root, plan.parts))
         yield "go"
-        self.agent.memory[0] = have[0]
+        self.agent.memory[0], table["sum", host] = total[0], list(total[0])
+
+    def _from(self, host: int, what: str, table: dict[Any, Any]) -> Generator[Wait, None, Any]:
+        """What a host gives in this step, unless its first worker dies before, or the agent speaks."""
+        assert self.world is not None
+        assert self.plan is not None
+        giver = self.cluster.workers[self.world.members[self.plan.ranks_on(host).start].worker]
+        while (what, host) not in table:
+            if self.pending or not giver.alive:
+                raise PeerLost("it is dead, or the agent spoke")
+            yield lambda: (what, host) in table or self.pending or not giver.alive
+        return table[what, host]
 
     def _end_epoch(self) -> Iterator[Wait]:
         self.doing = "evaluating"
@@ -866,7 +895,7 @@ class Cluster:
         self.workers: dict[str, SimWorker] = {}
         self._stored: dict[int, State] = {}
         self.payloads: dict[bytes, Any] = {}  # they are bytes: nobody on the way looks inside
-        self.trades: dict[tuple[int, int], dict[int, Any]] = {}
+        self.trades: dict[tuple[int, int], dict[Any, Any]] = {}
         self.events = 0
         self.steps: list[StepRecord] = []
         self.restores: list[Restore] = []
@@ -886,7 +915,8 @@ class Cluster:
         self._brought: dict[str, Any] = {}
         self._committed = 0
         for number, name in enumerate(self.agents):
-            self._handle(AgentJoined(name, setting.room if number else None))
+            machine = f"m{number % setting.machines}" if setting.machines else ""
+            self._handle(AgentJoined(name, setting.room if number else None, machine))
 
     # Storage
 
@@ -1293,7 +1323,8 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
         agents, room = rng.choice((1, 2, 3)), rng.choice((None, 1, 2))
         # A job that has not begun waits for another host, where those that are left lack room.
         minimum = 1 if room else setting.minimum
-        setting = replace(setting, agents=agents, room=room, minimum=minimum)
+        machines = seed % 3 if agents == 3 else 0  # without another draw: old seeds mean the same
+        setting = replace(setting, agents=agents, room=room, minimum=minimum, machines=machines)
     faults = tuple(
         Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *more)), rng.randrange(4))
         for _ in range(rng.randint(0, 5 + len(more)))

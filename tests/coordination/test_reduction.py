@@ -26,16 +26,18 @@ def folded(sums: dict[int, Any], have: list[Block], want: Block, parts: int) -> 
 
 
 def tree(plan: ReductionPlan) -> Any:
-    """The additions of one step, as they nest: rank, then host, then root."""
-    at_root: dict[int, Any] = {}
-    blocks: list[Block] = []
+    """The additions of one step, as they nest: rank, then host, then machine, then root."""
+    of_hosts: dict[int, Any] = {}
+    hosts: list[Block] = []
     for host in range(len(plan.hosts)):
         local = plan.local_blocks(host)
         sums = {block.start: sums_of(block, plan.parts) for block in local}
         for want in plan.host_blocks(host):
-            at_root[want.start] = folded(sums, list(local), want, plan.parts)
-            blocks.append(want)
-    return folded(at_root, blocks, plan.root, plan.parts)
+            of_hosts[want.start] = folded(sums, list(local), want, plan.parts)
+            hosts.append(want)
+    machines = [b for each in range(len(plan.machines)) for b in plan.machine_blocks(each)]
+    at_root = {want.start: folded(of_hosts, hosts, want, plan.parts) for want in machines}
+    return folded(at_root, machines, plan.root, plan.parts)
 
 
 def arrangements(world: int) -> list[tuple[int, ...]]:
@@ -82,6 +84,51 @@ def test_any_shares_add_up_the_same_tree(shares: list[int], cuts: list[int]) -> 
     plan = ReductionPlan(sum(shares), hosts, tuple(shares))
     assert [len(plan.micro_batches(rank)) for rank in range(len(shares))] == shares
     assert tree(plan) == tree(ReductionPlan(sum(shares), (1,)))
+
+
+@st.composite
+def plans_with_machines(draw: st.DrawFn) -> ReductionPlan:
+    """Any shares, on hosts that any machines have."""
+    machines = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
+    hosts = draw(st.lists(st.integers(1, 3), min_size=sum(machines), max_size=sum(machines)))
+    some = st.lists(st.integers(0, 4), min_size=sum(hosts), max_size=sum(hosts)).filter(any)
+    shares = draw(some)
+    return ReductionPlan(sum(shares), tuple(hosts), tuple(shares), tuple(machines))
+
+
+@given(plan=plans_with_machines())
+def test_any_machines_add_up_the_same_tree(plan: ReductionPlan) -> None:
+    assert tree(plan) == tree(ReductionPlan(plan.parts, (1,)))
+
+
+@given(plan=plans_with_machines())
+def test_one_host_of_each_machine_speaks_with_other_machines(plan: ReductionPlan) -> None:
+    routes = list(map(plan.route, range(len(plan.hosts))))
+    across = [host for host, route in enumerate(routes) if route.across]
+    machines = range(len(plan.machines)) if len(plan.machines) > 1 else ()
+    assert [routes[host].machine for host in across] == list(machines)
+    for host, route in enumerate(routes):
+        assert plan.machine_of(host) == route.machine
+        assert set(route.across) <= {each for each in across if each != host}
+        for other in route.peers:
+            back = routes[other]
+            assert host in back.peers, "one would wait for the other in vain"
+            assert (route.machine == back.machine) == (other not in route.across)
+            assert (route.above == other) == (host in back.below)
+
+
+@given(plan=plans_with_machines(), dead=st.integers(0, 11))
+def test_a_death_reaches_all_hosts(plan: ReductionPlan, dead: int) -> None:
+    # Each that loses a stream leaves the step, and closes its own.
+    reached = {dead % len(plan.hosts)}
+    for _ in plan.hosts:
+        reached |= {other for host in reached for other in plan.route(host).peers}
+    assert reached == set(range(len(plan.hosts)))
+
+
+def test_machines_must_have_the_hosts() -> None:
+    with pytest.raises(ValueError, match="machines"):
+        ReductionPlan(8, (2, 1), machines=(1,))
 
 
 @pytest.mark.parametrize("shares", [(4, 3), (4, 4, 1), (8,)])

@@ -946,6 +946,59 @@ def test_a_world_says_which_ranks_are_on_one_host() -> None:
     }  # fmt: skip
 
 
+def on_machines(*names: str) -> Rendezvous:
+    """A job with a worker on each of the agents A, B and so on, which are on these machines."""
+    rendezvous = job(len(names), minimum=len(names))
+    rendezvous.roster.places.wanted = dict.fromkeys("ABCDE"[: len(names)], 1)
+    joined = [AgentJoined(agent, machine=name) for agent, name in zip("ABCDE", names, strict=False)]
+    tell(rendezvous, *joined)
+    return rendezvous
+
+
+def world_named(rendezvous: Rendezvous, *events: Event) -> World:
+    """The world of the last round that these bring."""
+    commands = [command for event in events for command in rendezvous.handle(event)]
+    return [command.world for command in commands if isinstance(command, Install)][-1]
+
+
+def test_agents_of_one_machine_follow_each_other() -> None:
+    rendezvous = on_machines("m1", "m2", "", "m1", "m2")
+    world = world_named(rendezvous, *ready(1, 2, 3, 4, 5))
+    assert "".join(member.agent for member in world.members) == "ADBEC"
+    assert world.machines == (2, 2, 1)
+
+
+def test_another_agent_of_a_machine_speaks_for_it_when_the_first_is_lost() -> None:
+    rendezvous = on_machines("m1", "m2", "m1", "m2", "m1")
+    world_named(rendezvous, *ready(1, 2, 3, 4, 5))
+    installed(rendezvous)
+    tell(rendezvous, Committed(1, 1))
+    world = world_named(rendezvous, AgentLost("A", "gone"))
+    assert "".join(member.agent for member in world.members) == "BDCE"
+    assert world.machines == (2, 2)
+    joined = rendezvous.handle(AgentJoined("A", machine="m2"))  # of the same name, elsewhere
+    assert not [command for command in joined if isinstance(command, Install)]
+    assert rendezvous.roster.machines == dict(
+        zip("BCDEA", ["m2", "m1", "m2", "m1", "m2"], strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "machines"),
+    [
+        (("", "", ""), (1, 1, 1)),
+        (("m", "m", "m"), (1, 1, 1)),  # nothing crosses a network: all fold
+        (("m", "m", ""), (2, 1)),
+        (("m", "", "m"), (2, 1)),
+        (("A", "", ""), (1, 1, 1)),  # as an agent is called
+    ],
+)
+def test_agents_are_alone_unless_they_say_otherwise(
+    names: tuple[str, ...], machines: tuple[int, ...]
+) -> None:
+    assert world_named(on_machines(*names), *ready(1, 2, 3)).machines == machines
+
+
 # Servers ------------------------------------------------------------------------------------------
 
 

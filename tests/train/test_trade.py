@@ -41,6 +41,10 @@ PLANS = [
     ReductionPlan(2, (2, 2), (1, 0, 1, 0)),
     ReductionPlan(3, (1, 2, 1), (0, 1, 2, 0)),
     ReductionPlan(5, (2, 1), (2, 3, 0)),
+    ReductionPlan(8, (1, 1, 1, 1), machines=(2, 2)),
+    ReductionPlan(7, (2, 1, 1), (1, 0, 3, 3), machines=(1, 2)),
+    ReductionPlan(9, (1, 1, 1, 1, 1), (0, 3, 3, 2, 1), machines=(3, 1, 1)),
+    ReductionPlan(3, (1, 1, 1), (3, 0, 0), machines=(1, 2)),
 ]
 
 
@@ -188,6 +192,28 @@ def test_a_trade_that_breaks_ends_and_writes_nothing_more(hosts: Hosts, ends: st
         assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
 
     hosts.each(work)
+
+
+@pytest.mark.parametrize(
+    "hosts", [(ReductionPlan(8, (1, 1, 1, 1), machines=(2, 2)), 256)], indirect=True
+)
+@pytest.mark.parametrize("dead", range(4))
+def test_a_death_on_any_machine_ends_the_trade_of_all(hosts: Hosts, dead: int) -> None:
+    leaves = [contribution(random.Random(micro)) for micro in range(8)]
+
+    def work(rank: int) -> None:
+        exchange = hosts.exchange(rank)
+        exchange.begin(0)
+        blocks = {b: folded(leaves, b, 8) for b in hosts.plan.rank_blocks(rank)}
+        fill(exchange, blocks, range(len(exchange.pieces)))
+        exchange.have_ready(0, 2 if rank == dead else len(exchange.pieces))
+        if rank != dead:
+            with pytest.raises(PeerLost):
+                exchange.add("blocks", 0)
+        exchange.close()  # its streams, as a death does
+
+    hosts.each(work)
+    assert not [t for t in threading.enumerate() if t.name == "trade" and t.is_alive()]
 
 
 def test_nobody_takes_what_was_said_of_another_round_or_step() -> None:

@@ -39,7 +39,14 @@ _TO_DEPART = (
 _TO_LOOK_UP = 0.5  # seconds between two looks for a master whose name is not known yet
 
 
-def join(master: str, *, token: str, room: int | None = None, patience: float | None = None) -> int:
+def join(
+    master: str,
+    *,
+    token: str,
+    room: int | None = None,
+    patience: float | None = None,
+    machine: str = "",
+) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status.
 
     SIGTERM lets this host go: its workers leave at a step boundary.
@@ -50,6 +57,8 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
         room: workers that this host takes at most; None: as many as are wanted.
         patience: seconds that the master is waited for, at first and where it is gone; None: the
             usual.
+        machine: the name of the one that this agent is on, as others are that cannot share memory
+            with it; empty: it is alone.
 
     Raises:
         EnvironmentFault: no master answers, or it does not let this host in.
@@ -62,7 +71,13 @@ def join(master: str, *, token: str, room: int | None = None, patience: float | 
         with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
             name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
             settings = Settings(
-                name=name, host=host, run_dir=Path(scratch), guest=True, room=room, master=master
+                name=name,
+                host=host,
+                run_dir=Path(scratch),
+                guest=True,
+                room=room,
+                master=master,
+                machine=machine,
             )
             dial = _calling(addresses, token=token)
             try:
@@ -80,9 +95,16 @@ def _be_guest(name: str, master: str, run_dir: Path) -> int:
     One that the master counts as lost ends: the scheduler starts another.
     """
     host = _address_towards([master], patience=TO_ANSWER)
-    settings = Settings(name=name, host=host, run_dir=run_dir, guest=True, master=master)
+    settings = Settings(
+        name=name, host=host, run_dir=run_dir, guest=True, master=master, machine=_machine()
+    )
     dial = partial(open_stream, master, token=os.environ["BRIM_TOKEN"])
     return asyncio.run(_serve(settings, dial))
+
+
+def _machine() -> str:
+    """Return the name of the machine that this agent is on, if somebody gave it one."""
+    return os.environ.get("BRIM_MACHINE", "").strip()
 
 
 def _end_what_is_left() -> None:
@@ -139,6 +161,7 @@ async def _serve(
         clock=clock,
         patience=patience,
         room=settings.room,
+        machine=settings.machine,
         copy=copy,
         calls=settings.master.count(",") + 1,
     )
@@ -177,7 +200,13 @@ async def _serve_and_keep(
     clock = SystemClock()
     unheard = settings.run_dir / UNHEARD if succession() else None
     master = Conversation(
-        settings.name, dial=dial, keeper=keeper, clock=clock, room=settings.room, unheard=unheard
+        settings.name,
+        dial=dial,
+        keeper=keeper,
+        clock=clock,
+        room=settings.room,
+        machine=settings.machine,
+        unheard=unheard,
     )
     agent = Agent(settings, master, clock, template)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.ask_to_stop)
@@ -237,7 +266,9 @@ def main(start: Start = start_anew) -> None:
         finally:
             _end_what_is_left()
     room = None if arguments.join else read_job(run_dir).workers_here
-    settings = Settings(name=arguments.name, host=arguments.host, run_dir=run_dir, room=room)
+    settings = Settings(
+        name=arguments.name, host=arguments.host, run_dir=run_dir, room=room, machine=_machine()
+    )
     template = None if room == 0 else start_template(run_dir, arguments.host, start)
 
     def dial() -> AgentStream:

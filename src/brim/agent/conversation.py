@@ -67,6 +67,7 @@ class Conversation:
         patience: seconds that it waits for a master, for the first word as well as for another;
             None: the usual.
         room: workers that the agent takes at most; None: as many as are wanted.
+        machine: see `JoinJob`.
         unheard: the file in which the agent that follows this one finds what it has to say; None:
             none follows.
         copy: of what the master writes; None where this agent keeps none.
@@ -82,6 +83,7 @@ class Conversation:
         clock: Clock,
         patience: float | None = None,
         room: int | None = None,
+        machine: str = "",
         unheard: Path | None = None,
         copy: JournalCopy | None = None,
         calls: int = 1,
@@ -90,6 +92,7 @@ class Conversation:
         self._told: JournalPlace | None = None
         self._displaced_by: Displaced | None = None
         self._patience, self._room, self._kind = patience, room, kind_of_this_host()
+        self._machine = machine
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
         self._outbox: Outbox[AgentMessage] = Outbox()
@@ -273,6 +276,7 @@ class Conversation:
             told=self._told,
             copy=self._offer,
             kind=None if self._room == 0 else self._kind,
+            machine=self._machine,
         )
         with contextlib.suppress(EnvironmentFault):  # the listener sees the end of the stream
             await stream.send(FromAgent(0, self._heard, join))

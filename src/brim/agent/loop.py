@@ -100,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         room: workers that it takes at most; None: as many as are wanted.
         master: `HOST:PORT` of a master on another host, or several with commas between them; empty
             where it is on this one.
+        machine: see `brim.coordination.messages.agents.JoinJob`.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     guest: bool = False
     room: int | None = None
     master: str = ""
+    machine: str = ""
 
 
 class Agent:

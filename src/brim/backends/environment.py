@@ -25,6 +25,7 @@ _NAMES = frozenset(
             "TMPDIR",
             "TERM",
             "HOSTNAME",
+            "BRIM_MACHINE",
             VARIABLE,
         ),
         *(

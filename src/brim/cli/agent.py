@@ -34,8 +34,19 @@ _ROOM = whole(least=1, hint="--workers 4")
     help="Wait this long for the run's master, at first and where it is gone. [default: 20s at "
     "first, then 1m]",
 )
+@option(
+    "--machine",
+    default="",
+    metavar="NAME",
+    help="Name the machine that this agent is on, where others of the run are on it, too, and "
+    "cannot share memory with it. [default: it is alone]",
+)
 def agent(
-    master_address: str, token_file: TextIO | None, workers: int | None, patience: float | None
+    master_address: str,
+    token_file: TextIO | None,
+    workers: int | None,
+    patience: float | None,
+    machine: str,
 ) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
 
@@ -44,6 +55,9 @@ def agent(
 
     Give several addresses, with commas between them, where the master may go on at another (see
     brim master); they are called in turn. Names are looked up for each call.
+
+    Where several agents of a run are on one machine, say one in each pod, give all of them its name
+    (--machine or BRIM_MACHINE): gradients meet there first, and cross the network once.
 
     SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
     others start on hosts that have room.
@@ -54,7 +68,9 @@ def agent(
     from brim.agent.__main__ import join
 
     token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
-    return join(master_address, token=token, room=workers, patience=patience)
+    return join(
+        master_address, token=token, room=workers, patience=patience, machine=machine.strip()
+    )
 
 
 def given_token(token_file: TextIO | None) -> str:

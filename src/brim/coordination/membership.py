@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 
 class WorkerState(enum.StrEnum):
@@ -55,11 +56,16 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One rank of a world; `address` is where others reach it (`host:port`)."""
+    """One rank of a world; `address` is where others reach it (`host:port`).
+
+    Args:
+        machine: the name of the one that its agent is on; empty where that is alone on it.
+    """
 
     worker: str
     agent: str
     address: str
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,7 @@ class World:
 
     Args:
         members: in rank order; members of one agent are contiguous, its workers before its servers.
+            Agents of one machine follow each other, but for those without workers.
         donors: worker that lacks the state → member that gives it.
         restore: nobody has the state: the first member takes it from storage (or starts afresh) and
             donates.
@@ -103,6 +110,17 @@ class World:
         for member in self.members:
             counts[member.agent] = counts.get(member.agent, 0) + 1
         return counts
+
+    @property
+    def machines(self) -> tuple[int, ...]:
+        """Agents on each machine, in rank order.
+
+        Where all are on one, nothing crosses a network, and each counts as alone: so all fold.
+        """
+        names = {member.agent: member.machine for member in self.members}.values()
+        groups = groupby(enumerate(names), key=lambda each: each[1] or each[0])
+        counts = tuple(len(list(group)) for _, group in groups)
+        return counts if len(counts) > 1 else (1,) * len(self.hosts)
 
     def rank_of(self, worker: str) -> int:
         return next(rank for rank, member in enumerate(self.members) if member.worker == worker)
@@ -146,10 +164,12 @@ class AgentJoined:
 
     Args:
         room: workers that it takes at most; None: as many as are wanted.
+        machine: the name of the one that it is on; empty where it is alone on it.
     """
 
     agent: str
     room: int | None = None
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ depend on the number of micro-batches alone, never on the workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 
@@ -123,15 +124,21 @@ class ReductionPlan:
         hosts: ranks on each host, in rank order; ranks of one host are contiguous.
         shares: micro-batches of each rank; left out, they are as even as can be. They decide who
             adds up what, never in which order: the bits do not depend on them.
+        machines: hosts on each machine, in order; left out, each host is a machine of its own.
     """
 
     parts: int
     hosts: tuple[int, ...]
     shares: tuple[int, ...] = ()
+    machines: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.shares:
             object.__setattr__(self, "shares", even_shares(self.parts, self.world_size))
+        if not self.machines:
+            object.__setattr__(self, "machines", (1,) * len(self.hosts))
+        if sum(self.machines) != len(self.hosts):
+            raise ValueError(f"machines {self.machines} of {len(self.hosts)} hosts")
         if len(self.shares) != self.world_size or sum(self.shares) != self.parts:
             raise ValueError(
                 f"shares {self.shares} of {self.parts} micro-batches for {self.world_size} ranks"
@@ -154,16 +161,12 @@ class ReductionPlan:
         return blocks_of(self.micro_batches(rank), self.parts)
 
     def host_of(self, rank: int) -> int:
-        first = 0
-        for host, ranks in enumerate(self.hosts):
-            first += ranks
-            if rank < first:
-                return host
-        raise ValueError(f"no rank {rank} in a world of {self.world_size}")
+        if rank >= self.world_size:
+            raise ValueError(f"no rank {rank} in a world of {self.world_size}")
+        return _group_of(rank, self.hosts)
 
     def ranks_on(self, host: int) -> range:
-        first = sum(self.hosts[:host])
-        return range(first, first + self.hosts[host])
+        return _members_of(host, self.hosts)
 
     def owners_on(self, host: int) -> tuple[int, ...]:
         """Return the ranks of a host that own its tables.
@@ -182,6 +185,69 @@ class ReductionPlan:
 
     def host_blocks(self, host: int) -> tuple[Block, ...]:
         """Return the parts that remain once the host has folded all it can by itself."""
-        ranks = self.ranks_on(host)
-        covered = range(self.micro_batches(ranks[0]).start, self.micro_batches(ranks[-1]).stop)
+        return self._blocks_of_hosts(range(host, host + 1))
+
+    def machine_of(self, host: int) -> int:
+        return _group_of(host, self.machines)
+
+    def machine_blocks(self, machine: int) -> tuple[Block, ...]:
+        """Return the parts that remain once the hosts of a machine have folded all they can."""
+        return self._blocks_of_hosts(_members_of(machine, self.machines))
+
+    def _blocks_of_hosts(self, hosts: range) -> tuple[Block, ...]:
+        first, last = self.ranks_on(hosts[0])[0], self.ranks_on(hosts[-1])[-1]
+        covered = range(self.micro_batches(first).start, self.micro_batches(last).stop)
         return blocks_of(covered, self.parts)
+
+    def route(self, host: int) -> Route:
+        """Return the way of a host's sums to all others, and of the result to it.
+
+        >>> plan = ReductionPlan(8, (1, 1, 1), machines=(2, 1))
+        >>> [(each.above, each.below, each.across) for each in map(plan.route, range(3))]
+        [(None, (1,), (2,)), (0, (), ()), (None, (), (0,))]
+        """
+        machine = self.machine_of(host)
+        first, *others = _members_of(machine, self.machines)
+        if host != first:
+            return Route(machine, above=first)
+        firsts = (_members_of(each, self.machines).start for each in range(len(self.machines)))
+        across = tuple(each for each in firsts if each != host)
+        return Route(machine, below=tuple(others), across=across)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The hosts with which one exchanges sums.
+
+    The hosts of a machine meet at its first: it folds what they have, trades slices with the first
+    hosts of the other machines, and gives the result to those of its own.
+
+    Attributes:
+        machine: of this host.
+        above: the host that takes all it has, and gives it the result; None where it is the first
+            of its machine.
+        below: hosts that give it all they have, and get the result from it.
+        across: the first hosts of the other machines.
+    """
+
+    machine: int
+    above: int | None = None
+    below: tuple[int, ...] = ()
+    across: tuple[int, ...] = ()
+
+    @property
+    def peers(self) -> tuple[int, ...]:
+        """Return all hosts with which this one exchanges sums, in order."""
+        above = () if self.above is None else (self.above,)
+        return tuple(sorted((*above, *self.below, *self.across)))
+
+
+def _group_of(member: int, sizes: Sequence[int]) -> int:
+    """Return the group of a member, where groups follow each other."""
+    stops = accumulate(sizes)
+    return next(group for group, stop in enumerate(stops) if member < stop)
+
+
+def _members_of(group: int, sizes: Sequence[int]) -> range:
+    first = sum(sizes[:group])
+    return range(first, first + sizes[group])

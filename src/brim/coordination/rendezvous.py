@@ -58,6 +58,7 @@ from brim.coordination.membership import (
     WorkerInstalled,
     WorkerReady,
     WorkerState,
+    World,
     WriteCheckpoint,
 )
 from brim.coordination.roster import Newcomers, Roster, at_work, serving
@@ -143,8 +144,8 @@ class Rendezvous:
         if self.phase is RendezvousPhase.ENDED:
             return []
         match event:
-            case AgentJoined(agent, room):
-                self.roster.join(agent, room)
+            case AgentJoined(agent, room, machine):
+                self.roster.join(agent, room, machine)
                 return self._fill()
             case AgentDeparts(agent):
                 return self._agent_departs(agent)
@@ -448,6 +449,10 @@ class Rendezvous:
 
     # What follows ---------------------------------------------------------------------------------
 
+    def _world_of(self, chosen: Sequence[Worker]) -> World:
+        machines = self.roster.machines
+        return world_of(chosen, round=self.round, parts=self.parts, machines=machines)
+
     def _fill(self) -> list[Command]:
         """Start what is missing.
 
@@ -554,9 +559,7 @@ class Rendezvous:
         self._held_round = self._still_round = self.round
         self._progress = False
         self._standing.clear()
-        world = world_of(
-            self.roster.ranked(self.roster.members), round=self.round, parts=self.parts
-        )
+        world = self._world_of(self.roster.ranked(self.roster.members))
         return [
             Install(
                 world, self._stopping or ", ".join(self._causes) or "change of members", still=True
@@ -590,7 +593,7 @@ class Rendezvous:
             worker.is_idle = False
         self.round += 1
         self.phase, self._progress = RendezvousPhase.RUNNING, False
-        world = world_of(chosen, round=self.round, parts=self.parts)
+        world = self._world_of(chosen)
         cause = "start" if self.round == 1 else ", ".join(self._causes) or "change of members"
         self._causes.clear()
         commands: list[Command] = [

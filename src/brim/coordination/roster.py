@@ -38,6 +38,7 @@ class Roster:
     Args:
         places: on which agents workers are to be.
         departing: agents whose hosts are to be free: they get no workers any more.
+        machines: of the agents that said on which they are.
     """
 
     places: Places = field(default_factory=Places)
@@ -45,6 +46,7 @@ class Roster:
     agents: list[str] = field(default_factory=list)
     hired: int = 0
     departing: set[str] = field(default_factory=set)
+    machines: dict[str, str] = field(default_factory=dict)
 
     @property
     def members(self) -> list[Worker]:
@@ -72,15 +74,19 @@ class Roster:
     def ranked(self, workers: Iterable[Worker]) -> list[Worker]:
         """Return workers in rank order.
 
-        Those of an agent are neighbours, its workers first. Agents without workers are last.
+        Those of an agent are neighbours, its workers first, and so are the agents of a machine.
+        Agents without workers are last.
         """
         known = list(workers)
         order = {agent: index for index, agent in enumerate(self.agents)}
+        machines = {agent: self.machines.get(agent, agent) for agent in self.agents}
+        first = {machine: order[agent] for agent, machine in reversed(machines.items())}
         computes = {worker.agent for worker in at_work(known)}
         return sorted(
             known,
             key=lambda each: (
                 each.agent not in computes,
+                first[machines[each.agent]],
                 order[each.agent],
                 each.serves,
                 each.number,
@@ -136,8 +142,10 @@ class Roster:
         """Return the workers on an agent."""
         return [worker for worker in self.workers.values() if worker.agent == agent]
 
-    def join(self, agent: str, room: int | None = None) -> None:
+    def join(self, agent: str, room: int | None = None, machine: str = "") -> None:
         self.agents.append(agent)
+        if machine:
+            self.machines[agent] = machine
         self.places.gone.discard(agent)
         if room is not None:
             self.places.room[agent] = room
@@ -146,6 +154,7 @@ class Roster:
         """An agent is gone, and all who were on it; whether a member was."""
         self.agents.remove(agent)
         self.departing.discard(agent)
+        self.machines.pop(agent, None)
         self.places.gone.add(agent)
         return self.clear(agent)
 

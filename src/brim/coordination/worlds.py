@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from brim.coordination.membership import Member, Worker, World
 from brim.coordination.roster import at_work
@@ -19,12 +19,15 @@ def would_overtake(chosen: Sequence[Worker], workers: Iterable[Worker]) -> bool:
     return bool(has_state) and not any(worker in chosen for worker in has_state)
 
 
-def world_of(chosen: Sequence[Worker], *, round: int, parts: int) -> World:
+def world_of(
+    chosen: Sequence[Worker], *, round: int, parts: int, machines: Mapping[str, str]
+) -> World:
     """The world of these workers.
 
     Args:
         chosen: in rank order; the first computes.
         parts: micro-batches of a step; 0 gives each worker one part. A server has none.
+        machines: of agents that said on which they are.
     """
     paces = [worker.pace for worker in at_work(chosen)]
     shares = iter(shares_for(parts or len(paces), paces))
@@ -33,7 +36,10 @@ def world_of(chosen: Sequence[Worker], *, round: int, parts: int) -> World:
     needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
     return World(
         round=round,
-        members=tuple(Member(worker=w.id, agent=w.agent, address=w.address) for w in chosen),
+        members=tuple(
+            Member(worker=w.id, agent=w.agent, address=w.address, machine=machines.get(w.agent, ""))
+            for w in chosen
+        ),
         donors={worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)},
         restore=not holders,
         shares=tuple(0 if worker.serves else next(shares) for worker in chosen),

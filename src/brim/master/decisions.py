@@ -181,7 +181,7 @@ class Decisions:
                 self._take_over(entry)
             case Joined(agent=agent, session=session, host=host, room=room):
                 self.agents[agent] = AgentSession(session, host, keeps=entry.keeps, kind=entry.kind)
-                self._handle(AgentJoined(agent, room))
+                self._handle(AgentJoined(agent, room, entry.machine))
                 if lacking := self._rendezvous.lacks_room:
                     self._event("warning", message=words.waiting_for_a_host(lacking))
             case Heard(agent=agent, number=number, message=message):

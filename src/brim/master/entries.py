@@ -88,6 +88,7 @@ class Joined(_Entry, frozen=True):
         room: workers that it takes at most, or None.
         keeps: it keeps a copy of the journal.
         kind: of its host, where it takes any.
+        machine: see `JoinJob`.
     """
 
     agent: str
@@ -96,6 +97,7 @@ class Joined(_Entry, frozen=True):
     room: int | None = None
     keeps: bool = False
     kind: HostKind | None = None
+    machine: str = ""
 
 
 class Heard(_Entry, frozen=True):

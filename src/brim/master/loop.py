@@ -294,6 +294,7 @@ class Master:
                 room=join.room,
                 keeps=join.keeps,
                 kind=join.kind,
+                machine=join.machine,
                 **self._stamp(),
             )
         )

@@ -655,7 +655,8 @@ class Membership:
     def _exchange(self, world: World) -> Exchange:
         layout, spec = self._layout, self._context.spec
         assert layout is not None, "join comes first"
-        plan = ReductionPlan(sum(world.shares), tuple(world.hosts.values()), world.shares)
+        hosts, machines = tuple(world.hosts.values()), world.machines
+        plan = ReductionPlan(sum(world.shares), hosts, world.shares, machines)
         if world.world_size == 1 or spec.asynchronous is not None:
             return Alone()
         if spec.transport == "distributed":

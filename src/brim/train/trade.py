@@ -6,6 +6,9 @@ other host is sent the slice of it that it owns. Once all hosts' parts of an own
 is folded along the same tree, and its sum sent to all. A thread does so while the backward pass
 still computes the pieces behind; where nothing is ready early, everything happens at the end, in
 the same order and with the same bits.
+
+Hosts of one machine meet at its first (`ReductionPlan.route`), which alone trades slices with other
+machines: it folds what the others send it, all of each piece, and sends them all of the sum.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from torch import Tensor
 
 from brim.coordination.membership import World
 from brim.coordination.participant import Interrupted, PeerLost
-from brim.coordination.reduction import Block, ReductionPlan, fold
+from brim.coordination.reduction import Block, ReductionPlan, Route, fold
 from brim.tensors import memory_of
 from brim.train.accumulate import Contribution, combine
 from brim.train.layout import RowPiece
@@ -35,7 +38,8 @@ from brim.wire.peer import Cancelled, Listener, Traffic, swap
 Pairs = Sequence[tuple[Block, Block]]  # additions, in order
 
 _HEAD = struct.Struct("<QII")  # a step, the kind of what follows, and the number of its piece
-_PART, _SUM, _VOID_PART = range(3)  # kinds; the last is a part that says: all of this once more
+_PART, _SUM = range(2)  # kinds
+_VOID = 2  # marks a kind: all of this once more
 _LOOK = 0.0005  # seconds between looks at what other workers of this host have ready
 _WAIT = 0.05  # seconds between looks at whether the wait has become pointless
 
@@ -53,56 +57,63 @@ class _PieceTrade:
         me: this host.
 
     Attributes:
-        outgoing: by host, its slice of each block of this host.
-        incoming: by host, its part of the slice of this host.
-        sum: of the slice of this host.
-        sums: by host, the sum of its slice.
+        outgoing: by host, what it gets of this host's part: its slice, or all.
+        incoming: by host, what comes of its part.
+        sum: by host, what it gets of the sum: the slice of this host, or all.
+        sums: by host, what comes of the sum.
     """
 
     def __init__(
         self, piece: RowPiece, shelf: Shelf, spare: Sequence[Tensor], plan: ReductionPlan, me: int
     ) -> None:
-        hosts, local, wanted = range(len(plan.hosts)), plan.local_blocks(me), plan.host_blocks(me)
-        others = [host for host in hosts if host != me]
+        route, machines, total = plan.route(me), len(plan.machines), shelf.row(0)
+        local, wanted = [*plan.local_blocks(me)], _wanted(plan, me)
         rows = {block.start: shelf.row(1 + number) for number, block in enumerate(local)}
+        memory = iter(spare)
+        targets = [total, *(next(memory) for _ in wanted[1:])]
+        for host in route.below:
+            local += plan.host_blocks(host)
+            rows |= {block.start: next(memory) for block in plan.host_blocks(host)}
+
+        def part(of: Iterable[Block], index: int, count: int) -> list[memoryview]:
+            return _memory(t for b in of for t in piece.slices(rows[b.start], index, count))
+
+        def result(index: int, count: int) -> list[memoryview]:
+            return _memory(piece.slices(total, index, count))
+
+        self.outgoing: dict[int, list[memoryview]] = {}
+        self.incoming = {host: part(plan.host_blocks(host), 0, 1) for host in route.below}
+        self.sum = {host: result(0, 1) for host in route.below}
+        self.sums: dict[int, list[memoryview]] = {}
         self._rows = {start: piece.slices(row, 0, 1) for start, row in rows.items()}
         self._folds: list[tuple[Pairs, Contribution]] = []
-        targets = iter([shelf.row(0), *spare])
-        for want in wanted:
-            target = next(targets)
+        for want, target in zip(wanted, targets, strict=False):
             if pairs := fold(local_under(local, want), want, plan.parts):
                 self._folds.append((pairs, piece.slices(target, 0, 1)))
                 rows[want.start] = target
-        self.outgoing = {
-            host: _memory(t for w in wanted for t in piece.slices(rows[w.start], host, len(hosts)))
-            for host in others
-        }
-        self._result = piece.slices(shelf.row(0), me, len(hosts))
-        received = {
-            host: {
-                b.start: [torch.empty_like(t) for t in self._result] for b in plan.host_blocks(host)
-            }
-            for host in others
-        }
-        self.incoming = {
-            host: _memory(t for each in blocks.values() for t in each)
-            for host, blocks in received.items()
-        }
-        self._parts = {w.start: piece.slices(rows[w.start], me, len(hosts)) for w in wanted}
-        for blocks in received.values():
-            self._parts |= blocks
-        have = [block for host in hosts for block in plan.host_blocks(host)]
+        own = route.machine, machines
+        self._result = piece.slices(total, *own)
+        self._parts = {w.start: piece.slices(rows[w.start], *own) for w in wanted}
+        have = [block for each in range(machines) for block in plan.machine_blocks(each)]
         self._pairs = fold(have, plan.root, plan.parts)
-        self.sum = _memory(self._result)
-        self.sums = {host: _memory(piece.slices(shelf.row(0), host, len(hosts))) for host in others}
+        if route.above is not None:
+            self.outgoing[route.above], self.sums[route.above] = part(wanted, 0, 1), result(0, 1)
+        for host in route.across:
+            machine = plan.machine_of(host)
+            self.outgoing[host], self.sum[host] = part(wanted, machine, machines), result(*own)
+            self.sums[host] = result(machine, machines)
+            blocks = plan.machine_blocks(machine)
+            received = {b.start: [torch.empty_like(t) for t in self._result] for b in blocks}
+            self.incoming[host] = _memory(t for each in received.values() for t in each)
+            self._parts |= received
 
     def fold_here(self) -> None:
-        """Fold what the workers of this host have left."""
+        """Fold what the workers of this host have left, and what came from below."""
         for pairs, target in self._folds:
             _fold_into(target, self._rows, pairs)
 
     def fold_slice(self) -> None:
-        """Fold what all hosts have of this host's slice."""
+        """Fold what all machines have of the slice that is folded here."""
         _fold_into(self._result, self._parts, self._pairs)
 
 
@@ -130,13 +141,26 @@ def local_under(local: Sequence[Block], want: Block) -> list[Block]:
     return [block for block in local if want.start <= block.start < want.start + want.size]
 
 
+def _wanted(plan: ReductionPlan, me: int) -> tuple[Block, ...]:
+    """Return what a host folds by itself, with what comes from below."""
+    route = plan.route(me)
+    return plan.machine_blocks(route.machine) if route.above is None else plan.host_blocks(me)
+
+
+def _spare_rows(plan: ReductionPlan, me: int) -> int:
+    """Return how many rows a host needs beside those that its workers share."""
+    below = (len(plan.host_blocks(host)) for host in plan.route(me).below)
+    return len(_wanted(plan, me)[1:]) + sum(below)
+
+
 class _StepTrade:
     """The trade of one step.
 
     Args:
         step: its number.
         pieces: of a row.
-        peers: the streams to the other hosts.
+        route: of this host.
+        peers: the streams to the hosts that it names.
         traffic: on them.
 
     Attributes:
@@ -147,16 +171,22 @@ class _StepTrade:
         self,
         step: int,
         pieces: Sequence[_PieceTrade],
+        route: Route,
         peers: Mapping[int, socket.socket],
         traffic: Traffic,
     ) -> None:
         self._step, self._pieces, self._peers, self._traffic = step, pieces, peers, traffic
+        self._route = route
         self.is_void = False
-        self._given = 0  # pieces of this host that are on their way
-        self._came = [0] * len(pieces)  # hosts whose part of each piece is there
+        self._given = self._summed = self._passed_on = 0  # pieces, from the first
+        givers = () if route.above is None else (route.above,)
+        self._parts = dict.fromkeys((*route.below, *route.across), 0)  # of each, that have come
+        self._sums = dict.fromkeys((*givers, *route.across), 0)
         self._heads = {host: bytearray(_HEAD.size) for host in peers}
-        self._in_body: dict[int, tuple[int, int]] = {}  # of each host, what is coming in
-        self._left = dict.fromkeys(peers, 2 * len(pieces))  # parts and sums that are to come
+        self._in_body: dict[int, int] = {}  # of each host, the kind of what is coming in
+        self._left = {  # parts and sums that are to come
+            host: len(pieces) * ((host in self._parts) + (host in self._sums)) for host in peers
+        }
         for host in peers:
             self._expect(host)
 
@@ -171,12 +201,13 @@ class _StepTrade:
         while True:
             if count < len(self._pieces):
                 count, void = ready()
-            if self._given < count:
+            there = min([count, *(self._parts[host] for host in self._route.below)])
+            if self._given < there:
                 self._give(void and count == len(self._pieces))
             elif self._given == count == len(self._pieces) and self._traffic.is_done:
                 return
-            waits = _WAIT if self._given == len(self._pieces) else _LOOK
-            moved = self._traffic.move(0.0 if self._given < count else waits)
+            waits = _WAIT if count == len(self._pieces) else _LOOK
+            moved = self._traffic.move(0.0 if self._given < there else waits)
             for host, peer in self._peers.items():
                 while self._left[host] and self._traffic.is_filled(peer):
                     self._take(host)
@@ -188,22 +219,29 @@ class _StepTrade:
         self._given += 1
         self._pieces[number].fold_here()
         self.is_void |= void
-        for host in self._peers:
-            kind = _VOID_PART if void else _PART
-            self._send(host, kind, number, self._pieces[number].outgoing[host])
-        self._sum(number)
+        for host, part in self._pieces[number].outgoing.items():
+            self._send(host, _PART, number, part)
+        self._sum()
 
     def _send(self, host: int, kind: int, number: int, views: Sequence[memoryview]) -> None:
-        head = memoryview(_HEAD.pack(self._step, kind, number))
-        self._traffic.send(self._peers[host], [head, *views])
+        head = _HEAD.pack(self._step, kind | (_VOID if self.is_void else 0), number)
+        self._traffic.send(self._peers[host], [memoryview(head), *views])
 
-    def _sum(self, number: int) -> None:
-        """Fold the own slice of a piece and give it to all, once all parts of it are there."""
-        if number >= self._given or self._came[number] < len(self._peers):
+    def _sum(self) -> None:
+        """Fold the slices whose parts are there, give their sums away, and pass on whole sums."""
+        route = self._route
+        if route.above is not None:
             return
-        self._pieces[number].fold_slice()
-        for host in self._peers:
-            self._send(host, _SUM, number, self._pieces[number].sum)
+        while self._summed < min([self._given, *(self._parts[host] for host in route.across)]):
+            piece = self._pieces[self._summed]
+            piece.fold_slice()
+            for host in route.across:
+                self._send(host, _SUM, self._summed, piece.sum[host])
+            self._summed += 1
+        while self._passed_on < min([self._summed, *self._sums.values()]):
+            for host in route.below:
+                self._send(host, _SUM, self._passed_on, self._pieces[self._passed_on].sum[host])
+            self._passed_on += 1
 
     def _expect(self, host: int) -> None:
         self._traffic.fill(self._peers[host], [memoryview(self._heads[host])])
@@ -211,22 +249,28 @@ class _StepTrade:
     def _take(self, host: int) -> None:
         """Take what has come in from a host: the words in front of something, or all of it."""
         if host not in self._in_body:
-            step, kind, number = _HEAD.unpack(self._heads[host])
-            if step != self._step or kind > _VOID_PART or number >= len(self._pieces):
-                raise PeerLost(f"a worker sends what is no part of step {self._step + 1}")
-            self._in_body[host] = kind, number
-            piece = self._pieces[number]
-            views = piece.sums[host] if kind == _SUM else piece.incoming[host]
-            self._traffic.fill(self._peers[host], views)
+            self._fill(host)
             return
-        kind, number = self._in_body.pop(host)
+        kind = self._in_body.pop(host)
+        self._of(kind)[host] += 1
+        self.is_void |= bool(kind & _VOID)
         self._left[host] -= 1
         if self._left[host]:
             self._expect(host)
-        if kind != _SUM:
-            self.is_void |= kind == _VOID_PART
-            self._came[number] += 1
-            self._sum(number)
+        self._sum()
+
+    def _fill(self, host: int) -> None:
+        """Have what a host has announced filled; each sends pieces in their order."""
+        step, kind, number = _HEAD.unpack(self._heads[host])
+        is_known = step == self._step and kind <= _SUM | _VOID and number < len(self._pieces)
+        if not is_known or self._of(kind).get(host) != number:
+            raise PeerLost(f"a worker sends what is no part of step {self._step + 1}")
+        self._in_body[host] = kind
+        piece = self._pieces[number]
+        self._traffic.fill(self._peers[host], (piece.sums if kind & _SUM else piece.incoming)[host])
+
+    def _of(self, kind: int) -> dict[int, int]:
+        return self._sums if kind & _SUM else self._parts
 
 
 class Trade:
@@ -267,16 +311,16 @@ class Trade:
         self._counts = shelf.layout.counts
         me = self._me = plan.host_of(rank)
         self._places = range(len(plan.ranks_on(me)))
-        self._peers: dict[int, socket.socket] = {}
-        hosts = range(len(plan.hosts))
+        self._route, self._peers = plan.route(me), dict[int, socket.socket]()
         greeting = "round {} slices {} {}"
-        for host in hosts[:me]:
-            address = world.members[plan.ranks_on(host).start].address
-            self._peers[host] = call(address, greeting.format(world.round, me, host))
-        for host in hosts[me + 1 :]:
-            expected = greeting.format(world.round, host, me)
-            self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)
-        spare = [torch.empty_like(shelf.row(0)) for _ in plan.host_blocks(me)[1:]]
+        for host in self._route.peers:
+            if host < me:
+                address = world.members[plan.ranks_on(host).start].address
+                self._peers[host] = call(address, greeting.format(world.round, me, host))
+            else:
+                expected = greeting.format(world.round, host, me)
+                self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)
+        spare = [torch.empty_like(shelf.row(0)) for _ in range(_spare_rows(plan, me))]
         self._pieces = [_PieceTrade(piece, shelf, spare, plan, me) for piece in pieces]
         self._traffic = Traffic(self._peers.values())
         self._is_waited_for = False  # by the main thread, which has nothing else to do
@@ -309,7 +353,7 @@ class Trade:
         return len(self._pieces), False
 
     def _run(self, step: int, ready: Callable[[], tuple[int, bool]]) -> _StepTrade:
-        trade = _StepTrade(step, self._pieces, self._peers, self._traffic)
+        trade = _StepTrade(step, self._pieces, self._route, self._peers, self._traffic)
         self._traffic.begin()
         trade.run(ready, self._check)
         return trade
@@ -344,38 +388,62 @@ class Trade:
             if self._cancelled():
                 raise Interrupted
 
-    def run_rows(self, local: Mapping[Block, Sequence[GradientRows]]) -> list[GradientRows]:
+    def run_rows(self, local: Mapping[Block, Sequence[GradientRows]]) -> Sequence[GradientRows]:
         """Give all hosts the embeddings' rows of this host's blocks, and return the sum of all.
 
         Raises:
             PeerLost: as `run`, and where another host sends more rows than there are.
         """
-        plan, tables = self._plan, len(self._counts)
-        blocks: dict[Block, Sequence[GradientRows]] = {
-            block: fold_rows(
-                {each: local[each] for each in local_under(list(local), block)}, block, plan.parts
-            )
-            for block in plan.host_blocks(self._me)
+        route, plan = self._route, self._plan
+        blocks = dict(local)
+        blocks |= self._swap_rows({}, {host: plan.host_blocks(host) for host in route.below})
+        own = {b: self._folded_rows(blocks, b) for b in _wanted(plan, self._me)}
+        if route.above is not None:
+            self._swap_rows({route.above: own}, {})
+            return self._swap_rows({}, {route.above: (plan.root,)})[plan.root]
+        across = {host: plan.machine_blocks(plan.machine_of(host)) for host in route.across}
+        theirs = self._swap_rows(dict.fromkeys(across, own), across)
+        total = fold_rows(own | theirs, plan.root, plan.parts)
+        self._swap_rows({host: {plan.root: total} for host in route.below}, {})
+        return total
+
+    def _folded_rows(
+        self, blocks: Mapping[Block, Sequence[GradientRows]], want: Block
+    ) -> Sequence[GradientRows]:
+        under = {each: blocks[each] for each in local_under(list(blocks), want)}
+        return fold_rows(under, want, self._plan.parts)
+
+    def _swap_rows(
+        self,
+        outgoing: Mapping[int, Mapping[Block, Sequence[GradientRows]]],
+        incoming: Mapping[int, Sequence[Block]],
+    ) -> dict[Block, Sequence[GradientRows]]:
+        """Trade the rows of blocks with other hosts, by their numbers; return what came."""
+        if not outgoing and not incoming:
+            return {}
+        tables = len(self._counts)
+        sent = {
+            host: [rows for each in blocks.values() for rows in each]
+            for host, blocks in outgoing.items()
         }
-        own = [rows for each in blocks.values() for rows in each]
-        sizes = torch.tensor([len(rows.ids) for rows in own])
+        sizes = {
+            host: [torch.tensor([len(rows.ids) for rows in each])] for host, each in sent.items()
+        }
         theirs = {
-            host: torch.zeros(len(plan.host_blocks(host)) * tables, dtype=torch.int64)
-            for host in self._peers
+            host: torch.zeros(len(blocks) * tables, dtype=torch.int64)
+            for host, blocks in incoming.items()
         }
-        self._swap(
-            {host: [sizes] for host in theirs}, {host: [each] for host, each in theirs.items()}
-        )
+        self._swap(sizes, {host: [each] for host, each in theirs.items()})
         room = {host: self._room(each.tolist()) for host, each in theirs.items()}
-        sent = [part.contiguous() for rows in own for part in rows]
         self._swap(
-            dict.fromkeys(room, sent),
+            {h: [part.contiguous() for rows in each for part in rows] for h, each in sent.items()},
             {host: [part for rows in each for part in rows] for host, each in room.items()},
         )
-        for host, received in room.items():
-            for number, block in enumerate(plan.host_blocks(host)):
-                blocks[block] = received[number * tables : (number + 1) * tables]
-        return fold_rows(blocks, plan.root, plan.parts)
+        return {
+            block: room[host][number * tables : (number + 1) * tables]
+            for host, blocks in incoming.items()
+            for number, block in enumerate(blocks)
+        }
 
     def _room(self, sizes: Sequence[int]) -> list[GradientRows]:
         """Room for so many rows of each embedding, of one block after the other."""

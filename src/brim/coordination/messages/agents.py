@@ -100,6 +100,8 @@ class JoinJob(Message, frozen=True):
             nothing.
         copy: the copy that it has.
         kind: of its host, where it takes any.
+        machine: the name of the one that it is on, where other agents may be on it that share no
+            memory with it; empty: it is alone.
     """
 
     agent: str
@@ -113,6 +115,7 @@ class JoinJob(Message, frozen=True):
     told: JournalPlace | None = None
     copy: CopyOffer | None = None
     kind: HostKind | None = None
+    machine: str = ""
 
 
 class AskToStop(Message, frozen=True):

@@ -1,0 +1,124 @@
+"""Two agents on each of two machines, which share no memory, meet there before gradients travel."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
+from e2e.running import DIGITS, FILES, PACED, Run, check_ledger, joining, started, train, until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
+ADDRESS = "10.77.0.1:7077"
+OPTIONS = ("--workers", "4", "--spares", "0", "--listen", ADDRESS, "--agents", "4")
+BYTES = 4 * 1_971_902  # of the gradients of dies_in_backward.py
+TABLES = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 2) as both:
+        yield both
+
+
+@contextlib.contextmanager
+def four_agents(
+    hosts: tuple[Host, ...], name: str, *job: str, meet: bool
+) -> Iterator[tuple[Run, list[subprocess.Popen[str]]]]:
+    """A run with four agents, two on each host, and the processes of those that joined it."""
+    run = hosts[0].folder / name
+    first = (*hosts[0].prefix, *(("env", "BRIM_MACHINE=one") if meet else ()))
+    with started(run, "train", *job, *OPTIONS, prefix=first) as running:
+        agents: list[subprocess.Popen[str]] = []
+        try:
+            for host, machine in ((hosts[0], "one"), (hosts[1], "two"), (hosts[1], "two")):
+                words = ("--machine", machine) if meet else ()
+                agents.append(joining(run, *words, address=ADDRESS, prefix=host.prefix))
+            yield running, agents
+        finally:
+            for agent in agents:
+                agent.kill()
+                agent.wait()
+
+
+def has_another_round(run: Run, rounds: int) -> bool:
+    return len(run.events("round")) > rounds
+
+
+def bytes_sent(host: Host) -> int:
+    command = ["ip", "-n", host.namespace, "-s", "-j", "link", "show", DEVICE]
+    (link,) = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return int(link["stats64"]["tx"]["bytes"])
+
+
+def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
+    """What the busiest host sends for one step."""
+    run.wait_for_step(3)
+    step, before = run.steps()[-1]["step"], [bytes_sent(host) for host in hosts]
+    run.wait_for_step(step + 8)
+    sent = [bytes_sent(host) - was for host, was in zip(hosts, before, strict=True)]
+    steps = float(run.steps()[-1]["step"] - step)
+    return max(sent) / steps
+
+
+def test_one_copy_of_each_machine_crosses_the_network(
+    hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    job = (str(FILES / "dies_in_backward.py"), "--epochs", "1", "--global-batch-size", "64")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    with four_agents(hosts, "apart", *job, meet=False) as (run, _):
+        apart = bytes_of_a_step(hosts, run)
+        assert run.finish()["weights_sha256"] == calm["weights_sha256"]
+    with four_agents(hosts, "together", *job, meet=True) as (run, _):
+        together = bytes_of_a_step(hosts, run)
+        assert run.finish()["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(hosts[0].folder / "together")
+    assert 0.9 * BYTES < together < 1.25 * BYTES
+    assert apart > 1.8 * BYTES
+
+
+def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    # Ranks 0 and 2 are those that speak with the other machine.
+    job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    faults = ("--faults", "; ".join(f"kill rank {r} at step {10 * (r + 1)}" for r in range(4)))
+    with four_agents(hosts, "run", *job, *faults, meet=True) as (run, _):
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(hosts[0].folder / "run")
+    by_agent = [event["agent"] for event in run.events("worker") if event["agent"]]
+    assert len(set(by_agent)) == 4
+
+
+def test_tables_meet_on_a_machine_too(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    calm = train(tmp_path / "calm", *TABLES, "--workers", "1")
+    with four_agents(hosts, "run", *TABLES, meet=True) as (run, _):
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+
+
+def test_an_agent_that_speaks_for_its_machine_may_be_lost(
+    hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
+    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    with four_agents(hosts, "run", *job, *PACED, meet=True) as (run, agents):
+        for number in (1, 2):  # then both of the second machine are gone
+            run.wait_for_step(10 * number)
+            rounds = len(run.events("round"))
+            agents[number].kill()
+            until(partial(has_another_round, run, rounds), "a round without it", run)
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(hosts[0].folder / "run")
