@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from brim.backends.joined import TOKEN, FarNodes
 from brim.clock import SystemClock
 from brim.coordination.joined_nodes import SILENCE
 from brim.coordination.sightings import AgentSeen
-from brim.domain.cluster import Node
+from brim.domain.cluster import Cluster, Node
 from brim.errors import EnvironmentFault
+from brim.wire import joining
 from brim.wire.authority import Authority
+from brim.wire.frames import frame
 from brim.wire.identity import client_context, server_name
 from brim.wire.joining import (
     AgentThere,
@@ -159,6 +171,7 @@ def test_what_makes_no_sense_ends_the_connection(tmp_path: Path, words: bytes) -
             line._writer.write(words)
             if len(words) > 50:  # a frame that is larger than any message: it never comes whole
                 line._writer.write(b"x" * (2 << 20))
+            assert isinstance(await heard(line), NotWelcome)
             with pytest.raises(StopAsyncIteration):
                 await heard(line)
             assert not far.seen([])["n1"].up
@@ -174,6 +187,268 @@ def test_silence_is_the_end_of_a_lease(tmp_path: Path) -> None:
             began = SystemClock().now()
             await until(lambda: far.seen([])["n1"].lost)
             assert SystemClock().now() - began > SILENCE - 0.5
+            line.close()
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize("name", ["../../x y", "a/b", "..", "tab\tname", "x" * 199 + "éé"])
+def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: str) -> None:
+    """The enrolment server takes any printable name, which the certificate has then."""
+
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, token):
+            own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
+            enrolled = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
+            enrolled._identity, enrolled._since = own.issue("node", name), SystemClock().now()
+            line = await enrolled.call()
+            line.send(JoinCluster(identity="a", life=1, devices=2))
+            answer = await heard(line)
+            assert isinstance(answer, NotWelcome)
+            assert "the name of a node: got" in answer.why
+            assert answer.why.replace("\n", "").isprintable()
+            with pytest.raises(StopAsyncIteration):
+                await heard(line)
+            assert far.seen([]) == {}
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize(
+    ("stated", "taken"),
+    [
+        ("10.0.0.7", "10.0.0.7"),
+        ("2001:db8:0::7", "2001:db8::7"),
+        ("", HOST),
+        ("n1.example", HOST),
+        ("10.0.0.7\x1b[2J", HOST),
+        ("fe80::1%\x1b]0;title\x07", HOST),
+    ],
+)
+def test_the_address_of_a_node_is_an_address(tmp_path: Path, stated: str, taken: str) -> None:
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, token):
+            node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
+            line = await node.call()
+            line.send(JoinCluster(identity="a", life=1, devices=2, address=stated))
+            assert await heard(line) == Welcome()
+            assert far.seen([])["n1"].address == taken
+            line.send(Renew(number=1, problem="it \x1b[2J\u202e\n" + "x" * 900))
+            await heard(line)
+            problem = far.seen([])["n1"].problem
+            assert problem.startswith("it [2J xxx")
+            assert len(problem) <= 200
+            line.close()
+
+    asyncio.run(live())
+
+
+GOOD = {"type": "Join", "identity": "a", "life": 1, "devices": 2}
+RENEWAL = {"type": "Renew", "number": 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "at"),
+    [
+        ({**GOOD, "devices": -1}, "devices"),
+        ({**GOOD, "devices": 1 << 40}, "devices"),
+        ({**GOOD, "devices": "two"}, "devices"),
+        ({**GOOD, "life": -1}, "life"),
+        ({**GOOD, "life": 1 << 60}, "life"),
+        ({**GOOD, "switch": 1 << 40}, "switch"),
+        ({**GOOD, "identity": ""}, "identity"),
+        ({**GOOD, "identity": "x" * 201}, "identity"),
+        ({**GOOD, "address": "x" * 2000}, "address"),
+        ({**RENEWAL, "number": -1}, "number"),
+        ({**RENEWAL, "again": float("nan")}, "again"),
+        ({**RENEWAL, "again": float("inf")}, "again"),
+        ({**RENEWAL, "problem": "x" * 2000}, "problem"),
+        ({**RENEWAL, "agents": [{"job": "j", "launch": 1, "workers": 1 << 40}]}, "workers"),
+        ({**RENEWAL, "agents": [{"job": "", "launch": 1}]}, "job"),
+        ({**RENEWAL, "agents": [{"job": "j", "launch": -1}]}, "launch"),
+    ],
+    ids=str,
+)
+def test_what_a_node_says_is_bounded_and_it_is_told_what_is_not(
+    tmp_path: Path, message: dict[str, object], at: str
+) -> None:
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, token):
+            line = await called(port, token)
+            assert await heard(line) == Welcome()
+            line._writer.write(frame(msgspec.msgpack.encode(message)))
+            answer = await heard(line)
+            assert isinstance(answer, NotWelcome)
+            assert at in answer.why
+            with pytest.raises(StopAsyncIteration):
+                await heard(line)
+            assert far.seen([])["n1"].brings == Node(id="n1", devices=2)
+
+    asyncio.run(live())
+
+
+def test_silent_strangers_make_way_and_lock_out_nobody(tmp_path: Path) -> None:
+    """300 of them that say nothing at all: 64 are held at most, and nodes are heard meanwhile."""
+
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, token):
+            welcomed = await called(port, token, "n1")
+            assert await heard(welcomed) == Welcome()
+            crowd = [await silent(port) for _ in range(300)]
+            try:
+                await until(lambda: _open(crowd) <= 64)
+                assert len(far._server._strangers) <= 64
+                late = await called(port, token, "n2")
+                assert await heard(late) == Welcome()
+                welcomed.send(Renew(number=1))
+                assert await heard(welcomed) == Renewed(number=1)
+                welcomed.close()
+                late.close()
+            finally:
+                for each in crowd:
+                    each.close()
+            await until(lambda: not len(far._server._strangers))
+
+    asyncio.run(live())
+
+
+async def silent(port: int, host: str = HOST) -> socket.socket:
+    """A connection from this address, on which nothing is said."""
+    line = socket.socket()
+    line.setblocking(False)
+    line.bind((host, 0))
+    await asyncio.get_running_loop().sock_connect(line, (HOST, port))
+    return line
+
+
+def _open(connections: list[socket.socket]) -> int:
+    """How many of these the other end has not closed."""
+    count = 0
+    for each in connections:
+        try:
+            count += each.recv(1) != b""
+        except BlockingIOError:
+            count += 1
+        except OSError:
+            pass
+    return count
+
+
+def test_a_crowd_on_one_host_leaves_strangers_of_others_their_places(tmp_path: Path) -> None:
+    """The oldest makes way: of the host that has the most."""
+
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (_, port, _):
+            other = await silent(port, "127.0.0.2")
+            crowd = [await silent(port) for _ in range(100)]
+            try:
+                await until(lambda: _open(crowd) <= 63)
+                assert _open([other]) == 1
+            finally:
+                for each in [other, *crowd]:
+                    each.close()
+
+    asyncio.run(live())
+
+
+def test_a_stranger_that_does_not_close_its_end_is_held_for_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shakes hands, is told that it is none of ours, and answers nothing any more."""
+    monkeypatch.setattr(joining, "_TO_PART", 0.2)
+
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, _):
+            own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
+            context = client_context(own.certificate)
+            raw = socket.create_connection((HOST, port))
+            raw.setblocking(False)
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            call = context.wrap_bio(incoming, outgoing, server_hostname=server_name("scheduler"))
+            loop = asyncio.get_running_loop()
+            while True:
+                try:
+                    call.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    await loop.sock_sendall(raw, outgoing.read())
+                    incoming.write(await loop.sock_recv(raw, 1 << 16))
+            call.write(b"x" * 64)  # no greeting
+            await loop.sock_sendall(raw, outgoing.read())
+            assert len(far._server._strangers) == 1
+            async with asyncio.timeout(4.0):  # asyncio waits for 30 s if it is not told otherwise
+                while await loop.sock_recv(raw, 1 << 16):
+                    pass
+            await until(lambda: not len(far._server._strangers))
+            raw.close()
+
+    asyncio.run(live())
+
+
+def _encrypted(authority: Authority) -> bytes:
+    key = load_pem_private_key(authority.pem, None)
+    locked = BestAvailableEncryption(b"secret")
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked) + authority.certificate
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (_encrypted(Authority.make("cluster")), "its key is encrypted"),
+        (b"", "cannot use the authority"),
+        (b"\xff" * 100, "cannot use the authority"),
+        (Authority.make("run/r-1").pem, "it is the authority of 'run/r-1'"),
+        (Authority.make("cluster").issue("node", "n1").pem, "not that of an authority"),
+        (b"x" * (1 << 20), "more than 65,536 bytes|too large"),
+    ],
+    ids=["encrypted", "empty", "no text", "of a run", "of a node", "huge"],
+)
+def test_a_file_that_is_no_authority_is_said_to_be(
+    tmp_path: Path, content: bytes, why: str
+) -> None:
+    (tmp_path / "authority.pem").write_bytes(content)
+    with pytest.raises(EnvironmentFault, match=why) as caught:
+        FarNodes(tmp_path, HOST, SystemClock())
+    assert "hint: restore" in str(caught.value)
+    assert (tmp_path / "authority.pem").read_bytes() == content
+
+
+def test_an_authority_that_is_no_file_is_said_to_be(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "authority.pem")
+    with pytest.raises(EnvironmentFault, match="it is no regular file"):
+        FarNodes(tmp_path, HOST, SystemClock())
+
+
+def test_a_token_that_is_no_text_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / TOKEN).write_bytes(b"\xff\xfe")
+    with pytest.raises(EnvironmentFault, match=r"cannot read the token .* no text"):
+        FarNodes(tmp_path, HOST, SystemClock())
+
+
+def test_a_node_of_another_kind_is_told_how_it_differs(tmp_path: Path) -> None:
+    async def live() -> None:
+        async with far_nodes(tmp_path) as (far, port, token):
+            far.expect([], Cluster(nodes=(Node(id="home", devices=4),)))
+            alike, other = far.kind, replace(far.kind, torch="1.0\x1b[2J", cpu="x" * 999)
+            for name, kind in {"n1": alike, "n2": other, "n3": None}.items():
+                node = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
+                line = await node.call()
+                line.send(JoinCluster(identity=name, life=1, devices=2, kind=kind))
+                answer = await heard(line)
+                assert isinstance(answer, Welcome)
+                assert bool(answer.notice) == (kind is other)
+                if answer.notice:
+                    assert answer.notice.isprintable()
+                    assert "n2 is not like " in answer.notice
+                    assert "no exact job is on both: torch 1.0 [2J on n2 and" in answer.notice
+                line.close()
+            labels = {name: node.brings.kind for name, node in far.seen([]).items() if node.brings}
+            assert labels.pop("n2")
+            assert labels == {"n1": "", "n3": ""}
+            huge = replace(far.kind, settings={f"V{k}": "x" * 100 for k in range(200)})
+            line = await Enrolled(HOST, port, token=token, name="n4", now=SystemClock().now).call()
+            line.send(JoinCluster(identity="n4", life=1, devices=2, kind=huge))
+            assert isinstance(await heard(line), NotWelcome)
             line.close()
 
     asyncio.run(live())

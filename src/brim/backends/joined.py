@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
 from collections.abc import Iterable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
+
+import msgspec
 
 from brim.coordination.joined_nodes import (
     Acknowledge,
@@ -22,12 +26,15 @@ from brim.coordination.joined_nodes import (
     NodeRenewed,
     TurnAway,
 )
-from brim.coordination.sightings import AgentSeen, NodeSeen
-from brim.domain.cluster import Node
+from brim.coordination.sightings import AgentSeen, NodeSeen, NodesSeen
+from brim.domain.cluster import Cluster, Node
+from brim.domain.host_kind import HostKind
 from brim.domain.names import check_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.interfaces import Clock
+from brim.own_kind import kind_of_this_host
 from brim.storage.files import write_whole
+from brim.untrusted import read_regular
 from brim.wire.authority import Authority
 from brim.wire.identity import token_with
 from brim.wire.joining import (
@@ -46,7 +53,10 @@ from brim.wire.joining import (
 
 TOKEN = "nodes.token"  # in the state directory: what a host shows to join
 _AUTHORITY = "authority.pem"
-_MOST_DEVICES = 1 << 16
+_CLUSTER = "cluster"  # the scope of its authority
+_LARGEST = 1 << 16  # bytes of these files
+_LARGEST_KIND = 1 << 13  # bytes of what a node says of its host
+_LONGEST = 200  # characters of what a node says of itself
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +75,8 @@ class FarNodes:
 
     def __init__(self, state_dir: Path, host: str, clock: Clock) -> None:
         self.host, self._clock = host, clock
+        self.kind = kind_of_this_host()
+        self._home = Cluster(nodes=())
         self._core = JoinedNodes()
         self._lines: dict[int, NodeLine] = {}
         authority = _authority(state_dir / _AUTHORITY)
@@ -87,8 +99,13 @@ class FarNodes:
 
     # What is seen ---------------------------------------------------------------------------------
 
-    def expect(self, nodes: Iterable[Node]) -> None:
-        """Wait for nodes that an earlier scheduler knew."""
+    def expect(self, nodes: Iterable[Node], home: Cluster) -> None:
+        """Wait for nodes that an earlier scheduler knew.
+
+        Args:
+            home: the nodes of this host.
+        """
+        self._home = home
         self._core.expect(nodes, self._clock.now())
 
     def seen(self, near: Iterable[str]) -> dict[str, NodeSeen]:
@@ -134,8 +151,18 @@ class FarNodes:
     # What nodes say -------------------------------------------------------------------------------
 
     def _hear(self, line: NodeLine, message: FromNode) -> None:
+        try:
+            check_name(line.name, field="the name of a node", hint="brim node --name gives another")
+        except SpecError as error:
+            line.send(NotWelcome(why=str(error)))
+            line.close()
+            return
+        if isinstance(message, JoinCluster) and len(_encoded(message.kind)) > _LARGEST_KIND:
+            line.send(NotWelcome(why="what it says of the kind of its host is too long"))
+            line.close()
+            return
         self._lines[line.number] = line
-        self._handle(_event(line, message))
+        self._handle(_event(line, message, self.kind))
 
     def _closed(self, line: NodeLine) -> None:
         self._handle(LineClosed(line=line.number))
@@ -151,7 +178,7 @@ class FarNodes:
             return
         match command:
             case Admit():
-                line.send(Welcome())
+                line.send(Welcome(notice=self._notice(line.name)))
             case TurnAway(why=why):
                 line.send(NotWelcome(why=why))
                 line.close()
@@ -162,17 +189,26 @@ class FarNodes:
             case _:
                 assert_never(command)
 
+    def _notice(self, name: str) -> str:
+        """Say how a node differs from most, and so computes other bits; empty where it does not."""
+        near = {node.id: NodeSeen(up=True, kind=self.kind) for node in self._home.nodes}
+        seen = NodesSeen({**self._core.seen(self._clock.now()), **near})
+        unlike = seen.unlike(seen.cluster(self._home)).get(name, "")
+        return f"{name} is {unlike}" if unlike else ""
 
-def _event(line: NodeLine, message: FromNode) -> NodeEvent:
+
+def _event(line: NodeLine, message: FromNode, own: HostKind) -> NodeEvent:
     match message:
         case JoinCluster():
-            devices = min(max(0, message.devices), _MOST_DEVICES)
+            kind = None if message.kind is None else _cleaned(message.kind)
+            label = "" if kind is None or kind == own else _label_of(kind)
             return NodeCalled(
                 line=line.number,
-                node=Node(id=line.name, devices=devices, switch=message.switch),
+                node=Node(id=line.name, devices=message.devices, switch=message.switch, kind=label),
+                kind=kind,
                 identity=message.identity,
                 life=message.life,
-                address=message.address or line.host,
+                address=_address(message.address) or line.host,
             )
         case Renew():
             agents = tuple(AgentSeen(a.job, a.launch, a.workers) for a in message.agents)
@@ -181,7 +217,7 @@ def _event(line: NodeLine, message: FromNode) -> NodeEvent:
                 gone=message.gone,
                 lost=message.lost,
                 again=message.again,
-                problem=message.problem[:200],
+                problem=_in_one_line(message.problem),
                 leaving=message.leaving,
                 agents=agents,
             )
@@ -192,33 +228,84 @@ def _event(line: NodeLine, message: FromNode) -> NodeEvent:
             assert_never(message)
 
 
-def is_node_name(name: str) -> bool:
-    """Return whether a node may have this name."""
+def _encoded(kind: HostKind | None) -> bytes:
+    return msgspec.json.encode(kind)
+
+
+def _label_of(kind: HostKind) -> str:
+    """Return what hosts of one kind have in common, and no others."""
+    return hashlib.sha256(_encoded(kind)).hexdigest()[:12]
+
+
+def _cleaned(kind: HostKind) -> HostKind:
+    """Return a kind in which each text is one line that a terminal may have."""
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {_in_one_line(key): clean(part[key]) for key in sorted(part)}
+        if isinstance(part, list | tuple):
+            return [clean(each) for each in part]
+        return _in_one_line(part)
+
+    return msgspec.convert(clean(msgspec.to_builtins(kind)), HostKind)
+
+
+def _address(stated: str) -> str:
+    """Return the address that a node states for its host; empty where it is none.
+
+    >>> _address("10.0.0.7"), _address("fe80::1%\x1b[2J"), _address("n1.example")
+    ('10.0.0.7', '', '')
+    """
     try:
-        check_name(name, field="--name")
-    except SpecError:
-        return False
-    return True
+        return "" if "%" in stated else str(ip_address(stated))  # any text may be behind it
+    except ValueError:
+        return ""
+
+
+def _in_one_line(text: str) -> str:
+    """Return what a node says as a terminal may have it, in one line."""
+    shown = "".join(each if each.isprintable() else " " for each in text[:_LONGEST])
+    return " ".join(shown.split())
 
 
 def _authority(path: Path) -> Authority:
+    """Return the authority of the cluster, which is made where there is none.
+
+    Raises:
+        OSError: the disk takes none.
+        EnvironmentFault: what is there is none of a cluster.
+    """
     try:
-        return Authority.from_pem(path.read_bytes())
+        authority = Authority.from_pem(read_regular(path, at_most=_LARGEST))
+        if authority.scope != _CLUSTER:
+            raise ValueError(f"it is the authority of {authority.scope or 'nothing'!r}")
     except FileNotFoundError:
-        authority = Authority.make("cluster")
+        authority = Authority.make(_CLUSTER)
         write_whole(path, authority.pem, mode=0o600, alone=True)
-        return authority
-    except ValueError as error:
-        hint = "remove it, and let the nodes join again with the new token"
-        raise EnvironmentFault(f"cannot read {path}: {error}\n  hint: {hint}") from error
+    except (OSError, ValueError) as error:
+        hint = (
+            f"restore {path} from a backup, or move it away: then nodes join again, with the new "
+            f"token in {path.parent / TOKEN}"
+        )
+        why = (error.strerror or error) if isinstance(error, OSError) else error
+        raise EnvironmentFault(
+            f"cannot use the authority in {path}: {why}\n  hint: {hint}"
+        ) from error
+    return authority
 
 
 def _secret(path: Path, fingerprint: str) -> str:
     """Return the secret of the token, which is kept where it is of this authority."""
     try:
-        secret, _, of = path.read_text().strip().partition(".")
+        text = read_regular(path, at_most=_LARGEST).decode()
+        secret, _, of = text.strip().partition(".")
     except FileNotFoundError:
         secret, of = "", ""
+    except (OSError, ValueError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else "it is no text"
+        raise EnvironmentFault(
+            f"cannot read the token in {path}: {why}\n  hint: move it away: another one is made"
+        ) from error
     if not secret or of != fingerprint:
         secret = secrets.token_hex(16)
         write_whole(path, f"{token_with(secret, fingerprint)}\n".encode(), mode=0o600)

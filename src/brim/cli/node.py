@@ -10,6 +10,7 @@ from typing import TextIO
 import click
 
 from brim.cli.usage import EXIT_DONE
+from brim.domain.cluster import MOST_DEVICES
 from brim.domain.options import whole
 from brim.errors import SpecError
 from brim.runs.options import ADDRESS, option
@@ -33,12 +34,12 @@ from brim.runs.values import Value
 @click.option("--name", help="Call the node this. [default: the name of this host]")
 @option(
     "--devices",
-    type=Value(whole(least=0, hint="--devices 8")),
+    type=Value(whole(least=0, most=MOST_DEVICES, hint="--devices 8")),
     help="Offer this many devices. [default: all GPUs, else all CPU cores]",
 )
 @option(
     "--switch",
-    type=Value(whole(least=0, hint="--switch 1")),
+    type=Value(whole(least=0, most=MOST_DEVICES, hint="--switch 1")),
     default=0,
     help="Say below which switch the host is: workers of a job are kept below one where possible.",
 )

@@ -10,6 +10,8 @@ from brim.domain.promising import PromiseAt
 from brim.domain.tenancy import Tenant
 from brim.errors import SpecError
 
+MOST_DEVICES = 1 << 16  # of one node that joins
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -17,11 +19,13 @@ class Node:
 
     Args:
         devices: how many: accelerators, or CPU cores where there are none. All are alike.
+        kind: nodes that differ in it compute different bits; empty: that of the scheduler's host.
     """
 
     id: str
     devices: int
     switch: int = 0
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

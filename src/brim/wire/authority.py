@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -84,13 +85,24 @@ class Authority:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Authority:
-        """Raises ValueError where this is no authority."""
-        key = load_pem_private_key(pem, None)
-        certificate = x509.load_pem_x509_certificate(pem)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
+        """Raises ValueError where this is no authority, or one that can sign nothing any more."""
+        try:
+            key = load_pem_private_key(pem, None)
+            certificate = x509.load_pem_x509_certificate(pem)
+        except TypeError as error:
+            raise ValueError(
+                "its key is encrypted, and there is nobody to ask for the password"
+            ) from error
+        except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+            raise ValueError(str(error)) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE.name:
             raise ValueError("not the key of an authority")
         if key.public_key() != certificate.public_key():
             raise ValueError("key and certificate do not belong together")
+        if not _may_sign(certificate):
+            raise ValueError("its certificate is not that of an authority")
+        if certificate.not_valid_after_utc <= _now():
+            raise ValueError(f"its certificate expired at {certificate.not_valid_after_utc}")
         return cls(key, certificate)
 
     def issue(
@@ -174,6 +186,15 @@ def requested() -> tuple[bytes, bytes]:
     key = ec.generate_private_key(_CURVE)
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return _pem_of(key), request.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    try:
+        found = certificate.extensions
+        found.get_extension_for_class(x509.SubjectKeyIdentifier)
+        return found.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def _now() -> datetime:

@@ -13,9 +13,12 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
+from brim.domain.cluster import MOST_DEVICES
+from brim.domain.host_kind import HostKind
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.process import close_in_children
 from brim.wire.authority import Authority
@@ -32,14 +35,23 @@ from brim.wire.identity import (
 )
 from brim.wire.listening import listen_on
 from brim.wire.messages.codec import Codec
+from brim.wire.strangers import Strangers
 
 SCHEDULER, NODE = "scheduler", "node"  # the roles
 _CLUSTER = "cluster"  # whose authority signs
 _LARGEST = 1 << 20  # bytes of a message: an environment may be long
 _TO_SHAKE_HANDS = 5.0
 _TO_CALL = 2.0  # less than a lease, so that a host that is silent is called again within one
+_TO_PART = 5.0  # seconds that the other end may take to take in what was said, and to close
 _READ = 1 << 16
-_STRANGERS = 64  # connections that wait to be accepted
+_STRANGERS = 64  # connections whose callers are not known yet
+
+# What comes from a node is bounded: who has the token for nodes may say anything.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_DEVICES)]
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+_Words = Annotated[str, msgspec.Meta(max_length=1000)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=24 * 3600.0)]
 
 
 class JoinCluster(msgspec.Struct, frozen=True, tag="Join", kw_only=True):
@@ -50,32 +62,34 @@ class JoinCluster(msgspec.Struct, frozen=True, tag="Join", kw_only=True):
         devices: how many it has.
         switch: the one that it is below.
         address: of its host.
+        kind: of its host; None: it does not say.
     """
 
-    identity: str
-    life: int
-    devices: int
-    switch: int = 0
-    address: str = ""
+    identity: _Name
+    life: _Number
+    devices: _Count
+    switch: _Count = 0
+    address: _Words = ""
+    kind: HostKind | None = None
 
 
 class AgentThere(msgspec.Struct, frozen=True, kw_only=True):
     """An agent of a job on a node: of which start of the job it is, and how many workers it has."""
 
-    job: str
-    launch: int
-    workers: int = 0
+    job: _Name
+    launch: _Number
+    workers: _Count = 0
 
 
 class Renew(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Renew the lease of a node, and say how it is: see `brim.coordination.sightings.NodeSeen`."""
 
-    number: int
+    number: _Number
     up: bool = False
     gone: bool = False
     lost: bool = False
-    again: float = 0.0
-    problem: str = ""
+    again: _Seconds = 0.0
+    problem: _Words = ""
     leaving: bool = False
     agents: tuple[AgentThere, ...] = ()
 
@@ -85,7 +99,13 @@ class Farewell(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Let a node in."""
+    """Let a node in.
+
+    Args:
+        notice: what its user should know; may be empty.
+    """
+
+    notice: str = ""
 
 
 class NotWelcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -182,6 +202,18 @@ class NodeLine:
         self._writer.close()
 
 
+class _Call(asyncio.Protocol):
+    """A call as the kernel hands it over: nothing of it is read before it is encrypted."""
+
+    def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
+        self._accept = accept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self._accept(transport)
+
+
 class NodeServer:
     """The port of a scheduler for nodes.
 
@@ -204,6 +236,8 @@ class NodeServer:
         self._enrolment = EnrolmentServer(authority, secret=secret, role=NODE)
         self._numbers = itertools.count(1)
         self._calls: set[asyncio.Task[None]] = set()
+        self._strangers = Strangers(_STRANGERS)
+        self._context: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> str:
@@ -215,11 +249,10 @@ class NodeServer:
         hint = "brim up --nodes HOST:0 lets the system choose a port"
         listener = listen_on(host, port, backlog=_STRANGERS, hint=hint)
         identity = self._authority.issue(SCHEDULER, for_s=10 * 365 * 24 * 3600.0)
-        self._server = await asyncio.start_server(
-            self._accept,
-            sock=listener,
-            ssl=server_context(identity, with_strangers=True),
-            ssl_handshake_timeout=_TO_SHAKE_HANDS,
+        self._context = server_context(identity, with_strangers=True)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Call(self._accept), sock=listener, backlog=_STRANGERS
         )
         return f"{host}:{listener.getsockname()[1]}"
 
@@ -230,28 +263,69 @@ class NodeServer:
         for call in self._calls:
             call.cancel()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = asyncio.create_task(self._serve(reader, writer))
+    def _accept(self, transport: asyncio.Transport) -> None:
+        self._strangers.admit(transport)
+        call = asyncio.create_task(self._serve(transport))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection: ssl.SSLObject = writer.get_extra_info("ssl_object")
-        subject = subject_of(connection)
+    async def _serve(self, transport: asyncio.Transport) -> None:
+        try:
+            with contextlib.suppress(OSError):  # no TLS, or another authority's certificate
+                streams = await self._encrypt(transport)
+                if streams is not None:
+                    await self._answer(transport, *streams)
+        finally:
+            transport.close()
+            self._strangers.forget(transport)
+
+    async def _encrypt(
+        self, transport: asyncio.Transport
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Shake hands, and read nothing before; None where the caller is cut off meanwhile."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        assert self._context is not None
+        encrypted = await loop.start_tls(
+            transport,
+            protocol,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=_TO_SHAKE_HANDS,
+            ssl_shutdown_timeout=_TO_PART,
+        )
+        if encrypted is None:
+            return None
+        protocol.connection_made(encrypted)
+        return reader, asyncio.StreamWriter(encrypted, protocol, reader, loop)
+
+    async def _answer(
+        self,
+        transport: asyncio.Transport,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        subject = subject_of(writer.get_extra_info("ssl_object"))
         if subject is None:
             await self._enrolment.answer(reader, writer)
-            return
-        if subject != Subject(_CLUSTER, NODE, subject.name):
-            writer.close()
-            return
+        elif subject == Subject(_CLUSTER, NODE, subject.name):
+            self._strangers.forget(transport)
+            await self._converse(subject.name, reader, writer)
+        writer.close()
+        await writer.wait_closed()
+
+    async def _converse(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         host = str(writer.get_extra_info("peername")[0])
-        line = NodeLine(next(self._numbers), subject.name, host, writer)
+        line = NodeLine(next(self._numbers), name, host, writer)
         try:
-            with contextlib.suppress(ProtocolError):
-                async for payload in _frames(reader):
-                    self._hear(line, _from_node.decode(payload))
+            async for payload in _frames(reader):
+                self._hear(line, _from_node.decode(payload))
+        except ProtocolError as error:
+            line.send(NotWelcome(why=str(error)))
         finally:
-            writer.close()
             self._closed(line)
 
 

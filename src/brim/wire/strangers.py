@@ -1,0 +1,41 @@
+"""Connections of callers that are not known yet: there are few, and the oldest makes way for the next.
+
+They count from the moment at which the kernel hands them over, so also while they say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+
+class Strangers:
+    """The connections of one listener whose callers have not shown yet who they are.
+
+    Where there are too many, one of the host that has the most makes way: strangers on one host lock
+    out nobody on another.
+
+    Args:
+        most: of them at once.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._hosts: dict[asyncio.Transport, str] = {}  # the oldest first
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def admit(self, transport: asyncio.Transport) -> None:
+        """Count a connection in; another one is cut off for it where there is no room."""
+        if len(self._hosts) >= self._most:
+            crowd, _ = Counter(self._hosts.values()).most_common(1)[0]
+            oldest = next(each for each, host in self._hosts.items() if host == crowd)
+            self.forget(oldest)
+            oldest.abort()
+        peer = transport.get_extra_info("peername") or ("",)
+        self._hosts[transport] = str(peer[0])
+
+    def forget(self, transport: asyncio.Transport) -> None:
+        """Count a connection no more: it is known whose it is, or it is gone."""
+        self._hosts.pop(transport, None)
