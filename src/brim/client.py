@@ -514,6 +514,15 @@ def resize(
     return _ask(run_dir, "resize", workers=workers, places=dict(places or {}), servers=servers)
 
 
+def lose(run_dir: Path, agent: str, *, reason: str) -> dict[str, Any]:
+    """Have a run go on without an agent whose workers have ended, before it sees that itself.
+
+    Raises:
+        EnvironmentFault: the run is not alive, or too old to know the question.
+    """
+    return _ask(run_dir, "lose", agent=agent, reason=reason)
+
+
 def suspend(run_dir: Path) -> dict[str, Any]:
     """Ask a run to go to no workers at its next step boundary, with a checkpoint; returns at once.
 

@@ -132,6 +132,9 @@ class FakeProcesses:
         job.asked.append(f"leave {node}")
         job.agents.discard(node)
 
+    async def lose(self, launch: Launch, node: str) -> None:
+        self.of(launch.job).asked.append(f"lose {node}")
+
     async def suspend(self, launch: Launch) -> None:
         job = self.of(launch.job)
         job.asked.append("suspend")

@@ -13,6 +13,7 @@ from brim.coordination.scheduled_jobs import (
     Event,
     LearnCost,
     LearnSpeed,
+    Lose,
     Note,
     Save,
     ScheduledJobs,
@@ -100,6 +101,8 @@ def in_words(command: Command) -> str:
             return f"leave {job}: {node}"
         case Suspend(job=job):
             return f"suspend {job}"
+        case Lose(job=job, node=node):
+            return f"lose {job}: {node}"
         case Note(job=job, event=event):
             return f"{job or 'cluster'} {event}"
         case Save() | LearnSpeed() | LearnCost() | Decide():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.coordination.joined_nodes import (
+    _REMEMBERED,
     DRIFT,
+    REFUSALS,
     RENEWAL,
     SILENCE,
+    TERM,
     TO_END,
     Acknowledge,
     Admit,
@@ -182,9 +186,141 @@ def test_a_refused_connection_outlasts_no_scheduler_that_comes_up_behind_it(
     pause: float, here: float, there: float
 ) -> None:
     lease, nodes = Lease(), JoinedNodes()
-    lease.renewed(sent=10.0 * there)  # refused: nobody listened then
+    lease.renewed(sent=0.0)
+    lease.refused(sent=10.0 * there)  # nobody listened then
     up = 10.0 + pause
     nodes.expect([N1], up * here)
     first_given_up = up + SILENCE / here
     assert lease._until / there + TO_END <= first_given_up
     assert not nodes.seen((first_given_up - 1e-6) * here)["n1"].lost
+
+
+@given(rates, rates, delays)
+def test_refusals_renew_no_lease_for_ever(here: float, there: float, heard_later: float) -> None:
+    """A firewall may refuse in the place of a scheduler that lives: what runs has ended before that
+    forgets the node, whatever the clocks.
+    """
+    lease, sent = Lease(), 100.0
+    lease.renewed(sent=sent * there)
+    ended = sent
+    while not lease.is_over(ended * there):
+        lease.refused(sent=ended * there)  # at the last moment, each time
+        ended += (TERM - 0.01) / there
+        if lease.is_over((ended - 0.02) * there):
+            break
+    assert ended - sent > REFUSALS / 2  # a scheduler may be away for that long
+    nodes = JoinedNodes()
+    nodes.handle(called(1), (sent + heard_later) * here)
+    assert nodes.seen((ended + TO_END) * here)["n1"].lost  # and not forgotten
+    assert ended + TO_END < sent + heard_later + _REMEMBERED / here
+
+
+def test_refusals_alone_are_no_lease() -> None:
+    lease = Lease()
+    lease.refused(sent=5.0)
+    assert lease.is_over(5.0)
+
+
+class _World:
+    """A scheduler with one job after another on one node, and a network that may lie.
+
+    The network is up, is silent, or refuses in the place of the scheduler. Starts are told over a
+    connection and arrive at once or never; a worker that is ended may take `TO_END`.
+    """
+
+    DEVICES = 2
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.nodes, self.lease = JoinedNodes(), Lease()
+        self.network = "up"
+        self.line = self.number = self.launches = 0
+        self.there: dict[int, int] = {}  # at the node: launch -> workers
+        self.ending: dict[int, float] = {}  # launches that are being ended, and until when
+        self.present: dict[int, int] = {}  # at the scheduler: launch -> workers that it counts
+
+    def advance(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 0.25)
+            self._node()
+            self._scheduler()
+            assert sum(self.there.values()) <= self.DEVICES, "a device was given twice"
+
+    def _node(self) -> None:
+        for launch, at in list(self.ending.items()):
+            if at <= self.now:
+                del self.ending[launch], self.there[launch]
+        if self.lease.is_over(self.now):
+            self._end(self.there)
+        if self.network == "refuses":
+            self.line = 0
+            self.lease.refused(sent=self.now)
+        elif self.network == "silent":
+            self.line = 0
+        elif not self.line:
+            self.number += 1
+            if Admit(self.number) in self.nodes.handle(called(self.number), self.now):
+                self.line = self.number
+                self.lease.renewed(sent=self.now)
+        if self.line:
+            self.number += 1
+            agents = tuple(AgentSeen(f"job-{k}", k, n) for k, n in self.there.items())
+            renewal = NodeRenewed(
+                line=self.line, number=self.number, seen=UP._replace(agents=agents)
+            )
+            if Acknowledge(self.line, self.number) in self.nodes.handle(renewal, self.now):
+                self.lease.renewed(sent=self.now)
+            else:
+                self.line = 0
+
+    def _end(self, launches: Iterable[int]) -> None:
+        for launch in launches:
+            self.ending.setdefault(launch, self.now + TO_END)
+
+    def _scheduler(self) -> None:
+        seen = NodesSeen(self.nodes.seen(self.now))
+        node = seen.seen.get("n1")
+        if node is None or node.lost:
+            self.present.clear()  # these jobs go on elsewhere, in another start
+            return
+        said = {agent.launch for agent in node.agents}
+        if self.line:  # masters see that agents are gone
+            self.present = {k: n for k, n in self.present.items() if k in said}
+        running = {f"job-{k}": k for k in self.present}
+        if self.line:
+            self._end({k for k in said if k not in self.present} & self.there.keys())
+        if self.nodes.line_of("n1") is None or not self.line or self.lease.is_over(self.now):
+            return
+        described = Cluster(nodes=(Node(id="home", devices=0),))
+        free = seen.devices(seen.cluster(described))["n1"]
+        free -= seen.left_over(running).get("n1", 0) + sum(self.present.values())
+        if free > 0:
+            self.launches += 1
+            self.present[self.launches] = self.there[self.launches] = free
+
+    def take(self, count: int) -> None:
+        """Jobs end: the scheduler has their devices once the node says that they are gone."""
+        for launch in list(self.present)[:count]:
+            del self.present[launch]
+
+
+moves = st.tuples(
+    st.sampled_from(["up", "silent", "refuses"]),
+    st.sampled_from([0.25, 1.0, 2.75, 3.5, 10.0]),
+    st.integers(0, 1),
+)
+
+
+@given(st.lists(moves, max_size=25))
+def test_no_device_is_given_twice_whoever_refuses(schedule: list[tuple[str, float, int]]) -> None:
+    world = _World()
+    world.advance(1.0)
+    assert sum(world.there.values()) == world.DEVICES
+    for network, seconds, ended in schedule:
+        world.network = network
+        world.take(ended)
+        world.advance(seconds)
+    world.network = "up"
+    world.advance(5.0)
+    assert sum(world.there.values()) == world.DEVICES  # and all are used again

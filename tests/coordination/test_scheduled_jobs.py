@@ -17,6 +17,7 @@ from brim.coordination.scheduled_jobs import (
     Drained,
     Event,
     Looked,
+    Lose,
     RangeChanged,
     ScheduledJobs,
     Submitted,
@@ -24,7 +25,7 @@ from brim.coordination.scheduled_jobs import (
     Wished,
 )
 from brim.coordination.sightings import NodeSeen, Seen
-from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing, Verdict
@@ -459,3 +460,25 @@ def test_a_submission_is_written_down_and_calls_for_a_decision(heard: Heard) -> 
     job.id = "job-3"
     commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
     assert [type(command).__name__ for command in commands] == ["Save", "Note", "Decide"]
+
+
+def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
+    heard, there = Heard(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
+    for _ in range(2):
+        heard.submit()
+    plans = {"job-1": {NODE: 1, "n1": 2}, "job-2": {NODE: 2}}
+    counts = {job: sum(on.values()) for job, on in plans.items()}
+    seen = {
+        job: Seen(alive=True, workers=on, agents=frozenset(on), step=1) for job, on in plans.items()
+    }
+    heard.hear(Looked({NODE: UP, "n1": there}, {}), 0.0)
+    heard.hear(Decided(Decision(workers=counts, nodes=plans, verdicts=())), 0.0)
+    heard.hear(Looked({NODE: UP, "n1": there}, {}), 0.0)
+    heard.hear(Looked({NODE: UP, "n1": there}, seen), 1.0)
+    away = there._replace(up=False)  # it was not heard for a moment
+    lost = away._replace(gone=True, lost=True, problem="it has not been heard for 3 s")
+    told = []
+    for now, node in [(2.0, away), (4.0, lost), (4.2, lost), (6.0, there), (9.0, lost)]:
+        heard.hear(Looked({NODE: UP, "n1": node}, seen), now)
+        told += [(now, each) for each in heard.commands if isinstance(each, Lose)]
+    assert told == [(4.0, Lose("job-1", "n1")), (9.0, Lose("job-1", "n1"))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -98,6 +99,19 @@ class Cluster:
             and process.info["status"] != psutil.STATUS_ZOMBIE
             and host.has(process.pid)
         ]
+
+    def processes_of(self, host: Host, name: str = "") -> list[int]:
+        """All processes that a host has, or those with this name."""
+        return [
+            process.pid
+            for process in psutil.process_iter(["name"])
+            if process.info["name"] in (name or process.info["name"],) and host.has(process.pid)
+        ]
+
+    def signal(self, pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait, and count meanwhile how many workers each host has."""
@@ -227,3 +241,41 @@ def test_devices_are_lent_and_reclaimed_and_a_node_is_drained(cluster: Cluster, 
     cluster.until(lambda: cluster.told()[drained]["held"] > 0, "that it is used again")
     for job in (owner, borrower):
         assert cluster.finish(job)["weights_sha256"] == calm
+
+
+def test_what_a_stopped_node_runs_ends_and_no_device_is_given_twice(
+    cluster: Cluster, calm: str
+) -> None:
+    """SIGSTOP, to `brim node` alone and then to all processes of a host, whose kernel still answers.
+
+    The teardown counts workers by host, also stopped ones.
+    """
+    job = cluster.submit("--workers", "2")
+    cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
+    by_name = {f"host-{host.number}": host for host in cluster.hosts}
+    (first,) = cluster.on(job)
+    stopped = cluster.processes_of(by_name[first], "brim-joined")
+    assert len(stopped) == 1
+    cluster.signal(stopped, signal.SIGSTOP)
+    cluster.until(lambda: cluster.told()[first]["state"] == "lost", "that it is lost")
+    assert not cluster.workers_of(by_name[first]), "they ended before it was given up"
+    cluster.until(lambda: list(cluster.on(job)) not in ([], [first]), "a place elsewhere")
+    cluster.until_steps(job)
+    cluster.signal(stopped, signal.SIGCONT)
+    cluster.until(lambda: cluster.told()[first]["state"] == "up", "that it is back")
+
+    cluster.brim("resize", job, "4")
+    cluster.until(lambda: len(cluster.on(job)) == 2, "two nodes")
+    cluster.until_steps(job)
+    second = min(cluster.on(job))
+    frozen = cluster.processes_of(by_name[second])
+    cluster.signal(frozen, signal.SIGSTOP)
+    at = time.monotonic()
+    cluster.until(lambda: second not in cluster.on(job), "a round without it")
+    assert time.monotonic() - at < 12.0, "a master alone waits for 15 s"
+    cluster.until_steps(job)
+    assert cluster.workers_of(by_name[second]), "they cannot end, and do nothing"
+    cluster.signal(frozen, signal.SIGCONT)
+    cluster.until(lambda: cluster.told()[second]["state"] == "up", "that it is back")
+    cluster.until_steps(job)
+    assert cluster.finish(job)["weights_sha256"] == calm

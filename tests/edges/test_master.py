@@ -637,3 +637,29 @@ def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path)
         assert desk.master.outcome is RunOutcome.FAILED
 
     play(desk, story)
+
+
+def test_a_scheduler_that_knows_of_a_lost_node_first_has_the_run_go_on(tmp_path: Path) -> None:
+    """Its connection stands, and 15 s would pass before its silence is one."""
+    desk = Desk(tmp_path, workers=2, agents=2)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        await desk.join("B")
+        await desk.ready("A", "w1")
+        await desk.ready("B", "w2")
+        lose = wire.Ask(verb="lose", agent="B", reason="its node is lost")
+        assert (await desk.master.answer(lose)).ok
+        await desk.beat("A")
+        rounds = [each for each in desk.heard["A"] if isinstance(each, wire.InstallRound)]
+        assert [member.worker for member in rounds[-1].world.members] == ["w1"]
+        assert (await desk.master.answer(lose)).ok  # it is gone already
+        await desk.say("B", wire.LoseWorker(worker="w1", reason="what it says has no effect"))
+        await desk.join("B", life=1)
+        refused = desk.heard["B"][-1]
+        assert isinstance(refused, wire.Refused)
+        assert refused.lost
+
+    play(desk, story)
+    (lost,) = [e for e in desk.records(EVENTS) if e["kind"] == "worker" and e["state"] == "lost"]
+    assert (lost["worker"], lost["agent"]) == ("w2", "B")

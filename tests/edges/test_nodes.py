@@ -21,7 +21,7 @@ from brim.backends.nodes import Nodes
 from brim.clock import SystemClock
 from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
-from brim.wire.nodes import Begin, KillJob
+from brim.wire.nodes import Begin, EndAt, KillJob
 from e2e.running import has_ended, until
 from groups import needs_groups
 
@@ -281,3 +281,20 @@ def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given
     words = (tmp_path / "log").read_text()
     assert "usage: python -m brim.master" in words
     assert "0 1 2 3\n" in words  # and the one with which it looks
+
+
+def test_agents_end_when_nobody_says_in_time_that_they_may_go_on(host: Host) -> None:
+    """The process that would have is stopped, as by SIGSTOP; the node's agent is not."""
+    agent, clock = host.up(), SystemClock()
+    sleeping = host.begin("job-1")
+    for _ in range(5):  # as long as it is told to go on, they do
+        host.nodes.ask("n1", EndAt(at=clock.now() + 0.5))
+        clock_over = clock.now() + 0.2
+        until(lambda at=clock_over: clock.now() > at, "some time")  # type: ignore[misc]
+    assert psutil.pid_exists(sleeping)
+    assert not has_ended(sleeping)
+    until(gone(sleeping), "its end")
+    assert host.look().pid == agent
+    host.nodes.ask("n1", EndAt(at=clock.now() + 60.0))
+    (host.folder / "job-1").unlink()
+    assert not has_ended(host.begin("job-1"))

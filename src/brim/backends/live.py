@@ -26,6 +26,7 @@ from brim.coordination.scheduled_jobs import (
     LearnCost,
     LearnSpeed,
     Looked,
+    Lose,
     Note,
     Save,
     ScheduledJobs,
@@ -93,6 +94,7 @@ class LiveBackend:
         self._processes = processes
         self._clock = clock
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
+        self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
         self._news = asyncio.Event()
         self._news.set()
         self._observed = 0.0
@@ -132,7 +134,7 @@ class LiveBackend:
 
     def close(self) -> None:
         """Ask nobody anything more, and hear no answer."""
-        for task in self._asked.values():
+        for task in [*self._asked.values(), *self._telling]:
             task.cancel()
         self._asked.clear()
 
@@ -212,17 +214,26 @@ class LiveBackend:
                 case Leave(job=job, node=node):
                     with contextlib.suppress(EnvironmentFault, OSError):
                         await self._processes.leave(self._launch(job), node)
+                case Lose(job=job, node=node) if job in self.jobs.jobs:
+                    telling = asyncio.create_task(self._tell(self._launch(job), node))
+                    self._telling.add(telling)
+                    telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
                     self._forget_question(command.job)
                     task = asyncio.create_task(self._ask(command))
                     self._asked[command.job] = task
                     asked.append(task)
-                case Save() | Note() | LearnSpeed() | LearnCost() | Decide():
-                    pass  # is done
+                case Save() | Note() | LearnSpeed() | LearnCost() | Decide() | Lose():
+                    pass  # is done, or is about no job any more
                 case _:
                     assert_never(command)
         if asked:  # only what was asked just now is waited for, not earlier questions
             await asyncio.wait(asked, timeout=_PATIENCE)
+
+    async def _tell(self, launch: Launch, node: str) -> None:
+        """Tell a master of a node that is lost; one that does not hear it sees it itself, later."""
+        with contextlib.suppress(EnvironmentFault, OSError):
+            await self._processes.lose(launch, node)
 
     def _pass_on_faults(self) -> None:
         """Raises what a question has come to that is no answer: it could not be written down."""

@@ -71,6 +71,13 @@ class Processes(Protocol):
         """End the agent of a job on a node that is not its home."""
         ...
 
+    async def lose(self, launch: Launch, node: str) -> None:
+        """Have a job go on without its agent on a node that is lost, with its workers.
+
+        Raises EnvironmentFault where its master does not say yes.
+        """
+        ...
+
     async def suspend(self, launch: Launch) -> None:
         """Raises EnvironmentFault where they do not say yes."""
         ...

@@ -90,6 +90,7 @@ class RunProcesses:
         near = self._nodes.keep(names)
         if self._far is None:
             return near
+        near = {name: seen._replace(kind=self._far.kind) for name, seen in near.items()}
         self._far.end_left_over(running)
         return {**self._far.seen(near), **near}
 
@@ -323,6 +324,10 @@ class RunProcesses:
 
     async def leave(self, launch: Launch, node: str) -> None:
         self._kill_job(launch.job, [node])
+
+    async def lose(self, launch: Launch, node: str) -> None:
+        run_dir = self.run_dir(launch)
+        await asyncio.to_thread(client.lose, run_dir, node, reason="its node is lost")
 
     async def suspend(self, launch: Launch) -> None:
         await asyncio.to_thread(client.suspend, self.run_dir(launch))

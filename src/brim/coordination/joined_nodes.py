@@ -17,7 +17,11 @@ a node ran is gone before anybody counts on that.
 A scheduler that comes up has heard nobody yet. It waits for `SILENCE` from its own start for the
 nodes that it knows of. So a node whose connection is *refused*, since its host answers and nobody
 listens there, knows that no scheduler can give it up sooner than `SILENCE` from then on: a refusal
-counts as a renewal.
+counts as a renewal. But others can refuse in the place of a scheduler that lives (a firewall, a
+service of Kubernetes without a pod that is ready), and nobody can tell them apart. So refusals count
+for `REFUSALS` seconds since the last answer, and no longer. Within that time, a node that is given up
+may still run something. That is why its devices are nobody's until it has joined again, and has said
+what runs there (`NodesSeen.left_over`): the lease is not all that keeps them from being given twice.
 
 A node has an identity, kept in its folder, and numbers its lives from 1. A later life of the same
 identity is let in at once, for it has seen to it that nothing of an earlier one is left. Another
@@ -31,13 +35,17 @@ from dataclasses import dataclass, field
 
 from brim.coordination.sightings import AgentSeen, NodeSeen
 from brim.domain.cluster import Node
+from brim.domain.host_kind import HostKind
 
 RENEWAL = 0.5  # seconds between two renewals
 SILENCE = 3.0  # seconds without one after which a scheduler gives a node up
 DRIFT = 1e-3  # how much faster or slower a clock runs at most: twice what NTP corrects
 TO_END = 0.5  # seconds until everything that is killed has ended
 TERM = (SILENCE * (1.0 - DRIFT) - TO_END) / (1.0 + DRIFT)
-_REMEMBERED = 3600.0  # seconds for which a node that was given up is told of
+# Seconds since the last answer for which refusals count: enough to call somebody who starts the
+# scheduler again. What runs on after it was given up has ended when the scheduler forgets the node.
+REFUSALS = 3600.0
+_REMEMBERED = REFUSALS + 100.0  # seconds for which a node that was given up is told of
 
 
 class Lease:
@@ -46,14 +54,29 @@ class Lease:
     >>> lease = Lease()
     >>> lease.is_over(5.0), lease.renewed(sent=5.0), lease.is_over(7.4), lease.is_over(7.6)
     (True, None, False, True)
+    >>> lease.refused(sent=8.0), lease.is_over(10.4)
+    (None, False)
+    >>> lease.refused(sent=5.0 + REFUSALS), lease.is_over(5.0 + REFUSALS)
+    (None, True)
     """
 
     def __init__(self) -> None:
-        self._until = float("-inf")
+        self._until = self._answered = float("-inf")
+
+    @property
+    def until(self) -> float:
+        """When it is over."""
+        return self._until
 
     def renewed(self, *, sent: float) -> None:
-        """Note that a renewal was answered, or a connection refused, that was sent then."""
+        """Note that a renewal was answered that was sent then."""
+        self._answered = max(self._answered, sent)
         self._until = max(self._until, sent + TERM)
+
+    def refused(self, *, sent: float) -> None:
+        """Note that a connection was refused that was asked for then."""
+        if sent < self._answered + REFUSALS:
+            self._until = max(self._until, sent + TERM)
 
     def is_over(self, now: float) -> bool:
         """Return whether everything is to end now."""
@@ -77,6 +100,7 @@ class NodeCalled:
         identity: that its folder has.
         life: its number.
         address: of its host.
+        kind: of its host, where it says.
     """
 
     line: int
@@ -84,6 +108,7 @@ class NodeCalled:
     identity: str
     life: int
     address: str = ""
+    kind: HostKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +193,7 @@ class _Joined:
     identity: str = ""
     life: int = 0
     address: str = ""
+    kind: HostKind | None = None
     heard: float
     line: int | None = None
     seen: NodeSeen = field(default_factory=lambda: NodeSeen(up=False))
@@ -229,6 +255,7 @@ class JoinedNodes:
             identity=event.identity,
             life=event.life,
             address=event.address,
+            kind=event.kind,
             heard=now,
             line=event.line,
             # What runs there is as it was said last, until it is said again.
@@ -270,7 +297,7 @@ class JoinedNodes:
 
 
 def _seen(joined: _Joined, now: float) -> NodeSeen:
-    brought = joined.seen._replace(brings=joined.node, address=joined.address)
+    brought = joined.seen._replace(brings=joined.node, address=joined.address, kind=joined.kind)
     if joined.given_up:
         silent = now - joined.heard
         problem = f"it has not been heard for {silent:.0f} s"

@@ -47,7 +47,16 @@ from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, after
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
-from brim.domain.schedule import Decision, JobState, Rejected, Snapshot, Standing, Verdict, judge
+from brim.domain.schedule import (
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+    judge,
+)
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import InternalError
@@ -208,7 +217,15 @@ class Decide:
     """Ask the policy for a decision."""
 
 
-Command = Save | Note | LearnSpeed | LearnCost | Decide | Action
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Have a job go on without its agent on a node that is lost."""
+
+    job: str
+    node: str
+
+
+Command = Save | Note | LearnSpeed | LearnCost | Decide | Lose | Action
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +262,7 @@ class ScheduledJobs:
         self._asked: dict[str, float] = {}  # since when each owes an answer
         self._commands: list[Command] = []
         self._steps: list[Action] = []
+        self._waits_for_kind: dict[str, str] = {}  # why, as it was told last
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event in.
@@ -386,6 +404,7 @@ class ScheduledJobs:
             job.ended = now
             job.allocation = replace(job.allocation, plan={})
             del self.jobs[job.id]
+            self._waits_for_kind.pop(job.id, None)
             self._tracking.forget(job)
         self._save(job)
         if life.phase is not before.phase:
@@ -445,8 +464,12 @@ class ScheduledJobs:
                 self._judged(job, verdict, now)
         for job in self.jobs.values():
             plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
+            if plan:
+                self._waits_for_kind.pop(job.id, None)
             if plan != job.allocation.plan:
                 self._planned(job, plan, decision, now)
+            elif not plan:
+                self._kept_waiting(job, decision)
 
     def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
         job.judgement = judge(verdict, job.submission.deadline)
@@ -477,6 +500,15 @@ class ScheduledJobs:
             where = ", ".join(f"{count} on {node}" for node, count in plan.items())
             self._note(job, "placed", detail=where)
 
+    def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
+        """Tell once why a job has no workers, though as many as it needs are free."""
+        reason, detail = decision.reasons.get(job.id, ("", ""))
+        why = detail if reason == Reason.ONE_KIND else ""
+        if why != self._waits_for_kind.get(job.id, ""):
+            self._waits_for_kind[job.id] = why
+            if why:
+                self._note(job, "waits", reason=str(reason), detail=detail)
+
     def _foretold(self, event: Foretold) -> None:
         for id, end in event.ends.items():
             job = self.jobs.get(id)  # it may have ended meanwhile
@@ -495,6 +527,7 @@ class ScheduledJobs:
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Note(_CLUSTER, what, detail=detail))
         before = self.present.cluster, self.away
+        silent = nodes.silent - self.nodes.silent
         self.nodes, self._present = nodes, None
         if (self.present.cluster, self.away) != before:
             self._decide()
@@ -502,7 +535,18 @@ class ScheduledJobs:
             job = self.jobs.get(id)
             if job is not None and job.running:
                 self._see(job, seen, now)
+        self._pass_on_silence(silent)
         self._take_steps(now)
+
+    def _pass_on_silence(self, silent: frozenset[str]) -> None:
+        """Have the masters of jobs go on without nodes of which they may hear much later."""
+        for job in self.jobs.values():
+            at = job.allocation
+            for node in sorted(
+                silent & {*at.told, *at.coming, *self._tracking.track(job).seen.workers}
+            ):
+                if job.running:
+                    self._commands.append(Lose(job.id, node))
 
     def _see(self, job: ScheduledJob, seen: Seen, now: float) -> None:
         tracking = self._tracking

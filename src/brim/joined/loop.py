@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 import uuid
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.backends.environment import environment_of_jobs
 from brim.backends.nodes import Nodes
 from brim.clock import SystemClock
 from brim.coordination.joined_nodes import RENEWAL, Lease
@@ -25,6 +27,7 @@ from brim.domain.cluster import Node
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.joined.guests import Guests
+from brim.own_kind import kind_of_this_host
 from brim.process import be_called
 from brim.storage.files import is_locked, lock, write_whole
 from brim.wire.joining import (
@@ -41,6 +44,7 @@ from brim.wire.joining import (
     ToNode,
     Welcome,
 )
+from brim.wire.nodes import EndAt
 
 _LOOK = 0.1
 _AGAIN = 0.5  # seconds between two calls
@@ -80,6 +84,7 @@ class JoinedNode:
         self._nodes = Nodes(folder / "nodes", self._clock, mortal=True)
         self._guests = Guests(folder / "jobs", self._nodes, node.id)
         self._node, self._scheduler, self._kept, self._say = node, scheduler, kept, say
+        self._kind = kind_of_this_host(environment_of_jobs(os.environ, {}))
         self._lease = Lease()
         self._sent: dict[int, float] = {}
         self._number = 0
@@ -88,6 +93,7 @@ class JoinedNode:
         self._leaving = False
         self._seen = NodeSeen(up=False)
         self._refusal = ""
+        self._passed_on = (0, 0.0)  # which agent of this node was told when the lease is over
 
     async def run(self) -> None:
         """Serve until it has given way.
@@ -130,6 +136,7 @@ class JoinedNode:
         while True:
             now = self._clock.now()
             self._seen = self._nodes.keep([self._node.id])[self._node.id]
+            self._pass_on_lease()
             agents = self._guests.there(self._seen.pid)
             if agents and self._lease.is_over(now):
                 self._say("the scheduler was not heard: what ran here has been ended")
@@ -141,6 +148,14 @@ class JoinedNode:
                 renewed = now
                 self._renew(now)
             await asyncio.sleep(min(_LOOK, self._lease.left(now)) or _LOOK)
+
+    def _pass_on_lease(self) -> None:
+        """Have the node's agent end what runs here when the lease is over: this process may stop."""
+        lease = self._seen.pid, self._lease.until
+        if self._seen.up and lease != self._passed_on:
+            with contextlib.suppress(EnvironmentFault):  # it is told at the next look
+                self._nodes.ask(self._node.id, EndAt(at=self._lease.until))
+                self._passed_on = lease
 
     def _renew(self, now: float) -> None:
         assert self._line is not None
@@ -175,7 +190,7 @@ class JoinedNode:
             try:
                 self._line = await self._scheduler.call()
             except NobodyListens:
-                self._lease.renewed(sent=began)
+                self._lease.refused(sent=began)
                 self._refusal = "nothing listens there"
             except (OSError, EnvironmentFault, ProtocolError, TimeoutError) as error:
                 self._refusal = str(error) or type(error).__name__
@@ -193,6 +208,7 @@ class JoinedNode:
                 devices=self._node.devices,
                 switch=self._node.switch,
                 address=line.address,
+                kind=self._kind,
             )
         )
         try:
@@ -208,10 +224,12 @@ class JoinedNode:
 
     def _on_message(self, message: ToNode, began: float) -> None:
         match message:
-            case Welcome():
+            case Welcome(notice=notice):
                 self._lease.renewed(sent=began)
                 if not self._was_admitted:
                     self._say(f"node {self._node.id} has joined")
+                    if notice:
+                        self._say(notice)
                 self._admitted = self._was_admitted = True
             case NotWelcome(why=why):
                 self._refusal = why
@@ -223,6 +241,7 @@ class JoinedNode:
             case BeginGuest():
                 if self._leaving or self._lease.is_over(self._clock.now()):
                     return
+                self._pass_on_lease()
                 try:
                     self._guests.begin(message)
                 except EnvironmentFault as fault:

@@ -445,8 +445,10 @@ class Master:
         self._take(Asked(question=wire.Ask(verb="suspend", reason=reason), **self._stamp()))
 
     async def answer(self, question: wire.Ask) -> wire.Answer:
-        """Answer people."""
-        if question.verb != "status":
+        """Answer people, and the scheduler, which may know first that a node is lost."""
+        if question.verb == "lose":
+            self._lose(question.agent, question.reason)
+        elif question.verb != "status":
             refusal = self._decisions.refusal(question)
             if refusal:
                 return wire.Answer(ok=False, detail=refusal)

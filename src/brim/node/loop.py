@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import selectors
 import socket
@@ -31,8 +32,9 @@ from brim.process import (
     name_of,
     with_equal_hashes,
 )
-from brim.wire.nodes import Begin, KillJob, LeaveNode, NodeRequest, receive
+from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
 
+_LEAST = 0.01  # seconds that nothing is waited for at least
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
 _TO_BE_GONE = 1.0  # seconds that a group which is ended is waited for
@@ -56,6 +58,7 @@ class NodeAgent:
         self._pid = os.getpid()
         self._warm = self._parting = False
         self._sweep_until = 0.0
+        self._end_at = math.inf  # when all agents are to end
         self._left: set[str] = set()  # jobs whose agents have ended, and whose groups have not
         self._watch = selectors.DefaultSelector()
         self._watch.register(listener, selectors.EVENT_READ)
@@ -66,15 +69,30 @@ class NodeAgent:
         adopt_orphans()
         self._warm = _warm_up()
         while not (self._parting and not self._agents):
-            sweeping = monotonic() < self._sweep_until
-            for key, _ in self._watch.select(_SWEEP if sweeping or self._left else None):
+            ready = self._watch.select(self._patience())
+            for key, _ in ready:
                 self._attend(key.fileobj)
+            if not ready and monotonic() >= self._end_at:  # all that was said has been heard
+                self._end_all()
             if monotonic() < self._sweep_until:
                 self._end_what_is_left()
             elif self._left:
                 self._end_groups()
         if self._group is not None:
             self._group.end(patience=_TO_BE_GONE)
+
+    def _patience(self) -> float | None:
+        """Seconds until there is something to do, though nothing happens; None: never."""
+        if monotonic() < self._sweep_until or self._left:
+            return _SWEEP
+        if not self._agents or self._end_at == math.inf:
+            return None
+        return max(self._end_at - monotonic(), _LEAST)
+
+    def _end_all(self) -> None:
+        """End all agents: who would have told this process to go on is stopped, or cut off."""
+        for agent in self._agents.values():
+            agent.kill()
 
     def _attend(self, source: Any) -> None:
         if source is self._listener:
@@ -139,6 +157,8 @@ class NodeAgent:
                 self._agents[job].kill()
             case LeaveNode():
                 self._parting = True
+            case EndAt(at=at):
+                self._end_at = at
 
     def _begin(self, request: Begin, descriptors: list[int]) -> None:
         self._parting = False

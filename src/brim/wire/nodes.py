@@ -53,7 +53,17 @@ class LeaveNode(msgspec.Struct, frozen=True, tag="Part", kw_only=True):
     """End as soon as no agent is left."""
 
 
-NodeRequest = Begin | KillJob | LeaveNode
+class EndAt(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """End all agents at that time, unless another one is said before.
+
+    Args:
+        at: by the monotonic clock, which all processes of a host have in common.
+    """
+
+    at: float
+
+
+NodeRequest = Begin | KillJob | LeaveNode | EndAt
 _codec: Codec[NodeRequest] = Codec(NodeRequest)
 
 

@@ -8,7 +8,9 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """`status`, `resize` (with `workers`, with `servers`, or both) or `suspend` (with a `reason`).
+    """`status`, `resize` (with `workers`, with `servers`, or both), `suspend` or `lose`.
+
+    Who asks to `suspend`, or to count an `agent` as lost, may give a `reason`.
 
     Args:
         workers: from now on; 0 for as many as before.
@@ -22,6 +24,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     places: dict[str, int] = {}
     servers: int | None = None
     reason: str = ""
+    agent: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
