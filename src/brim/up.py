@@ -165,7 +165,7 @@ class _Beginning:
             raise StorageFault(f"{self._path} has no cluster: brim up makes one")
         spec = msgspec.json.decode(described, type=ClusterSpec)
         if self._far is not None:
-            self._far.expect(_known(database, spec))
+            self._far.expect(_known(database, spec), spec.cluster)
         processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far)
         backend = LiveBackend(book, processes, spec, clock=self._clock)
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from brim.domain.cluster import Cluster, Node
+from brim.domain.host_kind import HostKind, differences
 from brim.domain.measuring import Measured
 from brim.domain.quantities import counted
 
@@ -81,6 +83,7 @@ class NodeSeen(NamedTuple):
         address: of its host, where it has joined.
         leaving: it gives way, and nothing is to be on it any more.
         agents: agents of jobs on it, where it has joined.
+        kind: of its host, where that is known.
     """
 
     up: bool
@@ -93,6 +96,7 @@ class NodeSeen(NamedTuple):
     address: str = ""
     leaving: bool = False
     agents: tuple[AgentSeen, ...] = ()
+    kind: HostKind | None = None
 
 
 class NodesSeen:
@@ -178,6 +182,35 @@ class NodesSeen:
     def gone(self) -> frozenset[str]:
         """The nodes of which all processes have ended."""
         return frozenset(name for name, node in self.seen.items() if node.gone)
+
+    def unlike(self, cluster: Cluster) -> dict[str, str]:
+        """Say of each node that is not like most devices how it differs from a node that is."""
+        devices = Counter[str]()
+        for node in cluster.nodes:
+            devices[node.kind] += node.devices
+        most = min(devices, key=lambda kind: (-devices[kind], kind))
+        kinds = {
+            node.id: kind
+            for node in cluster.nodes
+            if node.devices and (kind := self.seen[node.id].kind if node.id in self.seen else None)
+        }
+        usual = next(
+            (node.id for node in cluster.nodes if node.kind == most and node.id in kinds), ""
+        )
+        found: dict[str, str] = {}
+        for node in cluster.nodes:
+            if usual and node.kind != most and node.id in kinds:
+                sides = kinds[node.id], kinds[usual]
+                phrases = differences(sides, (node.id, usual), device="cuda")
+                found[node.id] = (
+                    f"not like {usual}, so no exact job is on both: {'; '.join(phrases)}"
+                )
+        return found
+
+    @property
+    def silent(self) -> frozenset[str]:
+        """The nodes of other hosts of which all processes have ended: their lease is over."""
+        return frozenset(name for name in self.gone if self.seen[name].brings is not None)
 
     @property
     def problem(self) -> str:

@@ -343,6 +343,7 @@ class Tracking:
             maximum=profile.size if profile else workers.maximum,
             tenant=submission.tenant,
             priority=submission.priority,
+            exact=submission.spec.exact,
         )
         at = job.allocation
         saved = self.track(job).seen.saved

@@ -49,6 +49,7 @@ class Reason(enum.StrEnum):
     RECLAIMED = "reclaimed-by-owner"
     PREEMPTED = "preempted-by-priority"
     GANG_INCOMPLETE = "gang-does-not-fit"
+    ONE_KIND = "exact-on-nodes-of-one-kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

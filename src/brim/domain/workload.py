@@ -41,6 +41,7 @@ class Job:
         maximum: most workers that it may have; None leaves that to the curve's peak.
         tenant: who pays, see `brim.domain.tenancy`.
         label: what it is, for people: model and global batch size.
+        exact: all its workers have to be on nodes of one kind.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Job:
     tenant: str = "default"
     priority: Priority = Priority.PREEMPTIBLE
     label: str = ""
+    exact: bool = False
 
     @property
     def ceiling(self) -> int:

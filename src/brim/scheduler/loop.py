@@ -547,8 +547,15 @@ class Scheduler:
         held = Counter[str]()
         for record in self._book.unfinished():
             held.update(record.held if record.running else {})
+        unlike = jobs.nodes.unlike(jobs.present.cluster)
         return [
-            node_view(node, jobs.nodes.seen.get(node.id), drained=jobs.spec.drained, held=held)
+            node_view(
+                node,
+                jobs.nodes.seen.get(node.id),
+                drained=jobs.spec.drained,
+                held=held,
+                unlike=unlike.get(node.id, ""),
+            )
             for node in jobs.present.cluster.nodes
         ]
 

@@ -60,12 +60,18 @@ def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now:
 
 
 def node_view(
-    node: Node, seen: NodeSeen | None, *, drained: Collection[str], held: Mapping[str, int]
+    node: Node,
+    seen: NodeSeen | None,
+    *,
+    drained: Collection[str],
+    held: Mapping[str, int],
+    unlike: str = "",
 ) -> NodeView:
     """One node.
 
     Args:
         seen: as it was seen last; None before the first look.
+        unlike: how it differs from most nodes; empty where it does not.
         drained: names of the drained nodes.
         held: workers by node.
     """
@@ -78,7 +84,7 @@ def node_view(
         address=seen.address,
         state=_state_of(seen),
         drained=node.id in drained,
-        problem=seen.problem if not seen.up else "",
+        problem=unlike if seen.up else seen.problem,
     )
 
 

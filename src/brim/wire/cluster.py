@@ -182,7 +182,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         state: `up`, `leaving` (it gives way), `away` (it starts, or was not heard for a moment), or
             `lost`.
         drained: nothing is to run on it.
-        problem: why it is not up.
+        problem: why it is not up, or how it differs from most nodes, so that no exact job is on both.
     """
 
     node: str
