@@ -65,7 +65,7 @@ class Lease:
 
     @property
     def until(self) -> float:
-        """When it is over."""
+        """The time at which it is over."""
         return self._until
 
     def renewed(self, *, sent: float) -> None:
