@@ -202,7 +202,7 @@ class NodeLine:
         self._writer.close()
 
 
-class _Call(asyncio.Protocol):
+class _NodeCall(asyncio.Protocol):
     """A call as the kernel hands it over: nothing of it is read before it is encrypted."""
 
     def __init__(self, accept: Callable[[asyncio.Transport], None]) -> None:
@@ -252,7 +252,7 @@ class NodeServer:
         self._context = server_context(identity, with_strangers=True)
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Call(self._accept), sock=listener, backlog=_STRANGERS
+            lambda: _NodeCall(self._accept), sock=listener, backlog=_STRANGERS
         )
         return f"{host}:{listener.getsockname()[1]}"
 
