@@ -9,6 +9,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
@@ -37,9 +38,10 @@ from brim.wire.cluster import (
     TenantView,
     Token,
 )
+from brim.wire.https import connection_to, fault_of, scheduler_url
+from brim.wire.listening import joined_address
 
 _TIMEOUT = 30.0
-_LARGEST_PORT = 2**16 - 1
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
 _PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
@@ -69,47 +71,35 @@ SERVER = "BRIM_SERVER"  # names a scheduler of another host or account; `brim --
 
 
 def named_scheduler() -> str:
-    """Return `HOST:PORT` of the scheduler that `$BRIM_SERVER` names; empty where it names none.
+    """Return the URL of the scheduler that `$BRIM_SERVER` names; empty where it names none.
 
     Raises:
         SpecError: it is no address of one.
     """
-    return server_address(os.environ.get(SERVER, ""), field=SERVER)
-
-
-def server_address(text: str, *, field: str) -> str:
-    """Return the `HOST:PORT` of a scheduler's URL, or of an address alone; empty stays empty.
-
-    Args:
-        field: where it was written, for the error.
-
-    Raises:
-        SpecError: it is neither.
-
-    >>> server_address("http://10.0.0.7:4000/", field="--server")
-    '10.0.0.7:4000'
-    >>> server_address("[::1]:4000", field="--server")
-    '[::1]:4000'
-    """
-    if not text:
-        return ""
-    scheme, found, rest = text.rpartition("://")
-    address = rest.rstrip("/") if found else text
-    host, _, port = address.rpartition(":")
-    right = scheme in ("", "http") and host and port.isascii() and port.isdigit()
-    if not right or int(port) > _LARGEST_PORT or set(host) & set("/@?#"):
-        raise SpecError(
-            field,
-            got=repr(text),
-            need="the address of a scheduler, http://HOST:PORT or HOST:PORT",
-            hint="brim up says where it listens: --server http://10.0.0.7:4000",
-        )
-    return address
+    return scheduler_url(os.environ.get(SERVER, ""), field=SERVER)
 
 
 def jobs_dir(state_dir: Path | None = None) -> Path:
     """Return the directory that has the run directories of a scheduler's jobs."""
     return (state_dir or default_state_dir()) / "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class _SchedulerAddress:
+    """The address of a scheduler, and what it takes to call it.
+
+    Args:
+        url: of its API.
+        token: to show.
+        authority: of its certificate, PEM; empty: that whose fingerprint is in the token.
+    """
+
+    url: str
+    token: str
+    authority: str = ""
+
+    def connection(self, *, timeout: float) -> http.client.HTTPConnection:
+        return connection_to(self.url, token=self.token, authority=self.authority, timeout=timeout)
 
 
 class Client:
@@ -122,10 +112,11 @@ class Client:
     Args:
         state_dir: state directory of a scheduler on this host; None means what `$BRIM_SERVER`
             says, or else `default_state_dir()`.
-        address: `http://HOST:PORT` or `HOST:PORT` of a scheduler, of another host or another
-            account.
+        address: `https://HOST:PORT` of a scheduler of another host, or `http://HOST:PORT` of one
+            of another account of this host; the scheme may be left out.
         token: to show to a scheduler at an address; empty means the content of the file that
-            `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`.
+            `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`. It is sent only to a server that has
+            shown a certificate of the authority whose fingerprint is in it.
         patience: how many seconds to wait for a scheduler that does not answer.
         notice: called with a sentence when a wait for the scheduler begins, and when it answers
             again; None logs warnings to the logger `brim.client`.
@@ -146,17 +137,19 @@ class Client:
         notice: Callable[[str], None] | None = None,
     ) -> None:
         if state_dir is None:
-            address = server_address(address, field="address") or named_scheduler()
+            address = scheduler_url(address, field="address") or named_scheduler()
         self._state_dir = state_dir or default_state_dir()
-        self._fixed = (address, token or read_token(os.environ)) if address else None
+        self._fixed = (
+            _SchedulerAddress(address, token or read_token(os.environ)) if address else None
+        )
         self._patience = patience
         self._notice = notice or logging.getLogger(__name__).warning
         self._reach()
 
     @property
     def address(self) -> str:
-        """The `HOST:PORT` of the scheduler, as it is now."""
-        return self._reach()[0]
+        """The URL of the scheduler, as it is now."""
+        return self._reach().url
 
     @property
     def is_elsewhere(self) -> bool:
@@ -347,8 +340,8 @@ class Client:
         """Suspend every job and end the scheduler; returns at once."""
         self._call("POST", "/v1/down", ClusterView, Down(kill=kill))
 
-    def _reach(self) -> tuple[str, str]:
-        """Address and token, as they are now: the next scheduler has others."""
+    def _reach(self) -> _SchedulerAddress:
+        """Return its address as it is now: the next scheduler may be elsewhere."""
         if self._fixed:
             return self._fixed
         contact = read_scheduler_contact(self._state_dir)
@@ -356,7 +349,9 @@ class Client:
             raise EnvironmentFault(
                 f"no scheduler runs in {self._state_dir}: brim up starts one", retryable=True
             )
-        return f"{contact.host}:{contact.port}", contact.token
+        scheme = "https" if contact.authority else "http"
+        url = f"{scheme}://{joined_address(contact.host, contact.port)}"
+        return _SchedulerAddress(url, contact.token, contact.authority)
 
     def _change(self, method: str, path: str, gives: type[T], body: object = None) -> T:
         """Call as `_call` does; ask again where the answer was lost.
@@ -425,28 +420,29 @@ class Client:
         self, method: str, path: str, gives: type[T], body: object = None, *, longer: float = 0.0
     ) -> T:
         content = msgspec.json.encode(body) if body is not None else None
-        address, token = self._reach()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        # A connection for each call: one that is kept may belong to a scheduler that is gone.
-        connection = http.client.HTTPConnection(address, timeout=_TIMEOUT + longer)
-        fault = EnvironmentFault
+        place = self._reach()
+        url = place.url
+        headers = {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"}
+        connection, fault = None, EnvironmentFault
         try:
+            # One for each call: one that is kept may belong to a scheduler that is gone.
+            connection = place.connection(timeout=_TIMEOUT + longer)
             connection.connect()
-            if self._reach() != (
-                address,
-                token,
-            ):  # it has died: what listens there now may be anything
+            if self._reach() != place:  # it has died: what listens there now may be anything
                 raise ConnectionResetError("another scheduler has taken its place")
             fault = _AnswerLost
             connection.request(method, path, content, headers)
             answer = connection.getresponse()
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
+            if another := fault_of(error, url, token=place.token):
+                raise another from error
             raise fault(
-                f"the scheduler at {address} does not answer: {error}", retryable=True
+                f"the scheduler at {url} does not answer: {error}", retryable=True
             ) from error
         finally:
-            connection.close()
+            if connection is not None:
+                connection.close()
         try:
             if answer.status == http.HTTPStatus.OK and gives is bytes:
                 return cast(T, data)
@@ -454,7 +450,7 @@ class Client:
                 return msgspec.json.decode(data, type=gives)
             problem = msgspec.json.decode(data, type=Problem)
         except UNDECODABLE as error:
-            raise EnvironmentFault(f"{address} is no scheduler of this version: {error}") from error
+            raise EnvironmentFault(f"{url} is no scheduler of this version: {error}") from error
         if problem.field:
             raise SpecError(problem.field, got=problem.got, need=problem.need, hint=problem.hint)
         holds = answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.backends.authority import authority_of
 from brim.backends.environment import environment_of_jobs
 from brim.backends.joined import TOKEN, FarNodes
 from brim.backends.live import LiveBackend
@@ -32,7 +33,7 @@ from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.cycles import decode_cycle
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import CLUSTER, Scheduler
-from brim.scheduler.server import listen, offer
+from brim.scheduler.server import certificate_for, listen, offer
 from brim.storage.book import Book
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.database import Alarm, Database
@@ -40,6 +41,7 @@ from brim.storage.files import is_lock_of, lock
 from brim.storage.migrations import migrate
 from brim.storage.scheduler_clock import own_clock
 from brim.telemetry.log_limit import LogLimit
+from brim.wire.listening import joined_address
 
 _log = logging.getLogger(__name__)
 _QUESTIONS = 64  # to masters, at once
@@ -56,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         foreground: somebody looks on, whose Ctrl-C ends it as SIGTERM does.
         cluster: a file that describes the cluster again; None: it is as it was described last.
         nodes: `HOST:PORT` at which nodes of other hosts join, or None.
+        insecure: nothing is encrypted towards clients of other hosts.
     """
 
     state_dir: Path
@@ -64,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     foreground: bool
     cluster: Path | None
     nodes: str | None = None
+    insecure: bool = False
 
 
 async def serve(settings: Settings, held: int) -> None:
@@ -75,6 +79,7 @@ async def serve(settings: Settings, held: int) -> None:
     state_dir = settings.state_dir.resolve()
     clock = own_clock(state_dir, keep=True)
     (state_dir / "jobs").mkdir(exist_ok=True)
+    authority = authority_of(state_dir)
     nodes = Nodes(state_dir / "nodes", clock)
 
     spec = read_cluster_file(settings.cluster) if settings.cluster else None
@@ -82,6 +87,7 @@ async def serve(settings: Settings, held: int) -> None:
     begin = _Beginning(state_dir, nodes, clock, spec, far)
     lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
+    certificate = None if settings.insecure else certificate_for(listener, authority)
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
     scheduling = asyncio.create_task(lives.run())
@@ -90,12 +96,19 @@ async def serve(settings: Settings, held: int) -> None:
     for each in (signal.SIGTERM, *((signal.SIGINT,) if settings.foreground else ())):
         asyncio.get_running_loop().add_signal_handler(each, scheduling.cancel)
     if settings.foreground:
-        host, port = listener.getsockname()[:2]
+        where = joined_address(*listener.getsockname()[:2])
         sys.stderr.write(
-            f"scheduling at {host}:{port}; Ctrl-C ends the scheduler, and its jobs train on\n"
+            f"scheduling at {where}; Ctrl-C ends the scheduler, and its jobs train on\n"
         )
     try:
-        await offer(lives, listener, state_dir, until=scheduling)
+        await offer(
+            lives,
+            listener,
+            state_dir,
+            authority=authority,
+            certificate=certificate,
+            until=scheduling,
+        )
         if not (scheduling.cancelled() or lives.leaves):
             await nodes.end()
     finally:
@@ -200,6 +213,7 @@ def main() -> None:
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--cluster", type=Path)
     parser.add_argument("--nodes")
+    parser.add_argument("--insecure", action="store_true")
     parser.add_argument(
         "--env", action="append", default=[], help="a variable that jobs have beside the usual ones"
     )

@@ -16,7 +16,6 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.client import server_address
 from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
@@ -331,20 +330,6 @@ def test_where_no_run_is_kept_is_said(tmp_path: Path) -> None:
         copy_of_stored(f"file://{tmp_path}/nothing")
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("http://10.0.0.7:4000/", "10.0.0.7:4000"), ("host:1", "host:1"), ("[::1]:4000", "[::1]:4000")],
-)  # fmt: skip
-def test_a_server_is_named_by_its_url_or_address(text: str, address: str) -> None:
-    assert server_address(text, field="--server") == address
-
-
-@pytest.mark.parametrize("text", ["host", "ftp://host:1", "http://host:1/x", "host:99999", "a@b:1"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="--server"):
-        server_address(text, field="--server")
-
-
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.chdir(tmp_path)
@@ -397,4 +382,4 @@ def test_verbs_ask_the_server_that_is_named(house: House, monkeypatch: pytest.Mo
     assert f'"job": "{job}"' in brim("status", job, "--json").stdout
     wrong = CliRunner().invoke(cli, ["--server", "host", "jobs"])
     assert wrong.exit_code == 2
-    assert "http://HOST:PORT" in wrong.stderr
+    assert "https://HOST:PORT" in wrong.stderr

@@ -55,7 +55,9 @@ from brim.storage.contact import (
     write_scheduler_contact,
 )
 from brim.storage.database import Alarm, Database
+from brim.wire.authority import Authority
 from brim.wire.cluster import Submit
+from brim.wire.renewed import RenewedCertificate
 from conformance.worlds import LiveWorld, measured
 from e2e.running import DIGITS, until
 from recorded_run import RecordedRun, spec
@@ -70,6 +72,7 @@ class Served(LiveWorld):
     def __init__(self, folder: Path) -> None:
         super().__init__(Cluster.parse("1x8"), 0, folder, tenants=TENANTS)
         self.failure: BaseException | None = None
+        self.authority = Authority.make("cluster")
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         until(lambda: read_scheduler_contact(folder) is not None, "the scheduler")
@@ -85,8 +88,19 @@ class Served(LiveWorld):
         self.loop = asyncio.get_running_loop()
         lives = Lives(self._begin, is_there=lambda: self.folder.exists(), clock=self.clock)
         scheduling, obeying = asyncio.create_task(lives.run()), asyncio.create_task(self._obey())
-        await offer(lives, listen("127.0.0.1", 0), self.folder, until=scheduling)
+        await offer(
+            lives,
+            listen("127.0.0.1", 0),
+            self.folder,
+            authority=self.authority,
+            certificate=self.certificate(),
+            until=scheduling,
+        )
         obeying.cancel()
+
+    def certificate(self) -> RenewedCertificate | None:
+        """What it shows to clients."""
+        return None
 
     def _begin(self, alarm: Alarm) -> Scheduler:
         database = Database(self.folder / "scheduler.db", alarm=alarm)

@@ -4,15 +4,20 @@ sockets.
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from brim.wire.door import Door, protocol_behind
+from brim.wire.authority import Authority
+from brim.wire.door import Door, in_pieces, let_in, protocol_behind
+from brim.wire.identity import SCHEDULER, client_context, open_context, server_name
 from brim.wire.listening import listen_on
 from e2e.running import until
 
@@ -24,19 +29,31 @@ DEADLINE = 60.0
 class _Server:
     """Answers every request by SIZE bytes."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, *, encrypted: bool) -> None:
         self.under_way = 0
         self._listener = listen_on("127.0.0.1", 0, backlog=8, hint="")
         self.port: int = self._listener.getsockname()[1]
-        config = uvicorn.Config(
-            self._answer,
-            http=protocol_behind(door),
+        self._authority = Authority.make("cluster") if encrypted else None
+        self._protocol = protocol_behind(door)
+        self._config = uvicorn.Config(
+            in_pieces(self._answer),
+            http=self._protocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
             log_level="error",
         )
-        self.server, self._door = uvicorn.Server(config), door
+        self.server, self._door = uvicorn.Server(self._config), door
+
+    def _make(self) -> H11Protocol:
+        state = self.server.server_state
+        return self._protocol(config=self._config, server_state=state, app_state={})
+
+    async def _serve(self) -> None:
+        shown = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
+        letting_in = asyncio.create_task(let_in(self._listener, self._door, self._make, shown))
+        await self.server.serve(sockets=[])
+        letting_in.cancel()
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         self._door.admit(scope["client"], "", all_room=True)
@@ -54,19 +71,22 @@ class _Server:
             self.under_way -= 1
 
     def run(self) -> None:
-        self.server.run(sockets=[self._listener])
+        asyncio.run(self._serve())
 
     def connect(self) -> socket.socket:
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.settimeout(DEADLINE)
         client.connect(("127.0.0.1", self.port))
-        return client
+        if self._authority is None:
+            return client
+        trusts = client_context(self._authority.certificate)
+        return trusts.wrap_socket(client, server_hostname=server_name(SCHEDULER))
 
 
-@pytest.fixture
-def server() -> Iterator[_Server]:
-    found = _Server(Door(to_show_token=1.0, to_read=0.5))
+@pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
+def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
+    found = _Server(Door(to_show_token=1.0, to_read=0.5), encrypted=request.param)
     thread = threading.Thread(target=found.run)
     thread.start()
     try:
@@ -77,7 +97,7 @@ def server() -> Iterator[_Server]:
 
 
 def test_who_asks_again_and_again_and_reads_nothing_is_sent_away(server: _Server) -> None:
-    with server.connect() as client, pytest.raises(ConnectionError):
+    with server.connect() as client, pytest.raises((ConnectionError, ssl.SSLEOFError)):
         _ask_without_end(client)
     until(lambda: server.under_way == 0, "the end of its requests")
 
@@ -96,4 +116,4 @@ def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:
             piece = client.recv(1 << 16)
             assert piece, f"the connection ended after {total:,} bytes"
             total += len(piece)
-            pause.wait(0.01)  # some 6 MB a second: 2.5 s
+            pause.wait(len(piece) / 6e6)  # 6 MB a second: 2.8 s

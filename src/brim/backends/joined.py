@@ -13,6 +13,7 @@ from typing import Any, assert_never
 
 import msgspec
 
+from brim.backends.authority import authority_of
 from brim.coordination.joined_nodes import (
     Acknowledge,
     Admit,
@@ -35,7 +36,6 @@ from brim.interfaces import Clock
 from brim.own_kind import kind_of_this_host
 from brim.storage.files import write_whole
 from brim.untrusted import read_regular
-from brim.wire.authority import Authority
 from brim.wire.identity import token_with
 from brim.wire.joining import (
     BeginGuest,
@@ -52,8 +52,6 @@ from brim.wire.joining import (
 )
 
 TOKEN = "nodes.token"  # in the state directory: what a host shows to join
-_AUTHORITY = "authority.pem"
-_CLUSTER = "cluster"  # the scope of its authority
 _LARGEST = 1 << 16  # bytes of these files
 _LARGEST_KIND = 1 << 13  # bytes of what a node says of its host
 _LONGEST = 200  # characters of what a node says of itself
@@ -79,7 +77,7 @@ class FarNodes:
         self._home = Cluster(nodes=())
         self._core = JoinedNodes()
         self._lines: dict[int, NodeLine] = {}
-        authority = _authority(state_dir / _AUTHORITY)
+        authority = authority_of(state_dir)
         self._server = NodeServer(
             authority,
             secret=_secret(state_dir / TOKEN, authority.fingerprint),
@@ -266,32 +264,6 @@ def _in_one_line(text: str) -> str:
     """Return what a node says as a terminal may have it, in one line."""
     shown = "".join(each if each.isprintable() else " " for each in text[:_LONGEST])
     return " ".join(shown.split())
-
-
-def _authority(path: Path) -> Authority:
-    """Return the authority of the cluster, which is made where there is none.
-
-    Raises:
-        OSError: the disk takes none.
-        EnvironmentFault: what is there is none of a cluster.
-    """
-    try:
-        authority = Authority.from_pem(read_regular(path, at_most=_LARGEST))
-        if authority.scope != _CLUSTER:
-            raise ValueError(f"it is the authority of {authority.scope or 'nothing'!r}")
-    except FileNotFoundError:
-        authority = Authority.make(_CLUSTER)
-        write_whole(path, authority.pem, mode=0o600, alone=True)
-    except (OSError, ValueError) as error:
-        hint = (
-            f"restore {path} from a backup, or move it away: then nodes join again, with the new "
-            f"token in {path.parent / TOKEN}"
-        )
-        why = (error.strerror or error) if isinstance(error, OSError) else error
-        raise EnvironmentFault(
-            f"cannot use the authority in {path}: {why}\n  hint: {hint}"
-        ) from error
-    return authority
 
 
 def _secret(path: Path, fingerprint: str) -> str:

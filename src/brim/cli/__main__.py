@@ -92,9 +92,10 @@ def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None
 def _ask(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     """Let the verb, and what it starts, ask this scheduler."""
     if server is not None and not ctx.resilient_parsing:
-        from brim.client import SERVER, server_address
+        from brim.client import SERVER
+        from brim.wire.https import scheduler_url
 
-        os.environ[SERVER] = server_address(server, field="--server")
+        os.environ[SERVER] = scheduler_url(server, field="--server")
         os.environ.pop(STATE_VARIABLE, None)  # a state directory of the environment comes second
 
 
@@ -103,7 +104,7 @@ cli = click.option(
     metavar="URL",
     expose_value=False,
     callback=_ask,
-    help="Ask the scheduler at http://HOST:PORT, with the token in the file BRIM_TOKEN_FILE. "
+    help="Ask the scheduler at https://HOST:PORT, with the token in the file BRIM_TOKEN_FILE. "
     "[default: the one of this host and account; also BRIM_SERVER]",
 )(cli)
 cli = click.option(

@@ -33,6 +33,7 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
     brim token ads --revoke
     """
     from brim.storage.files import write_through
+    from brim.wire.https import url_elsewhere
 
     client = client_of(state)
     if revoke:
@@ -48,7 +49,8 @@ def token(tenant: str, output: Path | None, revoke: bool, state: Path | None) ->
             output.unlink()
             raise
         click.echo(
-            f"wrote {output}: the tenant sets BRIM_SERVER=HOST:PORT and BRIM_TOKEN_FILE",
+            f"wrote {output}: the tenant sets BRIM_SERVER={url_elsewhere(client.address)} and "
+            "BRIM_TOKEN_FILE",
             err=True,
         )
     return EXIT_DONE

@@ -40,7 +40,13 @@ _LOOK = 0.05
     type=ADDRESS,
     default="127.0.0.1:0",
     show_default=True,
-    help="Listen for clients at this address.",
+    help="Listen for clients at this address: by HTTPS where other hosts can reach it.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen for clients of other hosts by plain HTTP, behind a proxy or on a network that you "
+    "trust.",
 )
 @option(
     "--nodes",
@@ -66,6 +72,7 @@ _LOOK = 0.05
 def up(
     file: Path | None,
     listen: str,
+    insecure: bool,
     nodes: str | None,
     variables: tuple[str, ...],
     foreground: bool,
@@ -78,18 +85,21 @@ def up(
     brim up --cluster cluster.yaml
     brim up --nodes 10.0.0.7:4001   (other hosts join: brim node --join 10.0.0.7:4001)
     brim up --foreground      (Ctrl-C ends the scheduler; its jobs train on)
-    brim up --listen 0.0.0.0:4000   (other hosts can connect, with the state directory's token)
+    brim up --listen 0.0.0.0:4000   (clients of other hosts: brim --server https://HOST:4000 VERB)
     brim up --env HF_HOME           (jobs get it beside PATH and their own --env)
     """
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir
     from brim.scheduler.cluster_file import read_cluster_file
+    from brim.wire.https import url_elsewhere
 
     _check_nodes(nodes)
+    _check_insecure(listen, insecure=insecure)
     state = (state or default_state_dir()).resolve()
     declared = parse_env(variables, os.environ)
     environment = environment_of_jobs(os.environ, declared)
     command = _command(state, listen, file, nodes, declared)
+    command += ["--insecure"] if insecure else []
     spec = read_cluster_file(file) if file else None
     held = _claim(state, hint=f"brim apply {file}" if file else "brim jobs; brim down ends it")
     try:
@@ -100,7 +110,8 @@ def up(
         os.execve(sys.executable, [*command, "--foreground"], environment)
     process = _spawn(command, state, environment)
     _await_scheduler(state, process)
-    view = client_of(state).cluster()
+    client = client_of(state)
+    view = client.cluster()
     if view.holds:
         warn(view.problem)
         return EXIT_DONE
@@ -109,6 +120,12 @@ def up(
         f"{view.policy}"
     )
     click.echo(f"scheduling {text}; state in {state}", err=True)
+    if client.address.startswith("https://"):
+        click.echo(
+            f"clients of other hosts: brim --server {url_elsewhere(client.address)} VERB, with a "
+            "token in BRIM_TOKEN_FILE (see brim token)",
+            err=True,
+        )
     if nodes:
         click.echo(
             f"nodes join with: brim node --join {nodes} --token-file {state / 'nodes.token'}",
@@ -198,11 +215,23 @@ def _check_nodes(nodes: str | None) -> None:
         raise SpecError("--nodes", got=repr(nodes), need=need, hint="--nodes 10.0.0.7:4001")
 
 
+def _check_insecure(listen: str, *, insecure: bool) -> None:
+    """Raises SpecError where nothing would be encrypted anyway."""
+    from brim.wire.listening import is_loopback, split_address
+
+    if insecure and is_loopback(split_address(listen)[0]):
+        got = f"--listen {listen}, which no other host can reach: nothing is encrypted there"
+        need = "--listen with an address that other hosts reach"
+        raise SpecError("--insecure", got=got, need=need, hint="leave --insecure out")
+
+
 def _command(
     state: Path, listen: str, file: Path | None, nodes: str | None, declared: Iterable[str]
 ) -> list[str]:
-    host, _, port = listen.rpartition(":")
-    command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", port]
+    from brim.wire.listening import split_address
+
+    host, port = split_address(listen)
+    command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", str(port)]
     command += ["--nodes", nodes] if nodes else []
     command += [f"--env={name}" for name in declared]
     return [*command, "--cluster", str(file.resolve())] if file else command

@@ -390,7 +390,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            origin = request.client.host if request.client else ""
+            origin = request.client.host.removeprefix(_MAPPED) if request.client else ""
             deed = f"{request.method} {request.url.path}"
             try:
                 caller = keys.caller(request.headers.get("authorization", ""), origin=origin)
@@ -445,6 +445,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
     )
 
 
+_MAPPED = "::ffff:"  # in front of IPv4 addresses, where `[::]` listens for both
 _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
 _BYTES = "application/octet-stream"
 _WHO_IS_THIS = (

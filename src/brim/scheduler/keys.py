@@ -1,6 +1,7 @@
 """The tokens of a scheduler.
 
-The administrator's is in a file of its own. Of the tenants' only the digests are kept.
+The administrator's is in a file of its own. Of the tenants' only the digests are kept, those of
+their secrets: the fingerprint of the cluster's authority, behind the dot, is for clients alone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.domain.rights import Caller
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
-from brim.storage.contact import token_of
+from brim.storage.contact import keep_token, token_of
 from brim.storage.files import write_whole
+from brim.wire.identity import split_token, token_with
 
 _FILE = "tenant-tokens.json"
 _SCHEME = "Bearer "
@@ -28,6 +30,7 @@ class Keys:
 
     Args:
         state_dir: has the administrator's token, and the digests of the tenants'.
+        fingerprint: of the cluster's authority; a token that was kept with another, or none, gets it.
         tenants: those that the cluster has now: the token of one that it no longer has is worth
             nothing.
 
@@ -36,9 +39,14 @@ class Keys:
         OSError: the disk takes no token.
     """
 
-    def __init__(self, state_dir: Path, *, tenants: Callable[[], Collection[str]]) -> None:
-        self._path, self._tenants = state_dir / _FILE, tenants
-        self.administrator = token_of(state_dir)
+    def __init__(
+        self, state_dir: Path, fingerprint: str, *, tenants: Callable[[], Collection[str]]
+    ) -> None:
+        self._path, self._tenants, self._fingerprint = state_dir / _FILE, tenants, fingerprint
+        kept = token_of(state_dir)
+        self.administrator = token_with(split_token(kept)[0], fingerprint)
+        if self.administrator != kept:
+            keep_token(state_dir, self.administrator)
         try:
             self._digests = msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
@@ -84,9 +92,9 @@ class Keys:
                 else "name it in cluster.yaml, then: brim apply cluster.yaml"
             )
             raise SpecError("TENANT", got=repr(tenant), need="a tenant of this cluster", hint=hint)
-        token = secrets.token_hex(16)
-        self._keep({**self._digests, tenant: _digest(token)})
-        return token
+        secret = secrets.token_hex(16)
+        self._keep({**self._digests, tenant: _digest(secret)})
+        return token_with(secret, self._fingerprint)
 
     def revoke(self, tenant: str) -> None:
         """Let no token of a tenant be worth anything; once is as good as twice.
@@ -105,5 +113,8 @@ class Keys:
 
 
 def _digest(token: str) -> str:
-    """Tokens are 128 bits of chance: no salt and no slowness would make them harder to find."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    """Return the digest of a token's secret.
+
+    It is 128 bits of chance: no salt and no slowness would make it harder to find.
+    """
+    return hashlib.sha256(split_token(token)[0].encode()).hexdigest()

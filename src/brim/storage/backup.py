@@ -38,7 +38,17 @@ from brim.storage.files import drafts_beside, is_locked, sync_directory, write_t
 from brim.storage.migrations import Progress, copy_database, migrate
 
 _DATABASE = "scheduler.db"
-_OTHERS = ("token", "tenant-tokens.json", "audit.jsonl", "audit.1.jsonl", "clock.json")
+_OTHERS = (
+    "token",
+    "tenant-tokens.json",
+    "authority.pem",
+    "nodes.token",
+    "audit.jsonl",
+    "audit.1.jsonl",
+    "clock.json",
+)
+# What earlier versions left out: tokens elsewhere name the authority, so the one there stays.
+_MAY_STAY = {"authority.pem", "nodes.token"}
 _BESIDE = (
     "scheduler.db-wal",
     "scheduler.db-shm",
@@ -421,7 +431,7 @@ def finish_restore(state: Path) -> Path | None:
         # end.
         for name in (*_BESIDE, *_OTHERS, _DATABASE):
             new, there = ready / name, state / name
-            if there.exists() and (new.exists() or name not in manifest.files):
+            if there.exists() and (new.exists() or name not in {*manifest.files, *_MAY_STAY}):
                 there.replace(aside / name)
             if new.exists():
                 new.replace(there)

@@ -83,6 +83,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody
             does.
+        authority: the certificate of its authority, PEM, where it speaks HTTPS; empty: it does not.
     """
 
     host: str
@@ -90,6 +91,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     pid: _Process
     birth: str = ""
+    authority: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -112,8 +114,13 @@ def token_of(state_dir: Path) -> str:
         if token := path.read_text().strip():
             return token
     token = secrets.token_hex(16)
-    write_whole(path, token.encode(), mode=0o600, alone=True)
+    keep_token(state_dir, token)
     return token
+
+
+def keep_token(state_dir: Path, token: str) -> None:
+    """Raises OSError where the disk does not take it."""
+    write_whole(state_dir / _TOKEN, token.encode(), mode=0o600, alone=True)
 
 
 def read_token(environment: Mapping[str, str]) -> str:

@@ -4,15 +4,23 @@ A connection is a stranger's until a request on it is admitted, and again once t
 Strangers may be few, and the oldest makes way for the next: so however many connections others
 hold, one who comes with a token is heard. A caller that does not read what it asked for is sent
 away, too.
+
+Where connections are encrypted, who has not done its part of that yet is such a stranger as well:
+asyncio makes a protocol known only once the handshake is over, so `let_in` accepts connections
+itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
+import socket
+import ssl
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -28,6 +36,11 @@ _LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
 _FEWEST = 64  # who may be served at least
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
+_AGAIN = 1.0  # seconds until somebody is accepted again where descriptors were used up
+_TO_SAY_GOODBYE = 1.0  # seconds for the other end's part of the end of an encrypted connection
+_PIECE = 16 << 10  # bytes of an answer that are encrypted at once
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]  # of ASGI
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +67,7 @@ class Door:
         self._most_guests = _room(strangers) if guests is None else guests
         self._to_show_token, self._to_read = to_show_token, to_read
         self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
+        self._handshakes: dict[H11Protocol, socket.socket] = {}  # of the strangers; not over yet
         self._guests: dict[H11Protocol, str] = {}
         self._readers: dict[
             H11Protocol, asyncio.TimerHandle
@@ -61,10 +75,22 @@ class Door:
         self._of_caller = Counter[str]()
         self._at: dict[tuple[str, int] | None, H11Protocol] = {}
 
+    def knocks(self, connection: H11Protocol, line: socket.socket) -> None:
+        """Note that a caller has connected, and a handshake comes first.
+
+        Args:
+            connection: that it will be: `opened` or `closed` comes later.
+            line: is shut down where it takes too long; asyncio closes it.
+        """
+        self._make_room()
+        self._handshakes[connection] = line
+        self._let_wait(connection)
+
     def opened(self, connection: H11Protocol) -> None:
         """Note that a caller has connected, and shown nothing yet."""
-        while len(self._strangers) >= self._most_strangers:
-            self._send_away(self._next_to_go())
+        if self._handshakes.pop(connection, None) is not None:
+            self._strangers.pop(connection).cancel()
+        self._make_room()
         self._at[connection.client] = connection
         self._let_wait(connection)
 
@@ -108,10 +134,20 @@ class Door:
         """A connection is no more."""
         self._leaves(connection)
         self.has_read(connection)
+        self._handshakes.pop(connection, None)
         if connection in self._strangers:
             self._strangers.pop(connection).cancel()
         if self._at.get(connection.client) is connection:
             del self._at[connection.client]
+
+    def close(self) -> None:
+        """Send away all whose handshake is not over."""
+        for connection in list(self._handshakes):
+            self._send_away(connection)
+
+    def _make_room(self) -> None:
+        while len(self._strangers) >= self._most_strangers:
+            self._send_away(self._next_to_go())
 
     def _leaves(self, connection: H11Protocol) -> bool:
         caller = self._guests.pop(connection, None)
@@ -151,8 +187,13 @@ class Door:
         return next(idle, next(iter(self._strangers)))
 
     def _send_away(self, connection: H11Protocol) -> None:
+        line = self._handshakes.get(connection)
         self.closed(connection)
-        connection.transport.abort()
+        if line is None:
+            connection.transport.abort()
+        else:  # a transport that is about to be made cannot be aborted, and sees this
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
 
 
 def _room(strangers: int) -> int:
@@ -168,12 +209,14 @@ def _has_asked(connection: H11Protocol) -> bool:
     return connection.cycle is not None and not connection.cycle.response_complete
 
 
-def protocol_behind(door: Door) -> type[asyncio.Protocol]:
+def protocol_behind(door: Door) -> type[H11Protocol]:
     """Return uvicorn's protocol, whose connections come through this door."""
 
     class Connection(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if self.scheme == "https":  # beside what the connection below it holds
+                transport.set_write_buffer_limits(_PIECE)
             door.opened(self)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -193,6 +236,75 @@ def protocol_behind(door: Door) -> type[asyncio.Protocol]:
             super().on_response_complete()
 
     return Connection
+
+
+async def let_in(
+    listener: socket.socket,
+    door: Door,
+    make: Callable[[], H11Protocol],
+    context: ssl.SSLContext | None = None,
+) -> None:
+    """Accept connections until this is cancelled.
+
+    Args:
+        listener: is closed in the end.
+        make: makes a connection's protocol, one that comes through this door.
+        context: of TLS; None: nothing is encrypted.
+    """
+    loop, welcomes = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    listener.setblocking(False)
+    try:
+        while True:
+            try:
+                line, _ = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                _log.warning("no connection can be accepted: %s", error)
+                await asyncio.sleep(_AGAIN)
+                continue
+            connection = make()
+            door.knocks(connection, line)
+            welcome = asyncio.create_task(_welcome(connection, line, door, context))
+            welcomes.add(welcome)
+            welcome.add_done_callback(welcomes.discard)
+            await asyncio.sleep(0)  # a crowd that calls leaves the others their turns
+    finally:
+        listener.close()
+        door.close()
+
+
+async def _welcome(
+    connection: H11Protocol, line: socket.socket, door: Door, context: ssl.SSLContext | None
+) -> None:
+    until = {} if context is None else {"ssl_shutdown_timeout": _TO_SAY_GOODBYE}
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: connection, line, ssl=context, **until
+        )
+    except OSError:  # it does not speak TLS, has gone, or was sent away
+        door.closed(connection)
+
+
+def in_pieces(application: Application) -> Application:
+    """Return an application whose answers are written in pieces.
+
+    An encrypted connection lets an answer wait only once what is encrypted already waits to be
+    read: one that is written at once, however large, counts as read.
+    """
+
+    async def answer(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+        async def send_in_pieces(message: Any) -> None:
+            body = message.get("body", b"")
+            last = max(0, len(body) - 1) // _PIECE * _PIECE
+            for start in range(0, last, _PIECE):
+                piece = body[start : start + _PIECE]
+                await send({**message, "body": piece, "more_body": True})
+            await send({**message, "body": body[last:]} if last else message)
+
+        await application(scope, receive, send_in_pieces)
+
+    return answer
 
 
 class _Seldom(logging.Filter):

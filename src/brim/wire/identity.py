@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import ssl
 from base64 import b32encode
@@ -27,9 +28,12 @@ from brim.process import close_in_children
 LIFETIME = 24 * 3600.0  # seconds for which a certificate is good
 RENEW_AFTER = LIFETIME / 2  # seconds after which its owner asks for another
 
+SCHEDULER = "scheduler"  # the role of a scheduler, towards clients and nodes
+
 _SCHEME = "brim://"
 _DOMAIN = "brim.internal"  # a domain that is nobody's on the Internet
 _FINGERPRINT_BYTES = 20
+_FINGERPRINT = re.compile("[a-z2-7]{32}")  # so many bytes in base32
 _BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 # gRPC verifies the name of the server that it calls, and calls addresses.
 _SERVER_NAME = "grpc.ssl_target_name_override"
@@ -142,11 +146,13 @@ def token_with(secret: str, fingerprint: str) -> str:
 def split_token(token: str) -> tuple[str, str]:
     """Return the secret and the fingerprint of a token; the latter is empty where it has none.
 
-    >>> split_token("8c1f.mzxw6ytb"), split_token("8c1f")
-    (('8c1f', 'mzxw6ytb'), ('8c1f', ''))
+    Nothing that cannot be a fingerprint is taken off: all of it may be the secret.
+
+    >>> split_token("8c1f.mzxw6ytbmzxw6ytbmzxw6ytbmzxw6ytb"), split_token("8c1f"), split_token("a.b")
+    (('8c1f', 'mzxw6ytbmzxw6ytbmzxw6ytbmzxw6ytb'), ('8c1f', ''), ('a.b', ''))
     """
-    secret, _, fingerprint = token.partition(".")
-    return secret, fingerprint
+    secret, _, fingerprint = token.rpartition(".")
+    return (secret, fingerprint) if _FINGERPRINT.fullmatch(fingerprint) else (token, "")
 
 
 # What each end asks of the other ------------------------------------------------------------------
@@ -165,7 +171,16 @@ def server_context(identity: Identity, *, with_strangers: bool = False) -> ssl.S
     context.load_verify_locations(cadata=identity.authority.decode())
     context.verify_mode = ssl.CERT_OPTIONAL if with_strangers else ssl.CERT_REQUIRED
     context.set_alpn_protocols(["h2"])  # gRPC's; callers that ask for none are fine
-    _show(context, identity)
+    show(context, identity)
+    return context
+
+
+def open_context(identity: Identity) -> ssl.SSLContext:
+    """Return what a server needs whose callers have no certificates: they show tokens later."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # each connection is verified: a certificate may expire between two
+    show(context, identity)
     return context
 
 
@@ -180,12 +195,15 @@ def client_context(authority: bytes, identity: Identity | None = None) -> ssl.SS
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=authority.decode())
     if identity is not None:
-        _show(context, identity)
+        show(context, identity)
     return context
 
 
-def _show(context: ssl.SSLContext, identity: Identity) -> None:
-    """Have a context show an identity: `ssl` takes keys from files alone."""
+def show(context: ssl.SSLContext, identity: Identity) -> None:
+    """Have a context show an identity from the next handshake on.
+
+    Raises OSError where this process has no descriptor left: `ssl` takes keys from files alone.
+    """
     descriptor = anonymous_file("identity")
     try:
         os.write(descriptor, identity.pem)  # a few kilobytes of memory: all of it

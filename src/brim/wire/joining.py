@@ -26,6 +26,7 @@ from brim.wire.enrolment import EnrolmentServer, enrol
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.identity import (
     RENEW_AFTER,
+    SCHEDULER,
     Identity,
     Subject,
     client_context,
@@ -37,7 +38,7 @@ from brim.wire.listening import listen_on
 from brim.wire.messages.codec import Codec
 from brim.wire.strangers import Strangers
 
-SCHEDULER, NODE = "scheduler", "node"  # the roles
+NODE = "node"  # the role
 _CLUSTER = "cluster"  # whose authority signs
 _LARGEST = 1 << 20  # bytes of a message: an environment may be long
 _TO_SHAKE_HANDS = 5.0

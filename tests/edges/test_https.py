@@ -1,0 +1,636 @@
+"""The scheduler's API for other hosts: who is called, who is told a token, and who takes up room;
+by real sockets and real certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from brim.backends.authority import AUTHORITY, authority_of
+from brim.cli.__main__ import cli
+from brim.client import Client
+from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.scheduler.keys import Keys
+from brim.scheduler.server import certificate_for
+from brim.storage.contact import keep_token, read_scheduler_contact, token_of
+from brim.wire import https
+from brim.wire.authority import Authority
+from brim.wire.https import INSECURE, scheduler_url
+from brim.wire.identity import (
+    SCHEDULER,
+    Identity,
+    client_context,
+    open_context,
+    server_name,
+    split_token,
+    token_with,
+)
+from brim.wire.renewed import RenewedCertificate
+from e2e.running import ROOT, until
+from edges.test_identity import TlsServer
+from edges.test_scheduler import Served
+
+HOST = "127.0.0.1"
+CROWD = 500
+ASK = b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n"
+BEGIN, END = "<!-- attempts over https -->\n", "<!-- end of attempts over https -->\n"
+
+
+class Encrypted(Served):
+    """A scheduler that shows a certificate on loopback, too."""
+
+    def certificate(self) -> RenewedCertificate:
+        return RenewedCertificate(self.authority, SCHEDULER, addresses=(HOST, "localhost"))
+
+    @property
+    def port(self) -> int:
+        contact = read_scheduler_contact(self.folder)
+        assert contact is not None
+        return contact.port
+
+    @property
+    def url(self) -> str:
+        return f"https://{HOST}:{self.port}"
+
+    @property
+    def token(self) -> str:
+        return token_of(self.folder)
+
+    def call(self) -> socket.socket:
+        return socket.create_connection((HOST, self.port), timeout=30.0)
+
+    def shake_hands(self) -> ssl.SSLSocket:
+        context = client_context(self.authority.certificate)
+        return context.wrap_socket(self.call(), server_hostname=server_name(SCHEDULER))
+
+
+@pytest.fixture
+def served(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Encrypted]:
+    monkeypatch.setattr(https, "_known", {})
+    served = Encrypted(tmp_path_factory.mktemp("state"))
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def room() -> Iterator[None]:
+    """Descriptors for both ends of a crowd."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * CROWD), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# Clients that may come in ------------------------------------------------------------------------
+
+
+def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Encrypted) -> None:
+    assert served.client.address == served.url
+    assert served.client.cluster().devices == 8
+    for address in (served.url, f"https://localhost:{served.port}"):
+        assert Client(address=address, token=served.token).cluster().devices == 8
+    ads = Client(address=served.url, token=served.client.give_token("ads"))
+    assert ads.jobs() == []
+    with pytest.raises(SpecError, match="may not"):
+        ads.give_token("web")
+    with pytest.raises(EnvironmentFault, match="wrong or missing token"):
+        Client(address=served.url, token=token_with("0" * 32, split_token(served.token)[1])).jobs()
+
+
+def test_verbs_ask_it(served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRIM_SERVER", "")
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path))
+    given = CliRunner().invoke(
+        cli, ["token", "ads", "--state", str(served.folder), "--output", str(tmp_path / "ads")]
+    )
+    assert given.exit_code == 0, given.output
+    assert f"BRIM_SERVER={served.url}" in given.stderr
+    monkeypatch.setenv("BRIM_TOKEN_FILE", str(tmp_path / "ads"))
+    done = CliRunner().invoke(cli, ["--server", served.url, "nodes", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["nodes"]
+
+
+def test_a_program_that_trusts_the_authority_calls_it_by_its_address(served: Encrypted) -> None:
+    """As curl --cacert does; the name in the certificate is then that of the host."""
+    context = ssl.create_default_context(cadata=served.authority.certificate.decode())
+    for name in (HOST, "localhost"):
+        with contextlib.closing(
+            http.client.HTTPSConnection(name, served.port, timeout=30.0, context=context)
+        ) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() == b"ok\n"
+
+
+def test_a_server_in_front_is_known_by_the_certificates_that_the_host_trusts(
+    served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = split_token(served.token)[0]
+    with pytest.raises(EnvironmentFault, match=r"has no fingerprint.*\n.*brim token TENANT") as no:
+        Client(address=served.url, token=secret).cluster()
+    assert not no.value.retryable
+    (tmp_path / "roots.pem").write_bytes(served.authority.certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "roots.pem"))
+    assert Client(address=served.url, token=secret).cluster().devices == 8
+
+
+def test_a_scheduler_with_another_port_or_authority_is_found_by_its_directory(
+    served: Encrypted,
+) -> None:
+    contact = read_scheduler_contact(served.folder)
+    assert contact is not None
+    assert contact.authority.encode() == served.authority.certificate
+    assert b"PRIVATE" not in (served.folder / "scheduler.json").read_bytes()
+
+
+# Servers that are not the one --------------------------------------------------------------------
+
+
+def false_identity(authority: Authority, kind: str) -> Identity:
+    own = authority.issue(SCHEDULER)
+    if kind == "another authority":
+        return Authority.make("cluster").issue(SCHEDULER)
+    if kind == "its authority, and no key of it":
+        false = Authority.make("cluster").issue(SCHEDULER)
+        return Identity(false.key, false.certificate, own.authority)
+    if kind == "an expired certificate":
+        return authority.issue(SCHEDULER, for_s=-1.0)
+    assert kind == "a node's certificate"
+    return authority.issue("node", "n1")
+
+
+FALSE = (
+    "another authority",
+    "its authority, and no key of it",
+    "an expired certificate",
+    "a node's certificate",
+)
+
+
+@contextlib.contextmanager
+def false_server(authority: Authority, kind: str) -> Iterator[tuple[int, bytearray]]:
+    """One in the place of a scheduler, and all that it hears."""
+    heard = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1000):
+                heard.extend(data)
+        writer.close()
+
+    with TlsServer(open_context(false_identity(authority, kind)), listen) as server:
+        yield server.port, heard
+
+
+def told(port: int, token: str) -> EnvironmentFault:
+    with pytest.raises(EnvironmentFault) as fault:
+        Client(address=f"https://{HOST}:{port}", token=token).cluster()
+    return fault.value
+
+
+@pytest.mark.parametrize("kind", FALSE)
+def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "_known", {})
+    authority = Authority.make("cluster")
+    with false_server(authority, kind) as (port, heard):
+        fault = told(port, token_with("5ec7e7", authority.fingerprint))
+        assert "is not" in str(fault)
+        assert not fault.retryable
+        fault = told(port, "5ec7e7")
+        assert "nothing tells" in str(fault)
+    assert not heard
+
+
+def test_no_token_goes_to_a_server_that_does_not_speak_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(https, "_known", {})
+    heard = bytearray()
+    listener = socket.create_server((HOST, 0))
+
+    def listen() -> None:
+        for _ in range(2):
+            line, _ = listener.accept()
+            with line:
+                heard.extend(line.recv(4000))
+                line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    with listener:
+        port = listener.getsockname()[1]
+        for token in (token_with("5ec7e7", "a" * 32), "5ec7e7"):
+            fault = told(port, token)
+            assert "does not speak HTTPS" in str(fault)
+            assert not fault.retryable
+        thread.join(10.0)
+    assert b"5ec7e7" not in heard
+
+
+# What an address says ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://10.0.0.7:4000/", "https://10.0.0.7:4000"),
+        ("HTTPS://host:1", "https://host:1"),
+        ("host:1", "https://host:1"),
+        ("[fd00::1]:8080", "https://[fd00::1]:8080"),
+        ("https://[fd00::1]:8080", "https://[fd00::1]:8080"),
+        ("127.0.0.1:4000", "http://127.0.0.1:4000"),
+        ("https://127.0.0.1:4000", "https://127.0.0.1:4000"),
+        ("http://localhost:4000", "http://localhost:4000"),
+        ("[::1]:4000", "http://[::1]:4000"),
+    ],
+)
+def test_a_server_is_named_by_its_url_or_address(text: str, url: str) -> None:
+    assert scheduler_url(text, field="--server") == url
+    assert scheduler_url(url, field="--server") == url
+
+
+@pytest.mark.parametrize(
+    "text", ["host", "ftp://host:1", "https://host:1/x", "host:99999", "a@b:1", "a b:1"]
+)
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="--server"):
+        scheduler_url(text, field="--server")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "host", "[fd00::1]", "127.0.0.1.nip.io"])
+def test_a_token_passes_through_a_network_as_it_is_only_where_that_is_wanted(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://{host}:4000"
+    with pytest.raises(SpecError, match=rf"need an https:// address\n.*{INSECURE}=1"):
+        Client(address=url, token="t")
+    monkeypatch.setenv("BRIM_SERVER", url)
+    with pytest.raises(SpecError, match="BRIM_SERVER"):
+        Client()
+    monkeypatch.setenv(INSECURE, "1")
+    assert scheduler_url(url, field="--server") == url
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "localhost:0", "[::1]:0"])
+def test_insecure_is_for_other_hosts(listen: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        cli, ["up", "--listen", listen, "--insecure", "--state", str(tmp_path)]
+    )
+    assert done.exit_code == 2
+    assert "--insecure: got --listen" in done.stderr
+    assert not (tmp_path / "scheduler.db").exists()
+
+
+def test_only_what_other_hosts_reach_is_encrypted() -> None:
+    authority = Authority.make("cluster")
+    with socket.create_server((HOST, 0)) as listener:
+        assert certificate_for(listener, authority) is None
+
+
+# Tokens of before --------------------------------------------------------------------------------
+
+
+def test_a_token_of_before_gets_the_fingerprint_and_stays_the_same(tmp_path: Path) -> None:
+    authority = Authority.make("cluster")
+    keep_token(tmp_path, "0ld")
+    keys = Keys(tmp_path, authority.fingerprint, tenants=lambda: ["ads"])
+    assert keys.administrator == token_of(tmp_path) == token_with("0ld", authority.fingerprint)
+    other = Authority.make("cluster").fingerprint
+    for token in ("0ld", keys.administrator, token_with("0ld", other)):
+        caller = keys.caller(f"Bearer {token}", origin="here")
+        assert caller is not None
+        assert caller.tenant is None
+    for wrong in ("", f".{authority.fingerprint}", authority.fingerprint, "0ld.x", "0l", "0ld."):
+        assert keys.caller(f"Bearer {wrong}", origin="here") is None
+    again = Keys(tmp_path, other, tenants=lambda: ["ads"])
+    assert again.administrator == token_with("0ld", other)
+    given = again.give("ads")
+    assert given.endswith(f".{other}")
+    assert again.caller(f"Bearer {split_token(given)[0]}", origin="here") is not None
+    assert (tmp_path / "token").stat().st_mode & 0o077 == 0
+
+
+def test_a_secret_with_dots_is_compared_whole(tmp_path: Path) -> None:
+    keep_token(tmp_path, "my.own.secret")
+    fingerprint = Authority.make("cluster").fingerprint
+    keys = Keys(tmp_path, fingerprint, tenants=list)
+    for token in ("my.own.secret", f"my.own.secret.{fingerprint}"):
+        assert keys.caller(f"Bearer {token}", origin="here") is not None
+    for token in ("my", "my.own", "my.own.other", f"my.own.{fingerprint}"):
+        assert keys.caller(f"Bearer {token}", origin="here") is None
+
+
+def test_a_state_directory_has_one_authority(tmp_path: Path) -> None:
+    first = authority_of(tmp_path)
+    assert authority_of(tmp_path).pem == first.pem
+    assert (tmp_path / AUTHORITY).stat().st_mode & 0o077 == 0
+    (tmp_path / AUTHORITY).write_bytes(first.certificate)
+    with pytest.raises(EnvironmentFault, match="hint: restore"):
+        authority_of(tmp_path)
+
+
+# Strangers ---------------------------------------------------------------------------------------
+
+
+def is_over(line: socket.socket) -> bool:
+    """Whether the other end has closed a connection on which nobody has said anything."""
+    line.settimeout(0.0)
+    try:
+        return line.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_crowd_that_does_not_begin_a_handshake_locks_nobody_out(
+    served: Encrypted, room: None
+) -> None:
+    with contextlib.ExitStack() as crowd:
+        lines = [crowd.enter_context(served.call()) for _ in range(CROWD)]
+        for _ in range(5):
+            began = time.monotonic()
+            assert Client(address=served.url, token=served.token).cluster().devices == 8
+            assert time.monotonic() - began < 5.0
+        until(lambda: sum(map(is_over, lines)) >= CROWD - 256, "the end of the oldest")
+        assert not is_over(lines[-1]), "the youngest has time"
+
+
+def test_a_crowd_that_shakes_hands_and_says_nothing_locks_nobody_out(
+    served: Encrypted, room: None
+) -> None:
+    with contextlib.ExitStack() as crowd:
+        lines = [crowd.enter_context(served.shake_hands()) for _ in range(300)]
+        crowd.enter_context(served.call())
+        assert Client(address=served.url, token=served.token).cluster().devices == 8
+        for line in lines[:40]:
+            line.settimeout(30.0)
+            with contextlib.suppress(OSError):
+                assert line.recv(1) == b""
+
+
+def hello() -> bytes:
+    """The first words of a handshake."""
+    said = ssl.MemoryBIO()
+    context = ssl.create_default_context()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="h").do_handshake()
+    return said.read()
+
+
+@pytest.mark.parametrize("words", [b"", hello()], ids=["silent", "slow"])
+def test_who_does_not_come_to_the_end_of_a_handshake_is_sent_away(
+    served: Encrypted, words: bytes
+) -> None:
+    began = time.monotonic()
+    with served.call() as slow:
+        slow.settimeout(1.0)
+        while time.monotonic() - began < 60.0:
+            try:
+                slow.sendall(words[:1])
+                words = words[1:]
+                if slow.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    assert 5.0 < time.monotonic() - began < 30.0
+
+
+def test_an_end_waits_for_no_stranger(tmp_path: Path) -> None:
+    served = Encrypted(tmp_path)
+    with served.call(), served.call() as half, served.shake_hands() as silent:
+        half.sendall(hello()[:20])
+        with served.shake_hands() as asked:
+            asked.sendall(ASK)
+            assert asked.recv(100).startswith(b"HTTP/1.1 200")
+            began = time.monotonic()
+            served.close()
+            assert time.monotonic() - began < 5.0
+        assert silent.fileno() >= 0
+
+
+# Renewal -----------------------------------------------------------------------------------------
+
+
+class Answering:
+    """A server of asyncio that shows a certificate as long as it runs."""
+
+    def __init__(self, certificate: RenewedCertificate) -> None:
+        self._certificate = certificate
+
+    @contextlib.contextmanager
+    def up(self) -> Iterator[TlsServer]:
+        keeping: list[asyncio.Task[None]] = []
+
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if not keeping:
+                keeping.append(asyncio.create_task(self._certificate.keep()))
+            with contextlib.suppress(OSError):
+                while data := await reader.read(100):
+                    writer.write(data)
+            writer.close()
+
+        with TlsServer(self._certificate.context, echo) as server:
+            try:
+                yield server
+            finally:
+                for each in keeping:
+                    server._loop.call_soon_threadsafe(each.cancel)
+
+
+def shown(port: int, authority: Authority) -> ssl.SSLSocket:
+    line = socket.create_connection((HOST, port), timeout=30.0)
+    return client_context(authority.certificate).wrap_socket(
+        line, server_hostname=server_name(SCHEDULER)
+    )
+
+
+def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> None:
+    authority, lifetime = Authority.make("cluster"), 4.0
+    certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime)
+    with Answering(certificate).up() as server, shown(server.port, authority) as first:
+        began, seen = time.monotonic(), set[bytes | None]()
+        while time.monotonic() - began < 2 * lifetime:
+            with shown(server.port, authority) as other:
+                seen.add(other.getpeercert(binary_form=True))
+            time.sleep(0.1)
+        first.sendall(b"still here")
+        assert first.recv(100) == b"still here"
+    assert len(seen) >= 3, "each is replaced after half of its life"
+
+
+def test_a_certificate_that_is_not_renewed_is_refused() -> None:
+    authority, lifetime = Authority.make("cluster"), 1.0
+
+    def long_ago() -> float:
+        return 0.0  # so it never looks old
+
+    certificate = RenewedCertificate(authority, SCHEDULER, lifetime=lifetime, now=long_ago)
+    with Answering(certificate).up() as server:
+
+        def is_refused() -> bool:
+            try:
+                shown(server.port, authority).close()
+            except ssl.SSLCertVerificationError as error:
+                return "expired" in error.verify_message
+            return False
+
+        until(is_refused, "its end")
+
+
+def test_a_clock_that_was_set_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, looks = [1e9], [0]
+
+    def tell() -> float:
+        looks[0] += 1
+        return now[0]
+
+    authority = Authority.make("cluster")
+    certificate = RenewedCertificate(authority, SCHEDULER, lifetime=20.0, now=tell)
+    issued: list[float] = []
+    renew = certificate._renew
+
+    def noted() -> None:
+        issued.append(now[0])
+        renew()
+
+    monkeypatch.setattr(certificate, "_renew", noted)
+
+    async def live() -> None:
+        keeping = asyncio.create_task(certificate.keep())
+        for at, times in ((1e9 + 9.0, 0), (1e9 + 11.0, 1), (1e9 - 1e6, 2)):
+            now[0], until_looks = at, looks[0] + 5
+            async with asyncio.timeout(10.0):
+                while len(issued) < times or looks[0] < until_looks:
+                    await asyncio.sleep(0.01)
+            assert len(issued) == times
+        keeping.cancel()
+
+    asyncio.run(live())
+
+
+# The table of SECURITY.md ------------------------------------------------------------------------
+
+
+def answer_to(served: Encrypted, token: str) -> str:
+    with served.shake_hands() as line:
+        words = f"Authorization: Bearer {token}\r\n" if token else ""
+        line.sendall(f"GET /v1/jobs HTTP/1.1\r\nHost: h\r\n{words}\r\n".encode())
+        return line.recv(100).split()[1].decode()
+
+
+def in_plain_text(served: Encrypted) -> str:
+    with served.call() as line:
+        line.sendall(
+            f"GET /v1/jobs HTTP/1.1\r\nAuthorization: Bearer {served.token}\r\n\r\n".encode()
+        )
+        with contextlib.suppress(ConnectionError):
+            return "answered" if b"HTTP" in line.recv(100) else "nothing"
+        return "nothing"
+
+
+def of_before(served: Encrypted) -> str:
+    context = client_context(served.authority.certificate)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with served.call() as line, pytest.raises(ssl.SSLError):
+        context.wrap_socket(line, server_hostname=server_name(SCHEDULER))
+    return "refused"
+
+
+def overheard(served: Encrypted) -> str:
+    """What passes by on the way of a client that is answered."""
+    seen = bytearray()
+    with socket.create_server((HOST, 0)) as between:
+
+        def carry(source: socket.socket, to: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := source.recv(1 << 16):
+                    seen.extend(data)
+                    to.sendall(data)
+                to.shutdown(socket.SHUT_WR)
+
+        def relay() -> None:
+            for _ in range(2):  # one looks for the authority
+                near, far = between.accept()[0], served.call()
+                ways = [
+                    threading.Thread(target=carry, args=ends) for ends in ((near, far), (far, near))
+                ]
+                for way in ways:
+                    way.start()
+                for way in ways:
+                    way.join(10.0)
+                near.close()
+                far.close()
+
+        relaying = threading.Thread(target=relay)
+        relaying.start()
+        client = Client(address=f"https://{HOST}:{between.getsockname()[1]}", token=served.token)
+        assert client.cluster().devices == 8
+        relaying.join(10.0)
+    assert len(seen) > 1000
+    return (
+        "token" if split_token(served.token)[0].encode() in seen or b"/v1/" in seen else "nothing"
+    )
+
+
+def heard_by(authority: Authority, kind: str) -> str:
+    with false_server(authority, kind) as (port, heard):
+        told(port, token_with("5ec7e7", authority.fingerprint))
+    return "token" if heard else "nothing"
+
+
+def crowded(served: Encrypted) -> str:
+    with contextlib.ExitStack() as crowd:
+        for _ in range(CROWD):
+            crowd.enter_context(served.call())
+        try:
+            Client(address=served.url, token=served.token).cluster()
+        except BrimError as error:
+            return str(error)
+    return "clients are answered"
+
+
+def test_what_a_host_without_a_token_tries_comes_to_nothing(served: Encrypted, room: None) -> None:
+    fingerprint = split_token(served.token)[1]
+    asks: dict[str, Callable[[], str]] = {
+        "ask without a token": lambda: answer_to(served, ""),
+        "ask with a wrong token": lambda: answer_to(served, token_with("0" * 32, fingerprint)),
+        "ask with the fingerprint alone": lambda: answer_to(served, f".{fingerprint}"),
+        "ask with the right token": lambda: answer_to(served, served.token),
+        "ask in plain HTTP, with the right token": lambda: in_plain_text(served),
+        "ask by TLS 1.2": lambda: of_before(served),
+        f"open {CROWD} connections, and say nothing": lambda: crowded(served),
+        "read what passes by": lambda: overheard(served),
+    }
+    asks |= {
+        f"be called in its place, with {kind}": lambda kind=kind: heard_by(  # type: ignore[misc]
+            served.authority, kind
+        )
+        for kind in FALSE
+    }
+    found = {tried: ask() for tried, ask in asks.items()}
+    rows = ["| tried by another host | it got |", "|---|---|"]
+    table = "\n".join([*rows, *(f"| {tried} | {got} |" for tried, got in found.items())])
+    written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == table, f"SECURITY.md should say:\n{table}"
+    assert os.environ.get(INSECURE) is None
