@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from brim.backends.authority import authority_of
-from brim.backends.environment import environment_of_jobs
+from brim.backends.environment import keep_environment_of_jobs
 from brim.backends.joined import TOKEN, FarNodes
 from brim.backends.live import LiveBackend
 from brim.backends.nodes import Nodes
@@ -184,14 +184,6 @@ class _Beginning:
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 
 
-def _keep_variables(declared: list[str]) -> None:
-    """Forget all variables that jobs are not to have, in whatever way this was started."""
-    kept = {name: os.environ[name] for name in declared if name in os.environ}
-    environment = environment_of_jobs(os.environ, kept)
-    os.environ.clear()
-    os.environ |= environment
-
-
 def _known(database: Database, spec: ClusterSpec) -> list[Node]:
     """The nodes that had joined an earlier scheduler, by its last cycle."""
     last = database.last_cycle()
@@ -218,7 +210,8 @@ def main() -> None:
         "--env", action="append", default=[], help="a variable that jobs have beside the usual ones"
     )
     arguments = vars(parser.parse_args())
-    _keep_variables(arguments.pop("env"))
+    names = [name for name in arguments.pop("env") if name in os.environ]
+    keep_environment_of_jobs({name: os.environ[name] for name in names})
     settings = msgspec.convert(arguments, Settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     write_to_stderr(usual="warning")

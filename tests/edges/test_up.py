@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from brim import up as brim_up
+from brim.backends.environment import keep_environment_of_jobs
 from brim.cli import up as cli_up
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
@@ -76,11 +76,11 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert description(state) == b"as it was"
 
 
-def test_a_scheduler_forgets_variables_that_jobs_are_not_to_have(
+def test_a_scheduler_or_node_forgets_variables_that_jobs_are_not_to_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
         os, "environ", {"PATH": "/bin", "AWS_SECRET_ACCESS_KEY": "s", "BRIM_TOKEN": "t", "HF_HOME": "/h"}
     )  # fmt: skip
-    brim_up._keep_variables(["HF_HOME", "NOT_SET"])
+    keep_environment_of_jobs({"HF_HOME": "/h"})
     assert os.environ == {"PATH": "/bin", "HF_HOME": "/h"}

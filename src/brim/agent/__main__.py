@@ -89,17 +89,22 @@ def join(
     raise AssertionError("there is always another attempt")
 
 
-def _be_guest(name: str, master: str, run_dir: Path) -> int:
+def _be_guest(name: str, master: str, run_dir: Path, start: Start) -> int:
     """Join a run of another host for this host's node, which keeps the directory; the exit status.
 
     One that the master counts as lost ends: the scheduler starts another.
+
+    Args:
+        start: how the template is started, before the job is known: this process forks no more
+            once it talks to the master.
     """
     host = _address_towards([master], patience=TO_ANSWER)
+    template = start_template(run_dir, host, start, early=True)
     settings = Settings(
         name=name, host=host, run_dir=run_dir, guest=True, master=master, machine=_machine()
     )
     dial = partial(open_stream, master, token=os.environ["BRIM_TOKEN"])
-    return asyncio.run(_serve(settings, dial))
+    return asyncio.run(_serve(settings, dial, template))
 
 
 def _machine() -> str:
@@ -260,7 +265,7 @@ def main(start: Start = start_anew) -> None:
     adopt_orphans()  # workers, which their template forks and leaves to this process
     if arguments.guest:
         try:
-            sys.exit(_be_guest(arguments.name, arguments.guest, run_dir))
+            sys.exit(_be_guest(arguments.name, arguments.guest, run_dir, start))
         except (EnvironmentFault, Displaced) as fault:
             sys.exit(str(fault))
         finally:

@@ -119,7 +119,8 @@ class Agent:
         settings: what it was started with.
         master: its conversation with the master.
         clock: for heartbeats and for the time of commits.
-        template: of its workers, where the file of the job is there already; else it starts one.
+        template: of its workers; a guest's was started early, since the file of the job is not
+            there yet. None: it starts one.
     """
 
     def __init__(
@@ -167,7 +168,7 @@ class Agent:
         beside = [asyncio.create_task(self._tick()), asyncio.create_task(self._mind_memory())]
         limiting = asyncio.create_task(self._log_limit.keep())
         try:
-            if self._template is not None:
+            if self._template is not None and not self._settings.guest:
                 await self._begin(self._template)
             async with contextlib.aclosing(self._master.messages()) as messages:
                 async for message in messages:
@@ -202,6 +203,9 @@ class Agent:
         workers, self._workers = self._workers, None
         if workers is not None:
             await workers.end()
+        elif self._template is not None:
+            self._template.drop()
+        self._template = None
 
     def ask_to_stop(self) -> None:
         """Ask for the end of the run, as this process was asked to."""
@@ -300,7 +304,11 @@ class Agent:
         if Path(configure.spec.directory).is_dir():
             os.chdir(configure.spec.directory or ".")
         write_job(self._settings.run_dir, self._kept_by_master(configure))
-        await self._begin(start_template(self._settings.run_dir, self._settings.host))
+        if self._template is None:
+            self._template = start_template(self._settings.run_dir, self._settings.host)
+        else:
+            self._template.begin()
+        await self._begin(self._template)
 
     async def _fetch(self, digest: str) -> None:
         """Fetch the code of the job from the master; `digest` is empty where there is none.

@@ -53,13 +53,32 @@ class Template:
     requests: socket.socket
     stacks: Stacks
 
+    def begin(self) -> None:
+        """Have one that was started early read the job, which is in its place now.
 
-def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Template:
+        It may have ended: `Workers` notices that, as of any template.
+        """
+        with contextlib.suppress(OSError):
+            self.requests.send(b"!")
+
+    def drop(self) -> None:
+        """End one that was started early, for no job came."""
+        self.process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can
+            self.process.wait(_TO_PART)
+        self.requests.close()
+        self.stacks.close()
+
+
+def start_template(
+    run_dir: Path, host: str, start: Start = start_anew, *, early: bool = False
+) -> Template:
     """Start the template of a run, whose directory has the file of the job.
 
     Args:
         host: address of this host.
         start: how; this process may fork no more once it runs an event loop.
+        early: the file is not there yet; the template waits until it is told to begin.
     """
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     ours, theirs = socket.socketpair()
@@ -67,7 +86,7 @@ def start_template(run_dir: Path, host: str, start: Start = start_anew) -> Templ
     with open_log(run_dir / "logs" / "template.log") as log, theirs:
         keep = [theirs.fileno(), stacks.file]
         arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
-        arguments += ["--run-dir", str(run_dir), "--host", host]
+        arguments += ["--run-dir", str(run_dir), "--host", host, *(["--early"] if early else [])]
         process = start(
             "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
         )

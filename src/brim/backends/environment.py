@@ -5,6 +5,7 @@ The environment has what programs need to run, and no secrets.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from brim.log import VARIABLE
@@ -72,3 +73,14 @@ def environment_of_jobs(here: Mapping[str, str], declared: Mapping[str, str]) ->
         name: value for name, value in here.items() if name in _NAMES or name.startswith(_FAMILIES)
     }
     return {**kept, **declared}
+
+
+def keep_environment_of_jobs(declared: Mapping[str, str]) -> None:
+    """Forget all variables that jobs are not to have, in whatever way this process was started.
+
+    Args:
+        declared: what all jobs are to have beside.
+    """
+    environment = environment_of_jobs(os.environ, declared)
+    os.environ.clear()
+    os.environ |= environment

@@ -13,7 +13,7 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import MOST_DEVICES
 from brim.domain.options import whole
 from brim.errors import SpecError
-from brim.runs.options import ADDRESS, option
+from brim.runs.options import ADDRESSES, option, parse_env
 from brim.runs.values import Value
 
 
@@ -21,9 +21,9 @@ from brim.runs.values import Value
 @option(
     "--join",
     "scheduler",
-    type=ADDRESS,
+    type=ADDRESSES,
     required=True,
-    help="Join the scheduler that lets nodes join at this address.",
+    help="Join the scheduler that lets nodes join at this address, or at one of several.",
 )
 @option(
     "--token-file",
@@ -43,6 +43,15 @@ from brim.runs.values import Value
     default=0,
     help="Say below which switch the host is: workers of a job are kept below one where possible.",
 )
+@option(
+    "--env",
+    "variables",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    envvar=None,
+    help="Set an environment variable of all jobs on this host; NAME alone passes on its present "
+    "value. May be repeated.",
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
@@ -55,6 +64,7 @@ def node(
     name: str | None,
     devices: int | None,
     switch: int,
+    variables: tuple[str, ...],
     folder: Path | None,
 ) -> int:
     """Add this host to a scheduler on another host, which runs jobs here, until SIGTERM.
@@ -63,6 +73,9 @@ def node(
     environment variable BRIM_TOKEN or in a file: other users of this host could read it on a command
     line.
 
+    Give several addresses, with commas between them, where the scheduler may go on at another: they
+    are called in turn.
+
     SIGTERM or Ctrl-C takes the host out again: its workers leave at the next step boundary, and
     others start where there is room. A node that cannot reach its scheduler's host for 2.5 s ends
     what runs on it.
@@ -70,14 +83,15 @@ def node(
     \b
     brim node --join 10.0.0.7:4001 --token-file nodes.token
     """
+    from brim.backends.environment import keep_environment_of_jobs
     from brim.backends.this_host import devices_here
     from brim.client import default_state_dir
     from brim.domain.cluster import Node
     from brim.domain.names import check_name
     from brim.joined.loop import say_on_stderr, serve
+    from brim.wire.listening import split_address
 
     token = (token_file.read() if token_file else os.environ.get("BRIM_TOKEN", "")).strip()
-    os.environ.pop("BRIM_TOKEN", None)  # it is no job's business
     if "." not in token:
         raise SpecError(
             "the token for nodes",
@@ -87,13 +101,13 @@ def node(
         )
     name = name or platform.node() or "node"
     check_name(name, field="--name")
-    host, _, port = scheduler.rpartition(":")
+    folder = (folder or default_state_dir() / "node").resolve()
+    keep_environment_of_jobs(parse_env(variables, os.environ))  # the token is no job's business
     serve(
         Node(id=name, devices=devices_here() if devices is None else devices, switch=switch),
-        host.strip("[]"),
-        int(port),
+        [split_address(each) for each in scheduler.split(",")],
         token=token,
-        folder=(folder or default_state_dir() / "node").resolve(),
+        folder=folder,
         say=say_on_stderr,
     )
     return EXIT_DONE

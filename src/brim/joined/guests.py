@@ -12,7 +12,6 @@ from pathlib import Path
 
 import brim
 from brim.account import environment_of, give
-from brim.backends.environment import environment_of_jobs
 from brim.backends.nodes import Nodes
 from brim.domain.names import check_name
 from brim.errors import BrimError, EnvironmentFault
@@ -47,7 +46,6 @@ class Guests:
         folder.mkdir(mode=0o711)
         self._folder, self._nodes, self._name = folder, nodes, name
         self._guests: dict[str, _Guest] = {}
-        self._environment = environment_of_jobs(os.environ, {})
 
     def begin(self, request: BeginGuest) -> None:
         """Start one, where there is none. Raises EnvironmentFault where that cannot be done."""
@@ -75,7 +73,7 @@ class Guests:
             arguments=arguments,
             python=(sys.executable, brim.__version__),
             environment={
-                **self._environment,
+                **os.environ,
                 **of_user,
                 **request.environment,
                 "BRIM_TOKEN": request.token,

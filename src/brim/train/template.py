@@ -259,16 +259,21 @@ def main() -> None:
     parser.add_argument(
         "--bare", action="store_true", help="leave all imports of a script to the workers"
     )
+    parser.add_argument(
+        "--early", action="store_true", help="wait for a byte of the agent before the job is read"
+    )
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
     show_when_asked(arguments.stacks)
     be_called("brim-template")
     go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=arguments.control)
+    if arguments.early and not control.recv(1):
+        return  # the agent has no job for it
     spec = read_job(Path(arguments.run_dir))
     os.environ |= shared_environment(spec, arguments.run_dir)
     begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
-    control = socket.socket(fileno=arguments.control)
     secret = workers_secret(os.environ.pop("BRIM_TOKEN"))  # the token is not for the user's code
     TemplateProcess(
         control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
