@@ -181,14 +181,22 @@ def test_what_a_node_ran_has_ended_before_it_is_given_up(
     assert nodes.seen(given_up * here + 1e-6)["n1"].lost
 
 
-@given(delays, rates, rates)
-def test_a_refused_connection_outlasts_no_scheduler_that_comes_up_behind_it(
-    pause: float, here: float, there: float
+@given(st.lists(st.tuples(st.integers(0, 2), delays)), st.integers(0, 2), delays, rates, rates)
+def test_refused_connections_outlast_no_scheduler_that_comes_up_behind_them(
+    refusals: list[tuple[int, float]], place: int, pause: float, here: float, there: float
 ) -> None:
-    lease, nodes = Lease(), JoinedNodes()
+    """The scheduler comes up at one of three addresses, any time after that one refused last."""
+    lease, nodes = Lease(addresses=3), JoinedNodes()
     lease.renewed(sent=0.0)
-    lease.refused(sent=10.0 * there)  # nobody listened then
-    up = 10.0 + pause
+    at, last = 10.0, 0.0
+    for address, later in refusals:
+        at += later
+        lease.refused(address, sent=at * there)
+        last = at if address == place else last
+    if {address for address, _ in refusals} != {0, 1, 2}:
+        assert lease.is_over(TERM), "it may be at one that has not been asked"
+        return
+    up = last + pause
     nodes.expect([N1], up * here)
     first_given_up = up + SILENCE / here
     assert lease._until / there + TO_END <= first_given_up

@@ -17,7 +17,8 @@ a node ran is gone before anybody counts on that.
 A scheduler that comes up has heard nobody yet. It waits for `SILENCE` from its own start for the
 nodes that it knows of. So a node whose connection is *refused*, since its host answers and nobody
 listens there, knows that no scheduler can give it up sooner than `SILENCE` from then on: a refusal
-counts as a renewal. But others can refuse in the place of a scheduler that lives (a firewall, a
+counts as a renewal. Where the scheduler may be at several addresses, it may be at any that has not
+refused: the earliest of their last refusals counts, and none does before all have refused. But others can refuse in the place of a scheduler that lives (a firewall, a
 service of Kubernetes without a pod that is ready), and nobody can tell them apart. So refusals count
 for `REFUSALS` seconds since the last answer, and no longer. Within that time, a node that is given up
 may still run something. That is why its devices are nobody's until it has joined again, and has said
@@ -51,6 +52,9 @@ _REMEMBERED = REFUSALS + 100.0  # seconds for which a node that was given up is 
 class Lease:
     """A node's side: how long it may go on.
 
+    Args:
+        addresses: at so many the scheduler may be.
+
     >>> lease = Lease()
     >>> lease.is_over(5.0), lease.renewed(sent=5.0), lease.is_over(7.4), lease.is_over(7.6)
     (True, None, False, True)
@@ -60,8 +64,9 @@ class Lease:
     (None, True)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, addresses: int = 1) -> None:
         self._until = self._answered = float("-inf")
+        self._refused = [float("-inf")] * addresses
 
     @property
     def until(self) -> float:
@@ -73,10 +78,18 @@ class Lease:
         self._answered = max(self._answered, sent)
         self._until = max(self._until, sent + TERM)
 
-    def refused(self, *, sent: float) -> None:
-        """Note that a connection was refused that was asked for then."""
+    def refused(self, address: int = 0, *, sent: float) -> None:
+        """Note that a connection to one of the addresses was refused that was asked for then.
+
+        >>> lease = Lease(addresses=2)
+        >>> lease.renewed(sent=0.0), lease.refused(0, sent=5.0), lease.is_over(5.1)
+        (None, None, True)
+        >>> lease.refused(1, sent=6.0), lease.is_over(7.4), lease.is_over(7.6)
+        (None, False, True)
+        """
+        self._refused[address] = sent
         if sent < self._answered + REFUSALS:
-            self._until = max(self._until, sent + TERM)
+            self._until = max(self._until, min(self._refused) + TERM)
 
     def is_over(self, now: float) -> bool:
         """Return whether everything is to end now."""

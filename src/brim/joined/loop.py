@@ -12,12 +12,11 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from brim.backends.environment import environment_of_jobs
 from brim.backends.nodes import Nodes
 from brim.clock import SystemClock
 from brim.coordination.joined_nodes import RENEWAL, Lease
@@ -66,8 +65,8 @@ class JoinedNode:
     Args:
         folder: is its own.
         node: what it brings.
-        scheduler: calls it.
-        identity, life: see `brim.coordination.joined_nodes`.
+        schedulers: call it, each at one of the addresses where it may be.
+        kept: see `brim.coordination.joined_nodes`.
         say: tells the user.
     """
 
@@ -75,7 +74,7 @@ class JoinedNode:
         self,
         folder: Path,
         node: Node,
-        scheduler: Enrolled,
+        schedulers: Sequence[Enrolled],
         kept: _NodeLife,
         *,
         say: Callable[[str], None],
@@ -83,9 +82,9 @@ class JoinedNode:
         self._clock = SystemClock()
         self._nodes = Nodes(folder / "nodes", self._clock, mortal=True)
         self._guests = Guests(folder / "jobs", self._nodes, node.id)
-        self._node, self._scheduler, self._kept, self._say = node, scheduler, kept, say
-        self._kind = kind_of_this_host(environment_of_jobs(os.environ, {}))
-        self._lease = Lease()
+        self._node, self._schedulers, self._kept, self._say = node, schedulers, kept, say
+        self._kind = kind_of_this_host(os.environ)
+        self._lease = Lease(len(schedulers))
         self._sent: dict[int, float] = {}
         self._number = 0
         self._line: SchedulerLine | None = None
@@ -123,7 +122,7 @@ class JoinedNode:
     def _give_way(self) -> None:
         """Leave: the scheduler has the workers of this node leave at a step boundary."""
         if self._leaving:
-            self._lease = Lease()  # a second signal: now
+            self._lease = Lease(len(self._schedulers))  # a second signal: now
             self._nodes.kill()
         self._leaving = True
         asyncio.get_running_loop().call_later(_TO_GIVE_WAY, self._nodes.kill)
@@ -138,9 +137,12 @@ class JoinedNode:
             self._seen = self._nodes.keep([self._node.id])[self._node.id]
             self._pass_on_lease()
             agents = self._guests.there(self._seen.pid)
-            if agents and self._lease.is_over(now):
-                self._say("the scheduler was not heard: what ran here has been ended")
-                self._nodes.kill()
+            if self._lease.is_over(now):
+                if agents:
+                    self._say("the scheduler was not heard: what ran here has been ended")
+                    self._nodes.kill()
+                if self._admitted and self._line is not None and not self._leaving:
+                    self._line.drop()  # a host that is off would not end it
             if self._leaving and not agents:
                 await self._part()
                 return
@@ -183,24 +185,34 @@ class JoinedNode:
     # What is said ---------------------------------------------------------------------------------
 
     async def _call(self) -> None:
-        """Call the scheduler whenever there is no connection to it."""
-        end = self._clock.now() + _TO_JOIN
+        """Call the scheduler whenever there is no connection to it.
+
+        The address at which it was is called first, then the others in turn.
+        """
+        end, number = self._clock.now() + _TO_JOIN, 0
         while True:
-            began = self._clock.now()
-            try:
-                self._line = await self._scheduler.call()
-            except NobodyListens:
-                self._lease.refused(sent=began)
-                self._refusal = "nothing listens there"
-            except (OSError, EnvironmentFault, ProtocolError, TimeoutError) as error:
-                self._refusal = str(error) or type(error).__name__
-            else:
-                await self._converse(self._line, began)
+            if not await self._try(number):
+                number = (number + 1) % len(self._schedulers)
             if not self._was_admitted and self._clock.now() > end:
                 raise EnvironmentFault(f"this host was not let in: {self._refusal}")
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_AGAIN / len(self._schedulers))
 
-    async def _converse(self, line: SchedulerLine, began: float) -> None:
+    async def _try(self, number: int) -> bool:
+        """Call one of the addresses; return, once that is over, whether it let this node in."""
+        began, scheduler = self._clock.now(), self._schedulers[number]
+        try:
+            self._line = await scheduler.call()
+        except NobodyListens:
+            self._lease.refused(number, sent=began)
+            self._refusal = "nothing listens there"
+        except (OSError, EnvironmentFault, ProtocolError, TimeoutError) as error:
+            self._refusal = str(error) or type(error).__name__
+        else:
+            return await self._converse(scheduler, self._line, began)
+        return False
+
+    async def _converse(self, scheduler: Enrolled, line: SchedulerLine, began: float) -> bool:
+        """Hear what a scheduler says until the connection ends; whether it let this node in."""
         line.send(
             JoinCluster(
                 identity=self._kept.identity,
@@ -216,11 +228,12 @@ class JoinedNode:
                 async for message in line.messages():
                     self._on_message(message, began)
         finally:
-            if not self._admitted:
-                self._scheduler.forget()  # it may be the certificate that is not taken
-            self._admitted = False
+            admitted, self._admitted = self._admitted, False
+            if not admitted:
+                scheduler.forget()  # it may be the certificate that is not taken
             self._sent.clear()
             line.close()
+        return admitted
 
     def _on_message(self, message: ToNode, began: float) -> None:
         match message:
@@ -251,13 +264,18 @@ class JoinedNode:
 
 
 def serve(
-    node: Node, host: str, port: int, *, token: str, folder: Path, say: Callable[[str], None]
+    node: Node,
+    addresses: Sequence[tuple[str, int]],
+    *,
+    token: str,
+    folder: Path,
+    say: Callable[[str], None],
 ) -> None:
     """Offer this host to a scheduler until SIGTERM; what ran here has left, or ended, then.
 
     Args:
         node: what it brings.
-        host, port: of the scheduler.
+        addresses: hosts and ports at which the scheduler may be.
         token: `SECRET.FINGERPRINT`, of the file `nodes.token` in the scheduler's state directory.
         folder: the node's own, which is made.
         say: tells the user.
@@ -275,19 +293,21 @@ def serve(
     except OSError as error:
         raise EnvironmentFault(f"cannot use {folder}: {error}") from error
     clock = SystemClock()
-    scheduler = Enrolled(host, port, token=token, name=node.id, now=clock.now)
-    asyncio.run(_serve(folder, node, scheduler, kept, say))
+    schedulers = [
+        Enrolled(host, port, token=token, name=node.id, now=clock.now) for host, port in addresses
+    ]
+    asyncio.run(_serve(folder, node, schedulers, kept, say))
 
 
 async def _serve(
     folder: Path,
     node: Node,
-    scheduler: Enrolled,
+    schedulers: Sequence[Enrolled],
     kept: _NodeLife,
     say: Callable[[str], None],
 ) -> None:
     await _see_earlier_life_off(folder, SystemClock())
-    await JoinedNode(folder, node, scheduler, kept, say=say).run()
+    await JoinedNode(folder, node, schedulers, kept, say=say).run()
 
 
 async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:

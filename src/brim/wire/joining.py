@@ -351,6 +351,10 @@ class SchedulerLine:
         async for payload in _frames(self._reader):
             yield _to_node.decode(payload)
 
+    def drop(self) -> None:
+        """End it at once, whatever was said: nobody answers at the other end."""
+        self._writer.transport.abort()
+
     async def drain(self) -> None:
         """Wait until what was said is on its way."""
         with contextlib.suppress(OSError):

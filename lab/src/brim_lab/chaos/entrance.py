@@ -24,22 +24,29 @@ _PASSED_ON = {
 _GONE = 126
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(door: int) -> None:
+    """Enter the namespace that a descriptor is of. Raises OSError."""
+    if _libc.setns(door, 0):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
 def _main() -> int:
     init, folder, command = sys.argv[1], sys.argv[2], sys.argv[3:]
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
         doors = [os.open(f"/proc/{init}/ns/{each}", os.O_RDONLY) for each in _NAMESPACES]
     except OSError:
         print(f"there is no host any more whose first process is {init}", file=sys.stderr)  # noqa: T201
         return _GONE
     for door in doors:
-        if libc.setns(door, 0):
-            raise OSError(ctypes.get_errno(), "setns")
+        enter(door)
         os.close(door)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     child = os.fork()
     if not child:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:  # the stand-in is gone already
             return _GONE
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -113,6 +113,11 @@ class Host:
         return (*_ALONE, str(Path(entrance.__file__)), str(self._init), str(self.folder))
 
     @property
+    def is_up(self) -> bool:
+        """Return whether it was started and not killed."""
+        return self._outer is not None
+
+    @property
     def root(self) -> Path:
         """The root of its files as seen from outside, its temporary ones among them."""
         return Path(f"/proc/{self._init}/root")
@@ -146,7 +151,7 @@ class Host:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._init, signal.SIGKILL)
         self._outer.communicate()
-        self._outer = None
+        self._outer, self._init = None, 0
 
     def has(self, pid: int) -> bool:
         """Return whether a process, by its id out here, is one of this host."""
@@ -154,6 +159,37 @@ class Host:
             there = os.readlink(f"/proc/{self._init}/ns/pid")
             return os.readlink(f"/proc/{pid}/ns/pid") == there
         return False
+
+    def processes(self) -> dict[int, str]:
+        """List the processes beside the first one, by their ids out here, with their names."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            pid = int(entry.name)
+            with contextlib.suppress(OSError):  # it ended while we looked
+                if self.has(pid) and pid != self._init and not _has_ended(entry):
+                    found[pid] = read_proc(f"{entry}/comm").strip()
+        return found
+
+    def files(self) -> set[str]:
+        """List the files that it has kept, by their paths in its folder."""
+        return {
+            str(path.relative_to(self.folder))
+            for path in self.folder.rglob("*")
+            if path.is_file() or path.is_symlink()
+        }
+
+    @contextlib.contextmanager
+    def network(self) -> Iterator[None]:
+        """Have what this thread opens meanwhile be in the host's network."""
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        there = os.open(f"/proc/{self._init}/ns/net", os.O_RDONLY)
+        try:
+            entrance.enter(there)
+            yield
+        finally:
+            entrance.enter(before)
+            os.close(there)
+            os.close(before)
 
     def outside(self, pid: int) -> int:
         """The process id out here of a process that has this one in there; 0 where none has."""
@@ -246,6 +282,10 @@ def _last_pid(entry: Path) -> int:
         if line.startswith("NSpid:"):
             return int(line.split()[-1])
     return 0
+
+
+def _has_ended(entry: Path) -> bool:
+    return read_proc(f"{entry}/stat").rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def _ip(*words: str) -> None:

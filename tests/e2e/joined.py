@@ -1,0 +1,184 @@
+"""A scheduler on one host of a test's own, and nodes that have joined from others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from brim_lab.chaos.hosts import Host, hosts_in
+from brim_lab.driver import Driver
+from e2e.running import DIGITS, check_ledger, lines
+
+JOB = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
+PORT = 4001
+HURRY = "/run/hurry"  # each host has its own
+DEADLINE = 150.0  # imports of torch on several hosts at once, on a busy machine
+TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
+
+
+class Cluster:
+    """A scheduler on the first of these hosts, for nodes of 2 devices on others.
+
+    Args:
+        standby: another of them, on which the scheduler may go on.
+    """
+
+    def __init__(self, hosts: tuple[Host, ...], standby: Host | None = None) -> None:
+        self.hosts, self.home, self.standby = hosts, hosts[0], standby
+        self.state = self.home.folder / "state"
+        self.file = self.home.folder / "cluster.yaml"
+        self.file.write_text("nodes: [{name: home, workers: 0}]\ngrace: 60s\n" + TENANTS)
+        self.driver = Driver(self.home.folder)
+        self.nodes: dict[str, subprocess.Popen[str]] = {}
+        self.most = Counter[str]()
+
+    @property
+    def addresses(self) -> str:
+        """Where the scheduler may be."""
+        there = [self.hosts[0], *([self.standby] if self.standby else [])]
+        return ",".join(f"{host.address}:{PORT}" for host in there)
+
+    def start(self, *words: str, host: Host | None = None, **variables: str) -> Any:
+        host = host or self.home
+        own = {"HOME": str(host.folder / "home"), "BRIM_HOME": str(host.folder / "state")}
+        return self.driver.behind(host.prefix).start(*words, variables={**own, **variables})
+
+    def brim(self, *words: str) -> str:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0, err
+        return str(out)
+
+    def up(self, *words: str) -> None:
+        self.brim("up", "--nodes", f"{self.home.address}:{PORT}", *words)
+
+    def move(self) -> None:
+        """Have the state of the scheduler, whose host is gone, on the standby, and go on there."""
+        assert self.standby is not None
+        subprocess.run(["cp", "-a", str(self.state), str(self.standby.folder)], check=True)
+        self.home, self.state = self.standby, self.standby.folder / "state"
+        self.up()
+
+    def join(self, host: Host) -> None:
+        token = (self.state / "nodes.token").read_text().strip()
+        words = ("node", "--join", self.addresses, "--devices", "2")
+        self.nodes[f"host-{host.number}"] = self.start(*words, host=host, BRIM_TOKEN=token)
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        found = json.loads(self.brim("nodes", "--json"))["nodes"]
+        return {each["node"]: each for each in found}
+
+    def submit(self, *words: str, tenant: str = "ads") -> str:
+        paced = ("--set", "pause=0.4", "--set", f"hurry={HURRY}")
+        return self.brim("submit", *JOB, *paced, "--tenant", tenant, *words).strip()
+
+    def events(self, job: str, kind: str) -> list[dict[str, Any]]:
+        path = self.state / "jobs" / job / "events.jsonl"
+        return [event for event in lines(path) if event["kind"] == kind] if path.exists() else []
+
+    def step(self, job: str) -> int:
+        path = self.state / "jobs" / job / "steps.jsonl"
+        steps = lines(path) if path.exists() else []
+        return int(steps[-1]["step"]) if steps else 0
+
+    def on(self, job: str) -> dict[str, int]:
+        """The workers that train, by node."""
+        rounds = self.events(job, "round")
+        agents = {e["worker"]: e["agent"] for e in self.events(job, "worker") if e.get("pid")}
+        return dict(Counter(agents[worker] for worker in rounds[-1]["workers"])) if rounds else {}
+
+    def named(self, node: str) -> Host:
+        """The host of a node."""
+        return next(host for host in self.hosts if f"host-{host.number}" == node)
+
+    def rounds(self, job: str) -> list[tuple[float, int, str]]:
+        """When each round formed, of how many workers, and why."""
+        return [
+            (event["at"], event["world_size"], event["cause"])
+            for event in self.events(job, "round")
+        ]
+
+    def workers_of(self, host: Host) -> list[int]:
+        """The worker processes that a host has, whatever anybody says of it."""
+        return [
+            process.pid
+            for process in psutil.process_iter(["name", "status"])
+            if re.match(r"brim-w\d", process.info["name"] or "")
+            and process.info["status"] != psutil.STATUS_ZOMBIE
+            and host.has(process.pid)
+        ]
+
+    def processes_of(self, host: Host, name: str = "") -> list[int]:
+        """All processes that a host has, or those with this name."""
+        return [pid for pid, called in host.processes().items() if name in ("", called)]
+
+    def signal(self, pids: list[int], number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait, and count meanwhile how many workers each host has."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            for host in self.hosts:
+                here = len(self.workers_of(host))
+                self.most[str(host.number)] = max(self.most[str(host.number)], here)
+            assert time.monotonic() < deadline, f"{what} did not come; {self.words()}"
+            time.sleep(0.05)
+
+    def until_steps(self, job: str, more: int = 3) -> None:
+        since = self.step(job)
+        self.until(lambda: self.step(job) >= since + more, f"more steps of {job}")
+
+    def words(self) -> str:
+        return self.brim("nodes") + (self.state / "scheduler.log").read_text()[-2000:]
+
+    def finish(self, job: str) -> dict[str, Any]:
+        for host in filter(lambda host: host.is_up, self.hosts):
+            (host.root / HURRY[1:]).touch()
+        found: dict[str, Any] = json.loads(self.brim("status", job, "--wait", "--json"))
+        assert found["state"] == "done", found
+        check_ledger(self.state / "jobs" / job)
+        return found
+
+    def kill_scheduler(self) -> None:
+        pid = json.loads((self.state / "scheduler.json").read_text())["pid"]
+        os.kill(self.home.outside(pid), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterator[Cluster]:
+    """A cluster of so many hosts with nodes; at the end nothing is left that nobody asked for."""
+    with contextlib.ExitStack() as undo:
+        hosts = undo.enter_context(hosts_in(folder, 1 + nodes + standby))
+        cluster = Cluster(hosts, hosts[-1] if standby else None)
+        undo.callback(cluster.driver.mark.kill)
+        cluster.up("--cluster", str(cluster.file))
+        for host in hosts[1 : 1 + nodes]:
+            cluster.join(host)
+        cluster.until(lambda: len(cluster.told()) == 1 + nodes, f"{nodes} nodes")
+        yield cluster
+        cluster.brim("down", "--kill")
+        for name, node in cluster.nodes.items():
+            node.terminate()
+            _, err = node.communicate(timeout=60)
+            assert node.returncode in (0, -signal.SIGKILL), f"{name}: {err}"
+        assert max(cluster.most.values()) <= 2, f"a device was given twice: {cluster.most}"
+        assert not cluster.driver.mark.left_after(20.0)
+        for host in hosts:
+            assert not host.processes()
+        for host in hosts[1 : 1 + nodes]:
+            left = {Path(name).name for name in host.files() if "/node/" in name}
+            assert left <= {".lock", "node.json", "node.log"}

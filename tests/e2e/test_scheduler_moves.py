@@ -1,0 +1,92 @@
+"""The host of a scheduler is lost, and another goes on with its state directory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from brim_lab.chaos.hosts import can_make_hosts
+from e2e.joined import JOB, cluster_in
+from e2e.running import train
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
+
+
+_log = logging.getLogger(__name__)
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    alone = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")
+    return str(alone["weights_sha256"])
+
+
+def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
+    tmp_path: Path, calm: str
+) -> None:
+    with cluster_in(tmp_path, nodes=2, standby=True) as cluster:
+        job = cluster.submit("--workers", "4", "--checkpoint-every", "4")
+        cluster.until(lambda: cluster.step(job) >= 6, "a step behind its first checkpoint")
+        token = (cluster.state / "nodes.token").read_text()
+        assert sum(cluster.on(job).values()) == 4
+        waiting = cluster.submit("--workers", "2")
+        cluster.brim("suspend", waiting)
+        saved = cluster.events(job, "checkpoint")[-1]["step"]
+
+        lost = cluster.home
+        lost.cable.cut()  # or its kernel would refuse calls, as no host does that is off
+        lost.kill()
+        cluster.until(
+            lambda: not any(map(cluster.workers_of, cluster.hosts)), "that nodes end what they ran"
+        )
+        began = time.monotonic()
+        cluster.move()
+        cluster.until(
+            lambda: [each["state"] for each in cluster.told().values()] == ["up"] * 3,
+            "both nodes, which called the other address",
+        )
+        cluster.until_steps(job)
+        _log.info("from brim up on the other host to three steps: %.1f s", time.monotonic() - began)
+        assert cluster.events(job, "restored")[-1]["step"] >= saved
+        assert (cluster.state / "nodes.token").read_text() == token
+
+        lost.start()
+        lost.cable.mend()  # it refuses now where nodes called first
+        cluster.until_steps(job)
+        assert cluster.step(waiting) == 0
+        cluster.brim("resume", waiting)
+        for each in (job, waiting):
+            assert cluster.finish(each)["weights_sha256"] == calm
+
+
+def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
+    tmp_path: Path, calm: str
+) -> None:
+    with cluster_in(tmp_path, nodes=1, standby=True) as cluster:
+        job = cluster.submit("--workers", "2")
+        cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
+        before = set(cluster.workers_of(cluster.hosts[1]))
+        cluster.kill_scheduler()
+        cluster.until_steps(job, 12)
+        cluster.up()
+        cluster.until(lambda: cluster.told()["host-2"]["state"] == "up", "that it is known again")
+        assert set(cluster.workers_of(cluster.hosts[1])) == before, "nobody noticed"
+
+        assert cluster.standby is not None
+        cluster.standby.kill()
+        cluster.kill_scheduler()
+        cluster.standby.cable.cut()  # the scheduler might be there now
+        cluster.until(
+            lambda: not cluster.workers_of(cluster.hosts[1]), "the end of what nobody may count on"
+        )
+        cluster.up()
+        cluster.until_steps(job)
+        assert cluster.finish(job)["weights_sha256"] == calm
