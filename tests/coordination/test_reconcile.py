@@ -153,10 +153,13 @@ def test_growing_counts_what_leavers_of_the_same_job_still_hold() -> None:
     assert actions(rows, {"a": {"n1": 4}, "b": {"n1": 2}}) == [Resize("a", {"n1": 4})]
 
 
-def test_a_job_that_moves_in_part_gives_first_and_takes_then() -> None:
+def test_a_job_that_moves_in_part_gives_and_takes_at_once_where_there_is_room() -> None:
     wanted = {"a": {"n1": 2, "n2": 2}}
     row = runs("a", {"n1": 4})
-    assert actions([row], wanted) == [Resize("a", {"n1": 2})]
+    assert actions([row], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
+    full = [row, runs("b", {"n2": 3})]
+    there = {**wanted, "b": {"n2": 3}}
+    assert actions(full, there) == [Resize("a", {"n1": 2})]
     assert actions([row._replace(target={"n1": 2})], wanted) == [Resize("a", {"n1": 2, "n2": 2})]
 
 

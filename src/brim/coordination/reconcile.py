@@ -3,9 +3,10 @@
 Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing;
 growing and starting wait until the devices are really free: a device is another's only once the
 worker that had it is gone, or the process that kept it. So what was observed wins over what was
-planned, and repeating it on the same observations gives the same actions, or none. A job that is to
-leave all its nodes goes over while it trains where the others are free now, else it ends and starts
-there: two jobs that change places would wait for each other.
+planned, and repeating it on the same observations gives the same actions, or none. A job that gives
+workers on one node and gets some on another is asked for both at once where those devices are free
+now. One that is to leave all its nodes goes over while it trains where the others are free now, else
+it ends and starts there: two jobs that change places would wait for each other.
 
 The devices that a job is to give are free at the end of the grace period, so force begins before.
 Four seconds before the end it ends whom the job was not to keep; two seconds before it, all
@@ -227,7 +228,8 @@ def _changes(
         if count > held.get(node, 0)
     }
     if kept and kept != one.target:
-        return [Resize(one.job, kept)], []
+        # Where devices for those who come in place of the leavers are free, both at once.
+        return [Resize(one.job, wanted if free.take(more) else kept)], []
     if not kept and not free.take(more):
         return [Suspend(one.job)], []
     if wanted != one.target:
