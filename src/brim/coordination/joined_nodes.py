@@ -18,11 +18,12 @@ A scheduler that comes up has heard nobody yet. It waits for `SILENCE` from its 
 nodes that it knows of. So a node whose connection is *refused*, since its host answers and nobody
 listens there, knows that no scheduler can give it up sooner than `SILENCE` from then on: a refusal
 counts as a renewal. Where the scheduler may be at several addresses, it may be at any that has not
-refused: the earliest of their last refusals counts, and none does before all have refused. But others can refuse in the place of a scheduler that lives (a firewall, a
-service of Kubernetes without a pod that is ready), and nobody can tell them apart. So refusals count
-for `REFUSALS` seconds since the last answer, and no longer. Within that time, a node that is given up
-may still run something. That is why its devices are nobody's until it has joined again, and has said
-what runs there (`NodesSeen.left_over`): the lease is not all that keeps them from being given twice.
+refused: the earliest of their last refusals counts, and none does before all have refused. But
+others can refuse in the place of a scheduler that lives (a firewall, a service of Kubernetes without
+a pod that is ready), and nobody can tell them apart. So refusals count for `REFUSALS` seconds since
+the last answer, and no longer. Within that time, a node that is given up may still run something.
+That is why its devices are nobody's until it has joined again, and has said what runs there
+(`NodesSeen.left_over`): the lease is not all that keeps them from being given twice.
 
 A node has an identity, kept in its folder, and numbers its lives from 1. A later life of the same
 identity is let in at once, for it has seen to it that nothing of an earlier one is left. Another
