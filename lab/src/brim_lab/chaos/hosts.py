@@ -97,12 +97,13 @@ class Host:
 
     Attributes:
         address: 10.77.0.NUMBER.
+        address6: fd77::NUMBER.
     """
 
     def __init__(self, number: int, namespace: str, folder: Path, cable: Cable, names: str) -> None:
         self.number, self.namespace, self.cable = number, namespace, cable
         self.folder = folder.resolve()
-        self.address = address_of(number)
+        self.address, self.address6 = address_of(number), _address6_of(number)
         self._names = names
         self._outer: subprocess.Popen[str] | None = None
         self._init = 0
@@ -205,6 +206,10 @@ def address_of(number: int) -> str:
     return f"10.77.0.{number}"
 
 
+def _address6_of(number: int) -> str:
+    return f"fd77::{number:x}"
+
+
 def can_make_hosts() -> bool:
     """Return whether this process may make namespaces and devices."""
     tools = all(shutil.which(name) is not None for name in ("ip", "unshare", "mount"))
@@ -229,7 +234,7 @@ def hosts_in(folder: Path, count: int) -> Iterator[tuple[Host, ...]]:
         for number, space in zip(numbers, spaces, strict=True):
             _ip("netns", "add", space)
             undo.callback(_ip, "netns", "del", space)
-            ends.append(_end(space, address_of(number), f"brim{tag}{number}"))
+            ends.append(_end(space, number, f"brim{tag}{number}"))
             undo.callback(os.close, ends[-1])
         carrier = undo.enter_context(_carrier(ends))
         hosts = []
@@ -243,7 +248,10 @@ def hosts_in(folder: Path, count: int) -> Iterator[tuple[Host, ...]]:
 
 @contextlib.contextmanager
 def _carrier(ends: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
-    ports = [f"{address_of(number)}={end}" for number, end in enumerate(ends, start=1)]
+    ports = [
+        f"{address_of(number)},{_address6_of(number)}={end}"
+        for number, end in enumerate(ends, start=1)
+    ]
     process = subprocess.Popen(
         [*_ALONE, str(Path(switch.__file__)), *ports],
         stdin=subprocess.PIPE,
@@ -259,7 +267,7 @@ def _carrier(ends: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def _end(namespace: str, address: str, device: str) -> int:
+def _end(namespace: str, number: int, device: str) -> int:
     """Make one end of a cable, and return its file descriptor.
 
     What the host sends by the device can be read there, and what is written there reaches the host.
@@ -270,8 +278,10 @@ def _end(namespace: str, address: str, device: str) -> int:
     fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _TUN_F_CSUM | _TUN_F_TSO4)
     inside = ("-n", namespace)
     _ip("link", "set", device, "netns", namespace, "name", DEVICE)
-    _ip(*inside, "addr", "add", f"{address}/24", "dev", DEVICE)
+    _ip(*inside, "addr", "add", f"{address_of(number)}/24", "dev", DEVICE)
     _ip(*inside, "link", "set", DEVICE, "mtu", str(_MTU), "up")
+    if Path("/proc/net/if_inet6").exists():
+        _ip(*inside, "addr", "add", f"{_address6_of(number)}/64", "dev", DEVICE, "nodad")
     _ip(*inside, "link", "set", "lo", "up")
     return descriptor
 

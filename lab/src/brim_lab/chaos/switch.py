@@ -12,12 +12,16 @@ import heapq
 import itertools
 import os
 import selectors
+import socket
 import sys
 import time
 from dataclasses import dataclass
 
 VIRTIO_HEADER = 10  # bytes in front of each packet: how it is to be cut into segments, if at all
-_TARGET = slice(VIRTIO_HEADER + 16, VIRTIO_HEADER + 20)  # of an IPv4 packet
+_TARGETS = {
+    4: slice(VIRTIO_HEADER + 16, VIRTIO_HEADER + 20),
+    6: slice(VIRTIO_HEADER + 24, VIRTIO_HEADER + 40),
+}  # by the version of IP
 _LARGEST = 1 << 17
 _AT_ONCE = 32  # packets of one host before the others have their turn
 
@@ -33,17 +37,22 @@ class _Port:
 
 
 class _Switch:
-    """Ports by the addresses of their hosts."""
+    """Carries packets between these ports.
 
-    def __init__(self, ports: dict[bytes, _Port]) -> None:
-        self._ports = ports
+    Args:
+        ports: in the order of their hosts.
+        addresses: that packets are sent to, and whose port that is.
+    """
+
+    def __init__(self, ports: list[_Port], addresses: dict[bytes, _Port]) -> None:
+        self._ports, self._addresses = ports, addresses
         self._numbers = itertools.count()
         self._waiting: list[tuple[float, int, int, bytes]] = []
 
     def carry(self) -> None:
         """Carry packets until there are no commands any more."""
         with selectors.DefaultSelector() as selector:
-            for port in self._ports.values():
+            for port in self._ports:
                 os.set_blocking(port.descriptor, False)
                 selector.register(port.descriptor, selectors.EVENT_READ, port)
             selector.register(sys.stdin, selectors.EVENT_READ)
@@ -60,7 +69,7 @@ class _Switch:
 
     def _obey(self, command: str) -> None:
         number, loses_from, loses_to, delay = command.split()
-        port = list(self._ports.values())[int(number) - 1]
+        port = self._ports[int(number) - 1]
         port.loses_from, port.loses_to = loses_from == "True", loses_to == "True"
         port.delay = float(delay)
         print("done", flush=True)  # noqa: T201
@@ -71,7 +80,8 @@ class _Switch:
                 packet = os.read(source.descriptor, _LARGEST)
             except OSError:  # nothing more
                 return
-            target = self._ports.get(packet[_TARGET])
+            where = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)
+            target = self._addresses.get(packet[where]) if where else None
             if target is None or source.loses_from or target.loses_to:
                 continue
             delay = source.delay + target.delay
@@ -92,12 +102,15 @@ def _write(descriptor: int, packet: bytes) -> None:
 
 
 def _main() -> None:
-    ports = {}
-    for word in sys.argv[1:]:  # ADDRESS=DESCRIPTOR
-        address, _, descriptor = word.partition("=")
-        ports[bytes(map(int, address.split(".")))] = _Port(int(descriptor))
+    ports, addresses = [], {}
+    for word in sys.argv[1:]:  # ADDRESS,ADDRESS=DESCRIPTOR
+        named, _, descriptor = word.partition("=")
+        ports.append(_Port(int(descriptor)))
+        for each in named.split(","):
+            family = socket.AF_INET6 if ":" in each else socket.AF_INET
+            addresses[socket.inet_pton(family, each)] = ports[-1]
     print("ready", flush=True)  # noqa: T201
-    _Switch(ports).carry()
+    _Switch(ports, addresses).carry()
 
 
 if __name__ == "__main__":
