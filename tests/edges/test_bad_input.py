@@ -189,6 +189,12 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
                                                                        "0", "--loaders 1"),
     "device": ("train good.py --device gpu", {}, "--device", "'gpu'", "auto, cpu, cuda", "hint"),
     "listen": ("train good.py --listen 4000", {}, "--listen", "'4000'", "HOST:PORT", "0.0.0.0:0"),
+    "listen on IPv6": ("train good.py --listen ::1:4000", {}, "--listen", "'::1:4000'", "in "
+                                                                         "brackets", "[::1]:4000"),
+    "insecure": ("train good.py --insecure", {}, "--insecure", "one host", "other hosts",
+                 "leave it out, or --listen HOST:PORT"),
+    "insecure again": ("resume old --insecure", {}, "--insecure", "one host", "other hosts",
+                       "--listen HOST:PORT"),
     "agents": ("train good.py --agents 0", {}, "--agents", "'0'", "from 1", "--agents 1"),
     "run dir is a run": ("train good.py --run-dir "
                          "old", {}, "--run-dir", "holds a run", "new directory", "--resume"),
@@ -279,6 +285,10 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "agent without token": (
         "agent 10.0.0.1:4000", {}, "the run's token", "none", "BRIM_TOKEN, or "
                                                               "--token-file", "brim train --listen",
+    ),
+    "agent bad address of IPv6": (
+        "agent fd00::1:4000", {}, "MASTER_ADDRESS", "'fd00::1:4000'", "in brackets",
+        "[fd00::1]:4000",
     ),
     "agent bad address": ("agent nowhere", {}, "MASTER_ADDRESS", "'nowhere'", "HOST:PORT", "hint"),
 }  # fmt: skip

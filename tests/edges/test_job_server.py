@@ -24,9 +24,12 @@ import pytest
 
 from brim.errors import EnvironmentFault
 from brim.wire.control import JobServer, NotTheMaster, Reply, ask, open_stream
+from brim.wire.identity import Identity, grpc_credentials, grpc_options
 from brim.wire.listening import listen_on
 from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster, LoseWorker
 from brim.wire.private import PrivateFolder, make_private
+from brim.wire.proofs import workers_secret
+from brim.wire.run_identity import MASTER, WORKER, RunIdentity, run_identity
 
 TOKEN = "of this run"
 
@@ -107,10 +110,13 @@ def test_another_token_opens_nothing(tmp_path: Path) -> None:
 
 
 class Stranger:
-    """Calls without the token, with metadata of its own."""
+    """Calls with the certificate of a worker and without the token, with metadata of its own."""
 
     def __init__(self, address: str) -> None:
-        self.channel = grpc.aio.insecure_channel(address)
+        identity = RunIdentity(workers_secret(TOKEN), WORKER).identity
+        self.channel = grpc.aio.secure_channel(
+            address, grpc_credentials(identity), options=grpc_options(MASTER)
+        )
 
     async def call(self, verb: str, *messages: bytes, **metadata: bytes) -> bytes:
         call = self.channel.stream_unary(f"/brim.Master/{verb}")
@@ -146,7 +152,96 @@ def test_a_stranger_is_not_heard(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+def test_who_calls_without_a_certificate_is_not_heard(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            of_another = RunIdentity(workers_secret("of another run"), WORKER).identity
+            ours = RunIdentity(workers_secret(TOKEN), WORKER).identity
+            trusting = Identity(of_another.key, of_another.certificate, ours.authority)
+            options = grpc_options(MASTER)
+            for channel in (
+                grpc.aio.insecure_channel(door.address),
+                grpc.aio.secure_channel(
+                    door.address,
+                    grpc.ssl_channel_credentials(root_certificates=ours.authority),
+                    options=options,
+                ),
+                grpc.aio.secure_channel(door.address, grpc_credentials(trusting), options=options),
+            ):
+                greet = channel.stream_unary("/brim.Master/Greet")
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await greet(metadata=(("brim-nonce-bin", bytes(16)),), timeout=5.0)
+                assert refused.value.code().name == "UNAVAILABLE"
+                await channel.close()
+            assert door.heard == []
+            assert (await asyncio.to_thread(asked, door.address)).ok
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["plain", "another run's", "a worker's"])
+def test_who_calls_what_is_not_the_master_is_told_so_at_once(kind: str) -> None:
+    """gRPC by itself would keep calling."""
+    identities = {
+        "another run's": RunIdentity(b"of another run", MASTER),
+        "a worker's": RunIdentity(workers_secret(TOKEN), WORKER),
+    }
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def work() -> None:
+        context = identities[kind].server if kind in identities else None
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            began = time.monotonic()
+            with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
+                await asyncio.to_thread(asked, address)
+            stream = open_stream(address, token=TOKEN)
+            with pytest.raises(NotTheMaster, match="not the master of this run, or the token"):
+                await anext(stream.messages())
+            await stream.close()
+            assert time.monotonic() - began < 4.0
+
+    asyncio.run(work())
+
+
+def test_a_master_whose_clock_is_wrong_is_told_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        run_identity.cache_clear()
+        async with Door(tmp_path, remote=True) as door:
+            monkeypatch.setattr("brim.wire.authority.wall", lambda: time.time() - 90_000.0)
+            with pytest.raises(NotTheMaster, match="are the clocks of both right"):
+                await asyncio.to_thread(asked, door.address)
+
+    try:
+        asyncio.run(work())
+    finally:
+        run_identity.cache_clear()
+
+
+@pytest.mark.parametrize("listen", ["::1", "::"])
+def test_a_port_may_be_of_ipv6(listen: str, tmp_path: Path) -> None:
+    async def work() -> None:
+        listener = listen_on(listen, 0, backlog=128, hint="")
+        async with Door(tmp_path, remote=True, listener=listener):
+            address = f"[::1]:{listener.getsockname()[1]}"
+            assert (await asyncio.to_thread(asked, address)).ok
+            stream = open_stream(address, token=TOKEN)
+            await stream.send(FromAgent(1, 0, Beat()))
+            async with asyncio.timeout(5.0):
+                assert (await anext(stream.messages())).message == Beat()
+            await stream.close()
+
+    asyncio.run(work())
+
+
 def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_path: Path) -> None:
+    """Also one that has a certificate of a master, as code of the run may, and not the token."""
     told: list[tuple[str, bytes]] = []
 
     async def greet(_: AsyncIterator[bytes], context: Any) -> bytes:
@@ -159,7 +254,9 @@ def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_pat
         impostor.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("brim.Master", handlers),)
         )
-        address = f"127.0.0.1:{impostor.add_insecure_port('127.0.0.1:0')}"
+        shown = RunIdentity(workers_secret(TOKEN), MASTER).identity
+        credentials = grpc.ssl_server_credentials([(shown.key, shown.certificate)])
+        address = f"127.0.0.1:{impostor.add_secure_port('127.0.0.1:0', credentials)}"
         await impostor.start()
         with pytest.raises(NotTheMaster):
             await asyncio.to_thread(asked, address)
@@ -176,9 +273,13 @@ def test_a_process_that_stands_in_the_place_of_the_master_learns_nothing(tmp_pat
 
 MUCH = """
 import sys, grpc
-options = [("grpc.max_send_message_length", -1)]
+from brim.wire.proofs import workers_secret
+from brim.wire.identity import grpc_credentials, grpc_options
+from brim.wire.run_identity import MASTER, WORKER, RunIdentity
+credentials = grpc_credentials(RunIdentity(workers_secret(sys.argv[2]), WORKER).identity)
+options = [("grpc.max_send_message_length", -1), *grpc_options(MASTER)]
 for _ in range(6):
-    with grpc.insecure_channel(sys.argv[1], options=options) as channel:
+    with grpc.secure_channel(sys.argv[1], credentials, options=options) as channel:
         try:
             channel.stream_unary("/brim.Master/Ask")(iter([bytes(500_000_000)]), timeout=3)
         except grpc.RpcError as error:
@@ -191,7 +292,7 @@ def test_what_strangers_say_takes_no_memory(tmp_path: Path) -> None:
         async with Door(tmp_path, remote=True) as door:
             before = most = psutil.Process().memory_info().rss
             stranger = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MUCH, door.address, stdout=subprocess.PIPE
+                sys.executable, "-c", MUCH, door.address, TOKEN, stdout=subprocess.PIPE
             )
             ended = asyncio.create_task(stranger.communicate())
             while not ended.done():

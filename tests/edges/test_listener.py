@@ -1,10 +1,14 @@
-"""A listener keeps the streams of the round that begins,
-and who calls hears the agent meanwhile.
+"""A listener keeps the streams of the round that begins, and who calls hears the agent meanwhile.
+
+All of it holds within a host, where streams are plain, and between hosts, where they are encrypted.
 """
 
 import contextlib
+import random
 import socket
+import ssl
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,15 +17,34 @@ import pytest
 
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.wire import peer as peers
-from brim.wire.peer import Listener, connect, write_all
+from brim.wire.authority import Authority
+from brim.wire.identity import Identity, client_context, server_context, server_name
+from brim.wire.peer import Listener, connect, read_exactly, swap, write_all
 from brim.wire.proofs import proof
+from brim.wire.run_identity import WORKER, RunIdentity, run_identity
 
 SECRET = b"of this run"
 STATE = "round 1 state for w2"
 
 
+BETWEEN_HOSTS = "between hosts"
+
+
 def never() -> bool:
     return False
+
+
+@pytest.fixture(autouse=True, params=["within a host", BETWEEN_HOSTS])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The addresses of tests are loopback ones: one kind of them counts as another host's."""
+    found: str = request.param
+    if found == BETWEEN_HOSTS:
+        monkeypatch.setattr("brim.wire.run_identity.is_loopback", lambda _: False)
+        assert run_identity(SECRET, WORKER).server  # no test measures how long it takes
+    return found
+
+
+between_hosts = pytest.mark.parametrize("where", [BETWEEN_HOSTS], indirect=True)
 
 
 def call(
@@ -70,6 +93,8 @@ def greeting_of(proven: bytes, text: bytes = STATE.encode()) -> bytes:
     return struct.pack("<H32s", len(text), proven) + text
 
 
+# of TLS: this is no version of it
+ALERTS = (b"\x15\x03\x01\x00\x02\x02\x46", b"\x15\x03\x03\x00\x02\x02\x46")
 STRANGERS = {
     "no proof": greeting_of(bytes(32)),
     "the words of another version": struct.pack("<I", len(STATE)) + STATE.encode(),
@@ -94,7 +119,7 @@ def test_a_stranger_gets_nothing(
         with pytest.raises(PeerLost, match="no worker called"):
             listener.accept(STATE, timeout=0.3, cancelled=never)
         with contextlib.suppress(ConnectionError):  # where it had more to say
-            assert stranger.recv(1) == b""
+            assert stranger.recv(1000) in (b"", *ALERTS)
 
 
 def test_strangers_who_are_slow_hold_up_nobody(
@@ -203,3 +228,266 @@ def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
         much = [memoryview(bytes(64 << 20))]
         with pytest.raises(Interrupted):
             write_all(caller, much, timeout=60.0, cancelled=lambda: time.monotonic() > end)
+
+
+def without_certificate() -> ssl.SSLContext:
+    return client_context(Authority.derived_from(SECRET).certificate)
+
+
+def of_another_run() -> ssl.SSLContext:
+    return showing(Authority.derived_from(b"of another run").issue(WORKER))
+
+
+def expired() -> ssl.SSLContext:
+    return showing(Authority.derived_from(SECRET).issue(WORKER, for_s=-3600.0))
+
+
+def showing(identity: Identity) -> ssl.SSLContext:
+    return client_context(Authority.derived_from(SECRET).certificate, identity)
+
+
+@between_hosts
+@pytest.mark.parametrize("made", [without_certificate, of_another_run, expired])
+def test_who_shows_no_good_certificate_is_not_answered(
+    made: Callable[[], ssl.SSLContext], listener: Listener
+) -> None:
+    """Not even one that has the secret, by whatever chance."""
+    words = listener.address.encode(), STATE.encode()
+    greeting = greeting_of(proof(SECRET, b"call", *words))
+    host, _, port = listener.address.rpartition(":")
+
+    def calls() -> bytes:
+        with (
+            socket.create_connection((host, int(port)), timeout=5.0) as line,
+            contextlib.suppress(OSError),  # the refusal
+            made().wrap_socket(line, server_hostname=server_name(WORKER)) as stranger,
+        ):
+            stranger.sendall(greeting)
+            return stranger.recv(100)
+        return b""
+
+    with ThreadPoolExecutor() as pool:
+        said = pool.submit(calls)
+        with pytest.raises(Interrupted):
+            listener.accept(STATE, timeout=5.0, cancelled=said.done)
+        assert said.result() == b""
+
+
+@between_hosts
+@pytest.mark.parametrize("kind", ["another run's", "expired", "another role's"])
+def test_a_listener_without_a_good_certificate_is_told_nothing(kind: str) -> None:
+    ours = Authority.derived_from(SECRET)
+    contexts = {
+        "another run's": RunIdentity(b"of another run", WORKER).server,
+        "expired": server_context(ours.issue(WORKER, for_s=-3600.0)),
+        "another role's": RunIdentity(SECRET, "agent").server,
+    }
+    with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor() as pool:
+        calling = pool.submit(call, f"127.0.0.1:{impostor.getsockname()[1]}")
+        peer, _ = impostor.accept()
+        peer.settimeout(5.0)
+        with pytest.raises(ssl.SSLError):
+            contexts[kind].wrap_socket(peer, server_side=True).recv(1)
+        with pytest.raises(PeerLost, match="not a worker of this run"):
+            calling.result()
+
+
+class Wire:
+    """Carries what goes over a listener's address, and keeps all of it.
+
+    Args:
+        listener: it tells this address as its own from now on.
+        changes: the place of a byte that it changes on its way to the listener; -1: none.
+    """
+
+    def __init__(self, listener: Listener, changes: int = -1) -> None:
+        host, _, port = listener.address.rpartition(":")
+        self._target, self._changes = (host, int(port)), changes
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.settimeout(10.0)
+        listener.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.there, self.back = bytearray(), bytearray()
+        self._thread = threading.Thread(target=self._carry)
+        self._thread.start()
+
+    def _carry(self) -> None:
+        caller, _ = self._socket.accept()
+        called = socket.create_connection(self._target)
+        back = threading.Thread(target=self._copy, args=(called, caller, self.back))
+        back.start()
+        self._copy(caller, called, self.there)
+        back.join()
+        caller.close()
+        called.close()
+
+    def _copy(self, source: socket.socket, target: socket.socket, kept: bytearray) -> None:
+        with contextlib.suppress(OSError):
+            while data := bytearray(source.recv(1 << 16)):
+                place = self._changes - len(kept)
+                kept += data
+                if kept is self.there and 0 <= place < len(data):
+                    data[place] ^= 1
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._thread.join(10.0)
+        self._socket.close()
+
+
+Calling = Callable[..., Future[socket.socket]]
+WEIGHTS = random.Random(0).randbytes(1 << 20)
+
+
+def test_between_hosts_nobody_on_the_way_reads_anything(
+    listener: Listener, calling: Calling, where: str
+) -> None:
+    with contextlib.closing(Wire(listener)) as wire:
+        worker = calling(listener.address)
+        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+            data = bytearray(len(WEIGHTS))
+            swap({peer: [memoryview(WEIGHTS)]}, {}, timeout=5.0, cancelled=never)
+            read_exactly(other, [memoryview(data)], timeout=5.0, cancelled=never)
+            write_all(other, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
+            read_exactly(peer, [memoryview(data)], timeout=5.0, cancelled=never)
+    assert data == WEIGHTS
+    is_read = where != BETWEEN_HOSTS
+    assert (STATE.encode() in wire.there) is is_read
+    for seen in (wire.there, wire.back):
+        assert len(seen) > len(WEIGHTS)
+        assert any(WEIGHTS[at : at + 8] in seen for at in range(0, 1 << 14, 16)) is is_read
+
+
+@between_hosts
+@pytest.mark.parametrize("at", [10_000, 100_000, 1_000_000])
+def test_what_is_changed_on_the_way_is_not_taken(
+    at: int, listener: Listener, calling: Calling
+) -> None:
+    with contextlib.closing(Wire(listener, changes=at)):
+        worker = calling(listener.address)
+        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+            data = bytearray(len(WEIGHTS))
+            ways = {other: [memoryview(WEIGHTS)]}, {peer: [memoryview(data)]}
+            with pytest.raises(PeerLost, match="went away"):
+                swap(*ways, timeout=5.0, cancelled=never)
+
+
+@between_hosts
+def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
+    listener: Listener, calling: Calling
+) -> None:
+    with contextlib.closing(Wire(listener)) as wire:
+        worker = calling(listener.address)
+        with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result() as other:
+            write_all(other, [memoryview(WEIGHTS)], timeout=5.0, cancelled=never)
+    with socket.create_connection(wire._target, timeout=5.0) as stranger:
+        stranger.setblocking(False)
+        with contextlib.suppress(OSError):
+            stranger.send(wire.there)
+        with pytest.raises(PeerLost, match="no worker called"):
+            listener.accept(STATE, timeout=0.3, cancelled=never)
+
+
+def test_what_came_in_one_piece_may_be_taken_in_many(listener: Listener, calling: Calling) -> None:
+    """What a stream has decrypted, the kernel tells nobody of."""
+    worker = calling(listener.address)
+    with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+        other.sendall(WEIGHTS[:16_000])
+        taken = bytearray()
+        for size in (1, 7, 8_000, 992, 7_000):
+            part = bytearray(size)
+            read_exactly(peer, [memoryview(part)], timeout=2.0, cancelled=never)
+            taken += part
+        assert taken == WEIGHTS[:16_000]
+
+
+def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> None:
+    """More than all buffers take: what is sent waits, and goes on where it was."""
+    worker = calling(listener.address)
+    with (
+        listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+        worker.result() as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        for each in (peer, other):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
+        sizes = random.Random(1)
+        cuts = sorted(sizes.randrange(16 << 20) for _ in range(50))
+        much = WEIGHTS * 16
+        pieces = [
+            memoryview(much)[a:b] for a, b in zip([0, *cuts], [*cuts, len(much)], strict=True)
+        ]
+        came = [bytearray(len(much)), bytearray(len(much))]
+
+        def trade(stream: socket.socket, into: bytearray) -> None:
+            swap({stream: pieces}, {stream: [memoryview(into)]}, timeout=10.0, cancelled=never)
+
+        trades = [pool.submit(trade, peer, came[0]), pool.submit(trade, other, came[1])]
+        for done in trades:
+            done.result()
+        assert came[0] == came[1] == much
+
+
+def test_who_calls_while_a_worker_computes_is_heard_afterwards(
+    listener: Listener, calling: Calling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers have as long as the listener listens, and not as its worker computes."""
+    monkeypatch.setattr(peers, "_TO_GREET", 0.2)
+    worker = calling(listener.address)
+    with pytest.raises(Interrupted):
+        listener.accept("another", timeout=5.0, cancelled=lambda: bool(listener._callers))
+    time.sleep(0.5)  # it computes
+    with listener.accept(STATE, timeout=5.0, cancelled=never), worker.result():
+        pass
+
+
+def test_a_worker_that_dies_is_noticed_at_once(listener: Listener, calling: Calling) -> None:
+    worker = calling(listener.address)
+    with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, ThreadPoolExecutor() as pool:
+        data = bytearray(100)
+        read = pool.submit(read_exactly, peer, [memoryview(data)], timeout=60.0, cancelled=never)
+        began = time.monotonic()
+        _die(worker.result())
+        with pytest.raises(PeerLost, match="went away"):
+            read.result(timeout=5.0)
+        assert time.monotonic() - began < 0.5
+
+
+def _die(peer: socket.socket) -> None:
+    """Close a connection as the kernel does for a process that was killed: without a word."""
+    socket.close(peer.detach())
+
+
+@pytest.mark.parametrize("host", ["::1"])
+def test_a_worker_may_listen_on_ipv6(host: str) -> None:
+    with (
+        contextlib.closing(Listener(host, SECRET)) as listener,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert listener.address.startswith("[::1]:")
+        worker = pool.submit(call, listener.address)
+        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+            peer.sendall(b"x")
+            assert other.recv(1) == b"x"
+
+
+@between_hosts
+def test_who_is_insecure_is_so_on_both_ends() -> None:
+    with (
+        contextlib.closing(Listener("127.0.0.1", SECRET, insecure=True)) as listener,
+        ThreadPoolExecutor() as pool,
+    ):
+        worker = pool.submit(
+            connect,
+            listener.address,
+            STATE,
+            SECRET,
+            timeout=5.0,
+            patience=5.0,
+            cancelled=never,
+            insecure=True,
+        )
+        with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other:
+            assert not isinstance(peer, ssl.SSLSocket)
+            assert not isinstance(other, ssl.SSLSocket)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from brim.wire import relay as relays
+from brim.wire.authority import Authority
+from brim.wire.identity import Identity, client_context, server_name
 from brim.wire.relay import Relay
+from brim.wire.run_identity import AGENT, MASTER, RunIdentity
 
+SECRET = b"of this run"
+ALERT = b"\x15\x03\x01\x00\x02\x02\x46"  # of TLS: this is no version of it
 MUCH = 16 << 20  # bytes: more than all buffers between two ends hold
 
 
@@ -32,7 +38,8 @@ async def relayed(
 
     server = await asyncio.start_unix_server(called, path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        relay = Relay(listener, str(path), others={}, most=5)
+        identity = RunIdentity(SECRET, MASTER)
+        relay = Relay(listener, str(path), others={}, most=5, identity=identity)
         await relay.start()
         try:
             yield relay
@@ -50,15 +57,23 @@ async def relayed(
             await server.wait_closed()
 
 
-def caller(relay: Relay) -> socket.socket:
+async def caller(relay: Relay) -> ssl.SSLSocket:
     """Who is heard by nobody's loop: it reads when it is told to."""
-    called = stranger(relay)
-    called.sendall(b"PRI * HTTP/2.0")
+    called = await known(relay)
+    await asyncio.to_thread(called.sendall, b"PRI * HTTP/2.0")
     return called
 
 
+async def known(relay: Relay, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
+    """Who has shown a certificate, or what there is instead, and said nothing yet."""
+    context = context or RunIdentity(SECRET, AGENT).client
+    return await asyncio.to_thread(
+        context.wrap_socket, stranger(relay), server_hostname=server_name(MASTER)
+    )
+
+
 def stranger(relay: Relay) -> socket.socket:
-    """Who has not said yet which server it wants."""
+    """Who has not said anything yet."""
     return socket.create_connection(relay._listener.getsockname(), timeout=10.0)
 
 
@@ -85,7 +100,7 @@ def test_a_caller_that_reads_nothing_is_let_go(
 
     async def work() -> None:
         async with relayed(tmp_path / "s", serve) as relay:
-            with caller(relay):
+            with await caller(relay):
                 await until(lambda: len(relay._callers) == 1, "its call")
                 await until(lambda: not relay._callers, "its end")
 
@@ -107,7 +122,7 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
                 return admit(caller)
 
             monkeypatch.setattr(relay, "admit", roomy)
-            with caller(relay):
+            with await caller(relay):
                 await until(lambda: len(relay._callers) == 1, "its call")
                 await until(lambda: not relay._callers, "its end")
 
@@ -121,10 +136,10 @@ def test_a_caller_that_reads_slowly_gets_all(
 
     async def work() -> int:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
-            with caller(relay) as peer:
+            with await caller(relay) as peer:
                 came = 0
                 while came < MUCH:
-                    came += len(await asyncio.to_thread(peer.recv, 1 << 20))
+                    came += await asyncio.to_thread(taken, peer, 1 << 20)
                     await asyncio.sleep(0.05)  # that is slow
                 assert len(relay._callers) == 1
                 return came
@@ -132,20 +147,82 @@ def test_a_caller_that_reads_slowly_gets_all(
     assert asyncio.run(work()) == MUCH
 
 
-@pytest.mark.parametrize("said", [b"", b"PR"])
+@pytest.mark.parametrize("is_known", [False, True], ids=["stranger", "of the run"])
+@pytest.mark.parametrize("said", [b"", b"\x16\x03"])  # as a greeting of TLS begins
 def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
-    said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_known: bool, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relays, "_STUCK", 0.2, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
-            with stranger(relay) as peer:
-                peer.sendall(said)
+            with await known(relay) if is_known else stranger(relay) as peer:
+                await asyncio.to_thread(peer.sendall, said)
                 await until(lambda: len(relay._callers) == 1, "its call")
                 await until(lambda: not relay._callers, "its end")
 
     asyncio.run(work())
+
+
+def taken(peer: ssl.SSLSocket, size: int) -> int:
+    """Read so much, a record at a time."""
+    left = size
+    while left:
+        left -= len(peer.recv(left))
+    return size
+
+
+def speak(caller: ssl.SSLSocket) -> None:
+    with caller:
+        caller.sendall(b"PRI * HTTP/2.0")
+        caller.recv(1)
+
+
+def without_certificate() -> ssl.SSLContext:
+    return client_context(Authority.derived_from(SECRET).certificate)
+
+
+def of_another_run() -> ssl.SSLContext:
+    return showing(Authority.derived_from(b"of another run").issue(AGENT))
+
+
+def expired() -> ssl.SSLContext:
+    return showing(Authority.derived_from(SECRET).issue(AGENT, for_s=-3600.0))
+
+
+def showing(identity: Identity) -> ssl.SSLContext:
+    return client_context(Authority.derived_from(SECRET).certificate, identity)
+
+
+@pytest.mark.parametrize("made", [without_certificate, of_another_run, expired])
+def test_who_shows_no_good_certificate_reaches_no_server(
+    made: Callable[[], ssl.SSLContext], tmp_path: Path
+) -> None:
+    reached: list[asyncio.StreamWriter] = []
+
+    async def work() -> None:
+        async with relayed(tmp_path / "s", reached.append) as relay:
+            with pytest.raises(ssl.SSLError, match=r"certificate|unknown ca"):
+                await asyncio.to_thread(speak, await known(relay, made()))
+            await until(lambda: not relay._callers, "its end")
+            with await caller(relay):
+                await until(lambda: len(reached) == 1, "the call of one of the run")
+
+    asyncio.run(work())
+
+
+def test_who_speaks_no_tls_reaches_no_server(tmp_path: Path) -> None:
+    reached: list[asyncio.StreamWriter] = []
+
+    async def work() -> None:
+        async with relayed(tmp_path / "s", reached.append) as relay:
+            with stranger(relay) as peer:
+                peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+                assert await asyncio.to_thread(peer.recv, 100) in (b"", ALERT)
+            await until(lambda: not relay._callers, "its end")
+
+    asyncio.run(work())
+    assert not reached
 
 
 def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Path) -> None:
@@ -155,7 +232,7 @@ def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Pat
                 await until(lambda: len(relay._callers) == 1, "a call")
                 assert relay.called_at == -math.inf
                 before = time.monotonic()
-                with caller(relay):
+                with await caller(relay):
                     await until(lambda: relay.called_at >= before, "the call of an agent")
 
     asyncio.run(story())

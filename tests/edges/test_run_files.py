@@ -20,8 +20,10 @@ from brim.storage.file_stores import Remote
 from brim.storage.received import ReceivedFile, ReceivedFiles
 from brim.wire import run_files
 from brim.wire.frames import frame
+from brim.wire.identity import server_name
 from brim.wire.relay import Relay
 from brim.wire.run_files import GREETING, FileRequest, RunFiles, RunFileServer
+from brim.wire.run_identity import MASTER, WORKER, RunIdentity
 
 SECRET = b"s" * 32
 LARGE = bytes(range(256)) * (20 << 10)  # 5 MiB: several chunks
@@ -48,7 +50,8 @@ class Keeper:
         self._over = asyncio.Event()
         server = RunFileServer(ReceivedFiles(self.folder), self._path, SECRET)
         others = {GREETING[:4]: self._path}
-        relay = Relay(self._listener, "/nowhere", others=others, most=8)
+        identity = RunIdentity(SECRET, MASTER)
+        relay = Relay(self._listener, "/nowhere", others=others, most=8, identity=identity)
         await server.start()
         await relay.start()
         self._up.set()
@@ -67,6 +70,14 @@ class Keeper:
         self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(10.0)
         self._listener.close()
+
+
+def calling(address: str) -> socket.socket:
+    """A call with the certificate of a worker, which says nothing of the run's secret."""
+    host, _, port = address.partition(":")
+    line = socket.create_connection((host, int(port)), timeout=10.0)
+    context = RunIdentity(SECRET, WORKER).client
+    return context.wrap_socket(line, server_hostname=server_name(MASTER))
 
 
 @pytest.fixture
@@ -146,8 +157,7 @@ def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
         GREETING + ask * 3,
         GREETING[:4] + ask * 9,
     ):
-        host, _, port = keeper.address.partition(":")
-        with socket.create_connection((host, int(port)), timeout=10.0) as line:
+        with calling(keeper.address) as line:
             line.sendall(words)
             said = b""
             with contextlib.suppress(ConnectionError):
@@ -159,24 +169,33 @@ def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
 
 def test_who_says_nothing_is_sent_away(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files, "_TO_PROVE", 0.2)
-    host, _, port = keeper.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=10.0) as line:
+    with calling(keeper.address) as line:
         line.sendall(GREETING)
         with contextlib.suppress(ConnectionError):
             assert line.recv(1) == b""
 
 
-def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing() -> None:
+@pytest.mark.parametrize("kind", ["plain", "another run's", "a worker's", "the master's"])
+def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str) -> None:
+    """Also one that has a certificate, as code of the run may, and not the secret."""
+    contexts = {
+        "another run's": RunIdentity(b"of another run", MASTER).server,
+        "a worker's": RunIdentity(SECRET, WORKER).server,
+        "the master's": RunIdentity(SECRET, MASTER).server,
+    }
+    heard: list[bytes] = []
+
+    def serve() -> None:
+        line, _ = listener.accept()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
+            if kind in contexts:
+                line = contexts[kind].wrap_socket(line, server_side=True)
+            closing.enter_context(line)
+            heard.append(line.recv(1000))
+            line.sendall(bytes(48))
+            heard.append(line.recv(1000))
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        heard: list[bytes] = []
-
-        def serve() -> None:
-            line, _ = listener.accept()
-            with line:
-                heard.append(line.recv(1000))
-                line.sendall(bytes(48))
-                heard.append(line.recv(1000))
-
         thread = threading.Thread(target=serve)
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -184,7 +203,7 @@ def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing() -> None
             RunFiles(address, SECRET).pipe_file("/weights", b"secret")
         thread.join(10.0)
     assert b"secret" not in b"".join(heard)
-    assert heard[1] == b""
+    assert b"".join(heard[1:]) == b""
 
 
 def test_a_disk_without_room_is_told_and_leaves_nothing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import brim
 from brim.cli.__main__ import cli
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
+from brim.runs.invite import invitation
 from recorded_run import RecordedRun
 
 GOOD = """
@@ -309,6 +311,23 @@ def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
     result, runtime = train(listens, "--listen", "10.0.0.7:0")
     assert runtime.listen == "10.0.0.7:0"
     assert result.stderr.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
+
+
+def test_a_run_is_insecure_only_where_that_is_said(train: Any) -> None:
+    for said, options in ((True, ("--insecure",)), (False, ())):
+        result, runtime = train(to_the_end, "--listen", "10.0.0.7:0", *options)
+        assert result.exit_code == 0, result.output
+        assert runtime.spec.insecure is said
+
+
+@pytest.mark.parametrize(
+    ("address", "typed"),
+    [("[fd00::7]:4000", "[fd00::7]:4000"), ("[::]:4000", f"{socket.gethostname()}:4000")],
+)
+def test_the_address_to_type_may_be_of_ipv6(address: str, typed: str) -> None:
+    assert invitation(address, token="t0") == (
+        f"join from another host: BRIM_TOKEN=t0 brim agent {typed}"
+    )
 
 
 def test_run_takes_a_command_with_its_own_options(train: Any) -> None:

@@ -23,7 +23,7 @@ from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import keep_code, write_job
 from brim.untrusted import open_regular
-from brim.wire.listening import listen_on
+from brim.wire.listening import joined_address, listen_on, split_address
 from brim.wire.private import make_private
 
 _CONTROL = "control"  # of a run: the folder of the socket on which its master is called
@@ -226,7 +226,7 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
     ]
     master = ["--attempt", attempt, "--started", str(SystemClock().wall())]
     if listen:
-        command += ["--host", listen.rpartition(":")[0]]
+        command += ["--host", split_address(listen)[0]]
         master += ["--listen", listen]
     return [*command, "--", *master]
 
@@ -249,11 +249,11 @@ def fresh_token() -> dict[str, str]:
 
 
 def _listen(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
     hint = "--listen HOST:0 lets the system choose a port"
-    return listen_on(host.strip("[]"), int(port), backlog=_BACKLOG, hint=hint)
+    return listen_on(host, port, backlog=_BACKLOG, hint=hint)
 
 
 def _with_port_of(listener: socket.socket, address: str) -> str:
     """The address with the port that was chosen in place of 0."""
-    return f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}"
+    return joined_address(split_address(address)[0], listener.getsockname()[1])

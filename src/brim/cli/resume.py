@@ -25,6 +25,7 @@ from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
 @job_option(
     "agents", default=None, help="Wait for this many hosts before the first step. [default: 1]"
 )
+@job_option("insecure")
 @JSON
 @STATE
 def resume(
@@ -34,6 +35,7 @@ def resume(
     listen: str | None,
     workers_here: int | None,
     agents: int | None,
+    insecure: bool,
     as_json: bool,
     state: Path | None,
 ) -> int:
@@ -53,6 +55,7 @@ def resume(
         "listen": listen,
         "workers_here": workers_here,
         "agents": agents,
+        "insecure": insecure,
     }
     if isinstance(handle, JobHandle):
         # What the environment says of new runs is not meant for a job, which has its own.

@@ -364,6 +364,13 @@ class JobSpec:
         "and other hosts compute. [default: as many as are wanted]",
         scheduled=False,
     )
+    insecure: bool = option(
+        SWITCH,
+        default=False,
+        help="Send state and gradients between workers of different hosts without encryption: on a "
+        "network that nobody else can reach, or through an encrypted tunnel.",
+        scheduled=False,
+    )
 
     def __post_init__(self) -> None:
         if self.micro_batches == 0:

@@ -33,7 +33,7 @@ from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import bundle_of, change_of_source, keep_code, kept_bundle, write_job
 from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
-from brim.wire.listening import listen_on
+from brim.wire.listening import joined_address, listen_on, split_address
 from brim.wire.private import make_private
 
 _BACKLOG = 128  # calls that may wait
@@ -72,10 +72,10 @@ def stand_alone(settings: LoneMaster) -> int:
 
 async def _serve(settings: LoneMaster) -> int:
     run_dir = settings.run_dir
-    host, _, port = settings.listen.rpartition(":")
+    host, port = split_address(settings.listen)
     hint = "--listen HOST:0 lets the system choose a port"
-    listener = listen_on(host.strip("[]"), int(port), backlog=_BACKLOG, hint=hint)
-    address = f"{host}:{listener.getsockname()[1]}"
+    listener = listen_on(host, port, backlog=_BACKLOG, hint=hint)
+    address = joined_address(host, listener.getsockname()[1])
     entrance = Entrance(run_dir, SystemClock())
     server = JobServer(
         f"unix:{make_private(run_dir / 'control')}/master",

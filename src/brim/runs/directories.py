@@ -316,7 +316,7 @@ _FIXED = {
 
 
 # Which hosts there are may change: without --listen nobody could come who was there before.
-_OF_EACH_START = ("agents", "workers_here")
+_OF_EACH_START = ("agents", "workers_here", "insecure")
 
 
 def resumed_spec(spec: JobSpec, recorded: Mapping[str, Any], given: set[str]) -> JobSpec:

@@ -151,6 +151,7 @@ class Handle(abc.ABC):
         agents: int | None = None,
         listen: str | None = None,
         workers_here: int | None = None,
+        insecure: bool = False,
     ) -> Ready | None:
         """Let it go on from its last checkpoint.
 
@@ -161,6 +162,7 @@ class Handle(abc.ABC):
             listen: `HOST:PORT` at which other hosts can join; None for this host alone.
             workers_here: that this host takes at most; None for what was said before, with
                 `listen`.
+            insecure: state and gradients are not encrypted between hosts, with `listen`.
 
         Returns:
             What the caller starts and follows; None for a job, which its scheduler starts.
@@ -335,6 +337,7 @@ class RunHandle(Handle):
         agents: int | None = None,
         listen: str | None = None,
         workers_here: int | None = None,
+        insecure: bool = False,
     ) -> Ready:
         return make_ready_again(
             self._run_dir,
@@ -343,6 +346,7 @@ class RunHandle(Handle):
             agents=agents or 1,
             listen=listen,
             workers_here=workers_here,
+            insecure=insecure,
         )
 
     def cancel(self) -> None:
@@ -417,6 +421,7 @@ class StoredHandle(RunHandle):
         agents: int | None = None,
         listen: str | None = None,
         workers_here: int | None = None,
+        insecure: bool = False,
     ) -> Ready:
         """Let the run go on here, in a directory of its name below `runs`."""
         if self._ask() is not None:
@@ -424,7 +429,12 @@ class StoredHandle(RunHandle):
             raise SpecError("RUN", got=f"{self.name}, which is running", need=need)
         here = RunHandle(_bring_here(self.name))
         return here.resume(
-            workers, servers=servers, agents=agents, listen=listen, workers_here=workers_here
+            workers,
+            servers=servers,
+            agents=agents,
+            listen=listen,
+            workers_here=workers_here,
+            insecure=insecure,
         )
 
 
@@ -509,8 +519,15 @@ class JobHandle(Handle):
         agents: int | None = None,
         listen: str | None = None,
         workers_here: int | None = None,
+        insecure: bool = False,
     ) -> None:
-        self._check_none(servers=servers, agents=agents, listen=listen, workers_here=workers_here)
+        self._check_none(
+            servers=servers,
+            agents=agents,
+            listen=listen,
+            workers_here=workers_here,
+            insecure=insecure or None,
+        )
         if workers is not None:
             self._scheduler.resize(self.name, workers)
         self._scheduler.resume(self.name)
@@ -522,6 +539,7 @@ class JobHandle(Handle):
         agents: int | None = None,
         listen: str | None = None,
         workers_here: int | None = None,
+        insecure: bool | None = None,
     ) -> None:
         """Raises SpecError where something is given that only a run can be told."""
         for option, got, need in (
@@ -529,6 +547,7 @@ class JobHandle(Handle):
             ("--agents", agents, "a job runs where its scheduler places it"),
             ("--listen", listen, "a job runs where its scheduler places it"),
             ("--workers-here", workers_here, "a job runs where its scheduler places it"),
+            ("--insecure", insecure, "what a job sends to other hosts is encrypted"),
         ):
             if got is not None:
                 need = f"a run without a scheduler: {need}"

@@ -7,15 +7,17 @@ import socket
 from pathlib import Path
 from typing import Any
 
-_EVERYWHERE = ("0.0.0.0", "[::]", "::", "")
+from brim.wire.listening import joined_address, split_address
+
+_EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 def invitation(address: str, *, token: str) -> str:
     """Return the command that joins a run whose master listens at this address."""
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
     # An address that means "every interface" here means nothing there.
-    host = socket.gethostname() if host in _EVERYWHERE else host
-    return f"join from another host: BRIM_TOKEN={token} brim agent {host}:{port}"
+    where = joined_address(socket.gethostname() if host in _EVERYWHERE else host, port)
+    return f"join from another host: BRIM_TOKEN={token} brim agent {where}"
 
 
 class Invitation:

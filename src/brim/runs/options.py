@@ -25,6 +25,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 def _read_address(text: str, option: str) -> str:
     host, colon, port = text.rpartition(":")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        hint = f"{option.split()[0]} [{host}]:{port}".removeprefix("MASTER_ADDRESS ")
+        raise SpecError(option, got=repr(text), need="an IPv6 address in brackets", hint=hint)
     if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
         hint = f"{option.split()[0]} 0.0.0.0:0 lets the system choose a port"
         raise SpecError(
@@ -69,6 +72,8 @@ def job_option(name: str, **changes: Any) -> Callable[[Decorated], Decorated]:
     }
     if declared.kind.metavar:
         attributes |= {"type": Value(declared.kind), "metavar": declared.kind.metavar}
+    elif "/" not in declared.flag:
+        attributes["is_flag"] = True
     if declared.many:
         attributes |= {"multiple": True, "envvar": None, "default": None, "show_default": False}
     return option(declared.flag, name, **(attributes | changes))

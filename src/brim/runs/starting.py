@@ -82,6 +82,7 @@ def make_ready(
         bundle_of(spec, warn=notes.append)  # what other hosts are to have
     if not values["resume"]:
         _check_room(spec, listen=values["listen"])
+    _check_insecure(spec, listen=values["listen"])
     ready = _with_directory(spec, values, given)
     _check_room(ready.spec, listen=values["listen"])
     return replace(ready, listen=values["listen"], loggers=loggers, notes=tuple(notes))
@@ -122,6 +123,17 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
         )
 
 
+def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
+    """Raises SpecError where a run is told not to encrypt what it sends to no other host."""
+    if spec.insecure and not listen:
+        raise SpecError(
+            "--insecure",
+            got="a run of one host",
+            need="other hosts, to which something is sent",
+            hint="leave it out, or --listen HOST:PORT",
+        )
+
+
 def name_of(spec: JobSpec) -> str:
     """The file that a run or a job is named after."""
     return spec.file or next((w for w in spec.command if w.endswith(".py")), spec.command[0])
@@ -159,6 +171,7 @@ def make_ready_again(
     agents: int = 1,
     listen: str | None = None,
     workers_here: int | None = None,
+    insecure: bool = False,
 ) -> Ready:
     """Prepare a run that ended before its end to go on, as it was but for its workers.
 
@@ -167,6 +180,7 @@ def make_ready_again(
         servers: from now on; None for as many as it had.
         workers_here: that this host takes at most; None for what was said before where others can
             join, and else for as many as are wanted.
+        insecure: state and gradients are not encrypted between hosts from now on.
 
     Raises:
         SpecError: it cannot go on.
@@ -184,9 +198,11 @@ def make_ready_again(
         servers=servers,
         agents=agents,
         workers_here=spec.workers_here if listen and workers_here is None else workers_here,
+        insecure=insecure,
         faults=(),
     )
     _check_room(spec, listen=listen)
+    _check_insecure(spec, listen=listen)
     notes: list[str] = []
     spec = with_kept_code(run_dir, spec, warn=notes.append)
     check_source(spec)

@@ -70,6 +70,7 @@ class RunOptions(JobOptions, total=False):
     listen: str
     agents: int
     workers_here: int
+    insecure: bool
     logger: str | Sequence[str]
 
 

@@ -24,6 +24,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import Contribution, combine
 from brim.train.layout import Layout, RowPiece
 from brim.train.rows import GradientRows, OwnedRows
+from brim.wire.listening import joined_address, split_address
 from brim.wire.peer import Cancelled
 
 _stores: Any = dist  # its stores are public, but not to a type checker
@@ -93,9 +94,9 @@ class Distributed:
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
         server, word = None, b""
         if self._rank == 0:
-            listener = socket.create_server(
-                (host, 0)
-            )  # by itself the store would listen on every interface
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            # By itself the store would listen on every interface.
+            listener = socket.create_server((host, 0), family=family)
             port = listener.getsockname()[1]
             server = _stores.TCPStore(
                 host,
@@ -105,12 +106,10 @@ class Distributed:
                 timeout=_TO_MEET,
                 master_listen_fd=listener.detach(),
             )
-            word = f"{host}:{port}".encode()
-        address, _, number = agree(word)[0].decode().rpartition(":")
+            word = joined_address(host, port).encode()
+        address, number = split_address(agree(word)[0].decode())
         with _peer_errors():
-            store = server or _stores.TCPStore(
-                address, int(number), is_master=False, timeout=_TO_MEET
-            )
+            store = server or _stores.TCPStore(address, number, is_master=False, timeout=_TO_MEET)
         return _stores.PrefixStore(f"round {round}", store)
 
     def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:

@@ -353,7 +353,7 @@ class Membership:
         self._leave = LeaveRequest()
         self._link = WorkerLink(context.link, self._leave.wakeup)
         close_in_children(context.link)
-        self._listener = Listener(context.host, context.secret)
+        self._listener = Listener(context.host, context.secret, insecure=context.spec.insecure)
         self._layout: Layout | None = None
         self._shelf: Shelf | None = None
         self._inheritance = Inheritance(context.run_dir)
@@ -646,6 +646,7 @@ class Membership:
             timeout=_PATIENCE,
             patience=self._patience,
             cancelled=self._is_called,
+            insecure=self._context.spec.insecure,
         )
 
     def _accept(self, greeting: str) -> socket.socket:

@@ -40,6 +40,8 @@ from brim.train.context import (
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
 from brim.wire.proofs import workers_secret
+from brim.wire.run_identity import WORKER as AS_WORKER
+from brim.wire.run_identity import is_encrypted, run_identity
 
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
@@ -102,6 +104,8 @@ class TemplateProcess:
             warm.import_torch()
             if self._spec.command and self._begin_again:
                 imports.import_ahead(self._spec.command, self._spec.seed)
+        if is_encrypted(self._host, insecure=self._spec.insecure):
+            run_identity(self._secret, AS_WORKER).make_ready()  # workers inherit it
         if self._spec.file:
             self._prepared = warm.prepare_file(self._spec)
         if warm.forking_is_safe() and (self._spec.file or warm.forks_can_use_gpus()):

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -29,6 +30,9 @@ from brim.wire.identity import LIFETIME, Identity, Subject, fingerprint_of, serv
 _BEFORE = timedelta(days=1)
 _OF_AUTHORITIES = timedelta(days=3650)
 _CURVE = ec.SECP256R1()  # what OpenSSL and gRPC's BoringSSL both take
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of its group
+_DERIVED = b"the authority of a brim run"  # the use of a secret that a key is derived from
+_DERIVED_BYTES = 48  # so much more than the order has that no key is likelier than another
 _LONGEST_COMMON_NAME = 64  # characters, by the standard
 
 
@@ -54,7 +58,21 @@ class Authority:
         Args:
             scope: `cluster`, or `run/RUN_ID`.
         """
-        key = ec.generate_private_key(_CURVE)
+        return cls._with(ec.generate_private_key(_CURVE), scope)
+
+    @classmethod
+    def derived_from(cls, secret: bytes) -> Authority:
+        """Return the authority of those that have this secret, a run's.
+
+        Each of them makes it for itself: with the same key and name, and a certificate of its own.
+        """
+        stream = HKDF(hashes.SHA256(), _DERIVED_BYTES, salt=None, info=_DERIVED).derive(secret)
+        key = ec.derive_private_key(1 + int.from_bytes(stream) % (_ORDER - 1), _CURVE)
+        name = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()
+        return cls._with(key, f"run/{name}")
+
+    @classmethod
+    def _with(cls, key: ec.EllipticCurvePrivateKey, scope: str) -> Authority:
         name = x509.Name(
             [
                 x509.NameAttribute(NameOID.COMMON_NAME, "brim authority"),

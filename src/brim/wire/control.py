@@ -3,10 +3,11 @@
 Messages are the typed values of `messages`; gRPC carries their bytes, so there is no generated
 code.
 
-Both ends prove that they have the run's token before anything else is said, and neither says it: a
-caller's first call takes no message, and gives a challenge with the master's own proof. Its second
-call begins with the answer to that challenge, as metadata, so that the master reads nothing of a
-caller that has not proved itself.
+Between hosts all of it is encrypted (TLS 1.3), and both ends show certificates of the run's
+authority first; within a host it goes over a Unix socket. Either way both ends prove that they have
+the run's token before anything else is said, and neither says it: a caller's first call takes no
+message, and gives a challenge with the master's own proof. Its second call begins with the answer to
+that challenge, as metadata, so that the master reads nothing of a caller that has not proved itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import contextlib
 import math
 import secrets
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -23,13 +25,16 @@ from typing import Any
 
 import grpc
 
-from brim.clock import monotonic
+from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.wire.identity import grpc_credentials, grpc_options, server_name
+from brim.wire.listening import split_address
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
 from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof, workers_secret
 from brim.wire.relay import Relay
 from brim.wire.run_files import GREETING, KeptFolder, RunFileServer
+from brim.wire.run_identity import AGENT, MASTER, RunIdentity, run_identity, stranger_of
 
 _SERVICE = "brim.Master"
 _UNIX = "unix:"
@@ -38,6 +43,8 @@ _NONCE, _CHALLENGE, _PROOF = "brim-nonce-bin", "brim-challenge-bin", "brim-proof
 _NONCE_BYTES = 16
 _MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no use to the other
 _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
+_AGAIN = 0.05  # seconds between two looks for who listens at an address
+_NOT_OURS = "what listens there is not the master of this run, or the token is wrong"
 _UNKNOWN = "this challenge is not of this master, or is over"
 _LARGEST = 1 << 30
 _MOST_CONNECTIONS = 256
@@ -56,6 +63,7 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
+_ENCRYPTED = [*_OPTIONS, *grpc_options(MASTER)]  # of a channel to another host
 _OF_SERVERS = [
     *_OPTIONS,
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
@@ -148,6 +156,7 @@ class JobServer:
                 behind.removeprefix(_UNIX),
                 others={GREETING[:4]: of_files},
                 most=_MOST_CONNECTIONS,
+                identity=run_identity(workers_secret(token), MASTER),
             )
             self._files = RunFileServer(files, of_files, workers_secret(token), bundle)
 
@@ -230,10 +239,19 @@ class AgentStream:
     def __init__(self, address: str, *, token: str) -> None:
         self._secret = derived(token, _USE)
         self._door = _Door(address)
-        self._channel = grpc.aio.insecure_channel(self._door.address, options=_OPTIONS)
+        self._identity = _identity_for(address, token)
+        self._channel: Any = (
+            grpc.aio.insecure_channel(self._door.address, options=_OPTIONS)
+            if self._identity is None
+            else grpc.aio.secure_channel(
+                address, grpc_credentials(self._identity.identity), options=_ENCRYPTED
+            )
+        )
         self._call = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Any:
+        if self._identity is not None:
+            await _find(self._door.address, self._identity.client)
         caller = _ProvingCaller(self._secret)
         greet = self._channel.stream_unary(f"/{_SERVICE}/Greet")
         answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
@@ -297,8 +315,8 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
     Raises:
         EnvironmentFault: it does not answer in time, or is not the master of a run with this token.
     """
-    door, end = _Door(address), monotonic() + timeout
-    with contextlib.closing(door), grpc.insecure_channel(door.address, options=_OPTIONS) as channel:
+    end = monotonic() + timeout
+    with contextlib.closing(_Door(address)) as door, _channel(address, door, token, end) as channel:
         greet = channel.stream_unary(f"/{_SERVICE}/Greet")
         answer_question = channel.stream_unary(
             f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
@@ -323,6 +341,71 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
                 fault = f"the master at {address} does not answer: {error.details()}"
                 raise EnvironmentFault(fault) from error
             return answer
+
+
+def _channel(address: str, door: _Door, token: str, end: float) -> Any:
+    """Return a channel to the master at an address.
+
+    Raises:
+        EnvironmentFault: nobody has listened there by this time, or not the master of this run.
+    """
+    identity = _identity_for(address, token)
+    if identity is None:
+        return grpc.insecure_channel(door.address, options=_OPTIONS)
+    _look_for(address, identity.client, end)
+    return grpc.secure_channel(address, grpc_credentials(identity.identity), options=_ENCRYPTED)
+
+
+def _identity_for(address: str, token: str) -> RunIdentity | None:
+    """Return what a caller of a master shows; None where the call does not leave this host."""
+    if address.startswith(_UNIX):
+        return None
+    return run_identity(workers_secret(token), AGENT)
+
+
+# gRPC keeps calling where the certificate is wrong, and does not tell it from a master that
+# is not there yet. So a caller looks before, with a connection of its own.
+
+
+async def _find(address: str, context: ssl.SSLContext) -> None:
+    """Wait until the master of this run listens at an address. Raises NotTheMaster: another does."""
+    host, port = split_address(address)
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(
+                host, port, ssl=context, server_hostname=server_name(MASTER)
+            )
+        except OSError as error:
+            if why := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
+            await asyncio.sleep(_AGAIN)
+            continue
+        writer.transport.abort()
+        return
+
+
+def _look_for(address: str, context: ssl.SSLContext, end: float) -> None:
+    """Wait until the master of this run listens at an address.
+
+    Raises:
+        NotTheMaster: another process does.
+        EnvironmentFault: nobody has by this time.
+    """
+    where, name = split_address(address), server_name(MASTER)
+    while True:
+        try:
+            left = max(_AGAIN, end - monotonic())
+            with socket.create_connection(where, timeout=left) as line:
+                context.wrap_socket(line, server_hostname=name).close()
+            return
+        except OSError as error:
+            if why := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
+            if monotonic() >= end:
+                raise EnvironmentFault(
+                    f"the master at {address} does not answer: {error}"
+                ) from error
+        sleep(_AGAIN)
 
 
 def _result_of(call: Any, end: float) -> Any:
@@ -359,9 +442,7 @@ class _ProvingCaller:
         """
         given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
         if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):
-            raise NotTheMaster(
-                "what listens there is not the master of this run, or the token is wrong"
-            )
+            raise NotTheMaster(_NOT_OURS)
         return (_CHALLENGE, challenge), (
             _PROOF,
             proof(self._secret, _CALLER, self._nonce, challenge),

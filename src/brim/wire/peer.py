@@ -5,8 +5,10 @@ has something to say (a new round, usually): a worker never waits for a dead nei
 there and sends nothing may hang, and that is for its own agent to end; a host that does not answer
 is lost after 3 s, which its kernel tells.
 
-Both ends prove that they are of the same run before anything else is said. A caller that does not
-is a stranger: it gets nothing, and holds nobody up.
+Between hosts all of it is encrypted (TLS 1.3), and both ends show certificates of the run's
+authority first. Within a host, and where the run is `--insecure`, it is plain. Either way both ends
+prove that they are of the same run before anything else is said. A caller that does not is a
+stranger: it gets nothing, and holds nobody up.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import errno
 import os
 import selectors
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +29,10 @@ from typing import Self
 from brim.clock import monotonic
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.process import close_in_children
+from brim.wire.identity import server_name
+from brim.wire.listening import joined_address, split_address
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
+from brim.wire.run_identity import WORKER, RunIdentity, is_encrypted, run_identity, stranger_of
 from brim.wire.silence import ask_while_idle
 
 _GREETING = struct.Struct(
@@ -39,7 +45,11 @@ _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
 _UNANSWERED = 3.0
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
+_AT_ONCE = 1 << 18  # bytes that a stream is given at once, which may encrypt them
+# what a stream says that cannot go on now
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
+_STRANGER = "the process that listens there is not a worker of this run"
 _CALL, _ANSWER = b"call", b"answer"  # who says it: one end's proof is of no use to the other
 
 Cancelled = Callable[[], bool]
@@ -47,9 +57,15 @@ Cancelled = Callable[[], bool]
 
 @dataclass(slots=True)
 class _PendingCaller:
-    """One that has not said all of its greeting."""
+    """One that has not said all of its greeting.
+
+    Args:
+        deadline: by the time that the listener has listened.
+        is_known: it has shown its certificate, where it needs one.
+    """
 
     deadline: float
+    is_known: bool
     said: bytearray = field(default_factory=bytearray)
 
     @property
@@ -67,16 +83,19 @@ class Listener:
     Args:
         host: address of this host that the others can reach.
         secret: that all workers of the run have, and nobody else.
+        insecure: nothing is encrypted, also between hosts.
     """
 
-    def __init__(self, host: str, secret: bytes) -> None:
-        self._socket = socket.create_server((host, 0), backlog=64)
+    def __init__(self, host: str, secret: bytes, *, insecure: bool = False) -> None:
+        self._socket = socket.create_server((host, 0), family=_family_of(host), backlog=64)
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self._secret = secret
+        self._identity = _identity_for(host, secret, insecure=insecure)
         self._callers: dict[socket.socket, _PendingCaller] = {}
         self._waiting: dict[str, socket.socket] = {}
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._listened = 0.0  # seconds that it has; meanwhile its worker computes
+        self.address = joined_address(host, self._socket.getsockname()[1])
 
     def accept(self, greeting: str, *, timeout: float, cancelled: Cancelled) -> socket.socket:
         """Return the stream of the worker that sends this greeting.
@@ -100,6 +119,7 @@ class Listener:
 
     def _look(self) -> None:
         """Hear those who call, for a moment: one who is slow holds up nobody."""
+        began = monotonic()
         with selectors.DefaultSelector() as selector:
             for each in (self._socket, *self._callers):
                 selector.register(each, selectors.EVENT_READ, each)
@@ -109,8 +129,9 @@ class Listener:
                 self._admit()
             elif each in self._callers:
                 self._hear(each, self._callers[each])
-        now = monotonic()
-        for peer in [peer for peer, caller in self._callers.items() if now > caller.deadline]:
+        self._listened += monotonic() - began
+        late = [peer for peer, each in self._callers.items() if self._listened > each.deadline]
+        for peer in late:
             self._dismiss(peer)
 
     def _admit(self) -> None:
@@ -119,20 +140,35 @@ class Listener:
         except (BlockingIOError, ConnectionError):  # it is gone again
             return
         peer.setblocking(False)
+        if self._identity is not None:
+            try:
+                peer = self._identity.server.wrap_socket(
+                    peer, server_side=True, do_handshake_on_connect=False
+                )
+            except OSError:  # it is gone again, and had said something
+                peer.close()
+                return
         close_in_children(peer)
         if len(self._callers) == _MOST_CALLERS:
-            self._dismiss(next(iter(self._callers)))
-        self._callers[peer] = _PendingCaller(monotonic() + _TO_GREET)
+            self._dismiss(min(self._callers, key=lambda each: self._callers[each].is_known))
+        is_known = self._identity is None
+        self._callers[peer] = _PendingCaller(self._listened + _TO_GREET, is_known)
 
     def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
+        """Hear all that is there: of what a stream has decrypted, no wait would tell."""
         try:
-            data = peer.recv(caller.missing)
-            caller.said += data
-            if not data or caller.missing < 0:
-                self._dismiss(peer)
-            elif caller.missing == 0:
-                self._answer(peer, bytes(caller.said))
-        except BlockingIOError:
+            if not caller.is_known:
+                assert isinstance(peer, ssl.SSLSocket)
+                peer.do_handshake()
+                caller.is_known = True
+            while peer in self._callers:
+                data = peer.recv(caller.missing)
+                caller.said += data
+                if not data or caller.missing < 0:
+                    self._dismiss(peer)
+                elif caller.missing == 0:
+                    self._answer(peer, bytes(caller.said))
+        except _NOT_NOW:
             pass
         except (OSError, UnicodeDecodeError):  # a stranger, or a worker that died while calling
             self._dismiss(peer)
@@ -179,6 +215,7 @@ def connect(
     timeout: float,
     patience: float,
     cancelled: Cancelled,
+    insecure: bool = False,
 ) -> socket.socket:
     """Call another worker.
 
@@ -189,33 +226,83 @@ def connect(
         timeout: seconds until its host must have answered.
         patience: seconds until the worker itself must have, which may have something else to do.
         cancelled: whether the agent has something to say.
+        insecure: as its `Listener` has it.
 
     Raises:
         Interrupted: the agent spoke first.
         PeerLost: it does not answer in time, or is not of this run.
     """
-    host, _, port = address.rpartition(":")
     try:
-        target = (host, int(port))
-        peer = socket.socket(socket.AF_INET, socket.SOCK_STREAM)  # as a Listener has it
+        target = host, _ = split_address(address)
+        identity = _identity_for(host, secret, insecure=insecure)
+        peer = socket.socket(_family_of(host), socket.SOCK_STREAM)
         close_in_children(peer)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise PeerLost(f"worker at {address} cannot be called: {error}", retryable=True) from error
     try:
         peer.setblocking(False)
         _await_connection(peer, peer.connect_ex(target), timeout=timeout, cancelled=cancelled)
         _make_ready(peer)
+        if identity is not None:
+            name = server_name(WORKER)
+            peer = shaking = identity.client.wrap_socket(
+                peer, server_hostname=name, do_handshake_on_connect=False
+            )
+            close_in_children(peer)
+            began = monotonic()
+            _shake_hands(shaking, timeout=patience, cancelled=cancelled)
+            patience = max(0.0, patience - (monotonic() - began))
         _greet(
             peer, secret, address.encode(), greeting.encode(), timeout=patience, cancelled=cancelled
         )
     except BaseException as error:
         peer.close()
+        if why := stranger_of(error):
+            raise PeerLost(f"{_STRANGER}: {why}", retryable=True) from error
         if isinstance(error, OSError):
             raise PeerLost(
                 f"worker at {address} does not answer: {error}", retryable=True
             ) from error
         raise
     return peer
+
+
+def _identity_for(host: str, secret: bytes, *, insecure: bool) -> RunIdentity | None:
+    """Return what both ends of a stream show whose listener has this address.
+
+    None: the stream is plain.
+    """
+    return run_identity(secret, WORKER) if is_encrypted(host, insecure=insecure) else None
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _shake_hands(peer: ssl.SSLSocket, *, timeout: float, cancelled: Cancelled) -> None:
+    """Have both ends show their certificates.
+
+    The other one may have something else to do first.
+
+    Raises:
+        OSError: it shows none of this run, or none in time.
+        Interrupted: the agent spoke first.
+    """
+    deadline = monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        selector.register(peer, selectors.EVENT_READ)
+        while True:
+            try:
+                return peer.do_handshake()
+            except ssl.SSLWantWriteError:
+                selector.modify(peer, selectors.EVENT_WRITE)
+            except ssl.SSLWantReadError:
+                selector.modify(peer, selectors.EVENT_READ)
+            while not selector.select(_SLICE):
+                if cancelled():
+                    raise Interrupted
+                if monotonic() > deadline:
+                    raise TimeoutError(f"no certificate in {timeout:.0f} s")
 
 
 def _greet(
@@ -227,7 +314,7 @@ def _greet(
     answer = bytearray(PROOF_BYTES)
     read_exactly(peer, [memoryview(answer)], timeout=timeout, cancelled=cancelled)
     if not is_proof(bytes(answer), secret, _ANSWER, *words):
-        raise PeerLost("the process that listens there is not a worker of this run", retryable=True)
+        raise PeerLost(_STRANGER, retryable=True)
 
 
 def _make_ready(peer: socket.socket) -> None:
@@ -320,11 +407,14 @@ class Traffic:
     def __init__(self, peers: Iterable[socket.socket]) -> None:
         self._to_send: _Todo = {}
         self._to_fill: _Todo = {}
+        self._encrypted: list[ssl.SSLSocket] = []
         self._selector = selectors.DefaultSelector()
         self._last_moved = self._answered = monotonic()
         for peer in peers:
             peer.setblocking(False)
             self._to_send[peer], self._to_fill[peer] = deque(), deque()
+            if isinstance(peer, ssl.SSLSocket):
+                self._encrypted.append(peer)
 
     def __enter__(self) -> Self:
         return self
@@ -361,12 +451,15 @@ class Traffic:
         Raises:
             PeerLost: a peer is gone.
         """
-        ready = self._selector.select(within)
-        for key, events in ready:
-            peer: socket.socket = key.data
+        decrypted = [peer for peer in self._encrypted if self._to_fill[peer] and peer.pending()]
+        found = self._selector.select(0.0 if decrypted else within)
+        ready: dict[socket.socket, int] = {key.data: events for key, events in found}
+        for each in decrypted:  # of which no wait would tell
+            ready[each] = ready.get(each, 0) | selectors.EVENT_READ
+        for peer, events in ready.items():
             try:
                 if events & selectors.EVENT_WRITE:
-                    _advance(self._to_send[peer], peer.send)
+                    _advance(self._to_send[peer], partial(_send, peer))
                 if events & selectors.EVENT_READ:
                     _advance(self._to_fill[peer], partial(_receive, peer))
             except OSError as error:
@@ -414,6 +507,11 @@ def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
     return (view.cast("B") for view in views if view.nbytes)
 
 
+def _send(peer: socket.socket, view: memoryview) -> int:
+    """Send some of it; what a stream has encrypted and not sent is to be given to it again."""
+    return peer.send(view[:_AT_ONCE])
+
+
 def _receive(peer: socket.socket, view: memoryview) -> int:
     count = peer.recv_into(view)
     if count == 0:
@@ -422,7 +520,7 @@ def _receive(peer: socket.socket, view: memoryview) -> int:
 
 
 def _advance(views: deque[memoryview], move: Callable[[memoryview], int]) -> None:
-    with contextlib.suppress(BlockingIOError):
+    with contextlib.suppress(*_NOT_NOW):
         while views:
             moved = move(views[0])
             if moved == len(views[0]):

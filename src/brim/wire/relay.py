@@ -4,21 +4,29 @@ gRPC listens only where it has opened the address itself, so that a port would b
 death of one master until the next one listens. Here the port is held by the process that starts
 masters. It is no place for limits: the server behind the Unix socket closes what it does not want,
 and so does this then.
+
+Encryption ends here (TLS 1.3): a caller without a certificate of the run's authority reaches
+nobody. asyncio's own TLS would do, but for a second flow control with buffers of its own, so that a
+caller which reads nothing looks like one that reads slowly, and 256 KiB for each stranger.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
+import ssl
 from collections.abc import Mapping
 
 from brim.clock import monotonic
+from brim.wire.run_identity import RunIdentity
 from brim.wire.silence import give_up_after
 
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
 _STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
 _UNANSWERED = 3.0  # seconds after which a host counts as gone whose kernel does not answer
+_AT_ONCE = 1 << 16  # bytes that are decrypted at once
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
@@ -43,7 +51,11 @@ class _End(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self.other is not None, "nothing is read before both ends are there"
-        self.other.transport.write(data)
+        self.other.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Send it to this end."""
+        self.transport.write(data)
 
     def pause_writing(self) -> None:
         """Stop reading from the other end, and expect progress in time.
@@ -94,11 +106,19 @@ class _End(asyncio.Protocol):
 
 
 class _CallerEnd(_End):
-    """The end that called: by its first bytes the relay knows which server it means."""
+    """The end that called: by its first bytes the relay knows which server it means.
 
-    def __init__(self, relay: Relay) -> None:
+    Args:
+        relay: that it called.
+        context: of TLS, of the end that is called.
+    """
+
+    def __init__(self, relay: Relay, context: ssl.SSLContext) -> None:
         super().__init__()
         self._relay = relay
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._is_known = self._is_led = False
         self.first = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -109,14 +129,57 @@ class _CallerEnd(_End):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            super().data_received(data)
-            return
-        self.first += data
-        if len(self.first) >= _TELLING:
-            self._expect_nothing()
-            self.transport.pause_reading()
-            self._relay.lead(self)
+        try:
+            said, is_over = self._decrypt(data)
+        except ssl.SSLError:  # it speaks no TLS, or has no certificate of this run
+            said, is_over = b"", True
+        self._pass_on()
+        if self.other is not None and said:
+            super().data_received(said)
+        elif not self._is_led:
+            self.first += said
+            if len(self.first) >= _TELLING and not is_over:
+                self._is_led = True
+                self._expect_nothing()
+                self.transport.pause_reading()
+                self._relay.lead(self)
+        if is_over:
+            self.close()
+
+    def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
+        """Return what the caller says, and whether that was all.
+
+        Raises:
+            ssl.SSLError: this is no TLS, or the caller shows no certificate that is good here.
+        """
+        self._incoming.write(data)
+        said = bytearray()
+        with contextlib.suppress(ssl.SSLWantReadError):  # until more comes
+            if not self._is_known:
+                self._tls.do_handshake()
+                self._is_known = True
+            while chunk := self._tls.read(_AT_ONCE):
+                said += chunk
+            return bytes(said), True
+        return bytes(said), False
+
+    def write(self, data: bytes) -> None:
+        """Send it to this end, encrypted."""
+        view = memoryview(data)
+        while view and not self.transport.is_closing():  # a record at a time
+            view = view[self._tls.write(view) :]
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Send what TLS has to say, of its own or of what was written."""
+        if (data := self._outgoing.read()) and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def close(self) -> None:
+        with contextlib.suppress(ssl.SSLError):  # it need not agree
+            self._tls.unwrap()
+        self._pass_on()
+        super().close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -131,15 +194,23 @@ class Relay:
         path: of the Unix socket.
         others: the Unix sockets of other servers, by the first bytes of calls that are for them.
         most: connections at once; more are closed.
+        identity: that callers are shown.
 
     Attributes:
         called_at: when somebody called for the last time who is not for one of the others.
     """
 
     def __init__(
-        self, listener: socket.socket, path: str, *, others: Mapping[bytes, str], most: int
+        self,
+        listener: socket.socket,
+        path: str,
+        *,
+        others: Mapping[bytes, str],
+        most: int,
+        identity: RunIdentity,
     ) -> None:
         self._listener, self._path, self._others, self._most = listener, path, others, most
+        self._identity = identity
         self._callers: set[_CallerEnd] = set()
         self._reaching: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -148,7 +219,9 @@ class Relay:
     async def start(self) -> None:
         """Begin to accept connections."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _CallerEnd(self), sock=self._listener)
+        self._server = await loop.create_server(
+            lambda: _CallerEnd(self, self._identity.server), sock=self._listener
+        )
 
     def admit(self, caller: _CallerEnd) -> bool:
         """Let one that has called say whom it wants, if there is room; return whether there is."""
@@ -180,7 +253,7 @@ class Relay:
             end.transport.abort()
             return
         caller.other, end.other = end, caller
-        end.transport.write(caller.first)
+        end.write(caller.first)
         for each in (caller, end):
             each.transport.resume_reading()
 

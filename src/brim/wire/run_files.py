@@ -4,7 +4,8 @@ A worker there has no disk in common with that host. It writes its checkpoints o
 which its agent calls the master, so that there is no other to open. Its agent reads the code of the
 job there.
 
-Both ends prove that they are of the same run before anything else is said. Then a caller asks, and
+Callers come by TLS, which ends at the port. Both ends prove that they are of the same run before
+anything else is said. Then a caller asks, and
 is answered, as often as it likes: a header in a frame, and as many bytes behind it as the header
 says.
 """
@@ -27,8 +28,11 @@ from brim.clock import monotonic
 from brim.errors import ProtocolError
 from brim.process import close_in_children
 from brim.wire.frames import HEAD_BYTES, frame, length_of
+from brim.wire.identity import server_name
+from brim.wire.listening import split_address
 from brim.wire.messages import Codec
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
+from brim.wire.run_identity import MASTER, WORKER, run_identity, stranger_of
 
 T = TypeVar("T")
 
@@ -385,12 +389,13 @@ class RunFiles:
         return self._call_at(last)
 
     def _call_at(self, address: str) -> socket.socket:
-        host, _, port = address.rpartition(":")
-        line = socket.create_connection((host.strip("[]"), int(port)), timeout=_TO_CONNECT)
+        line = socket.create_connection(split_address(address), timeout=_TO_CONNECT)
         try:
             line.settimeout(_TO_ANSWER)
-            close_in_children(line)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = run_identity(self._secret, WORKER).client
+            line = context.wrap_socket(line, server_hostname=server_name(MASTER))
+            close_in_children(line)
             nonce = secrets.token_bytes(_NONCE_BYTES)
             line.sendall(GREETING + nonce)
             said = bytes(_exactly(line, PROOF_BYTES + _NONCE_BYTES))
@@ -398,8 +403,10 @@ class RunFiles:
             if not is_proof(given, self._secret, _KEEPER, nonce, challenge):
                 raise PermissionError(f"what listens at {address} is not of this run")
             line.sendall(proof(self._secret, _CALLER, nonce, challenge))
-        except BaseException:
+        except BaseException as error:
             line.close()
+            if stranger_of(error):
+                raise PermissionError(f"what listens at {address} is not of this run") from error
             raise
         return line
 
