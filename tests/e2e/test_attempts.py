@@ -1,9 +1,10 @@
-"""What another account of the host tries, door by door, while jobs train: the table of SECURITY.md,
-and the digests.
+"""What another account of the host tries, and another host of the network, door by door, while jobs
+train: the tables of SECURITY.md, and the digests.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -20,6 +21,11 @@ import pytest
 
 from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
+from brim.wire.authority import Authority
+from brim.wire.identity import Identity
+from brim.wire.proofs import workers_secret
+from brim.wire.run_identity import AGENT
+from brim_lab.chaos.hosts import can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
     DIGITS,
@@ -34,11 +40,11 @@ from e2e.running import (
     until,
 )
 from e2e.strangers import CAN_BE_ANOTHER, STRANGER
+from e2e.wiretap import Stream, calls, tapped
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account"),
 ]
 JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
 CLUSTER = """
@@ -53,6 +59,9 @@ COLUMNS = {
     "another": "another tenant's",
     "right": "the right one",
 }
+# Of a worker, who hears others only while it waits for one: they are sent away, or never answered.
+OF_HOSTS = {"master": "port of the master", "worker": "ports of workers"}
+OF_HOSTS_BEGIN, OF_HOSTS_END = "<!-- attempts of hosts -->\n", "<!-- end of attempts of hosts -->\n"
 BEGIN, END = "<!-- attempts -->\n", "<!-- end of attempts -->\n"
 
 
@@ -124,12 +133,16 @@ def ports_of(process: psutil.Process) -> list[int]:
     ]
 
 
-def table(rows: dict[str, dict[str, str]]) -> str:
+def table(
+    rows: dict[str, dict[str, str]],
+    columns: dict[str, str] = COLUMNS,
+    who: str = "another account",
+) -> str:
     lines = [
-        "| tried by another account | " + " | ".join(COLUMNS.values()) + " |",
-        "|---|" + "---|" * len(COLUMNS),
+        f"| tried by {who} | " + " | ".join(columns.values()) + " |",
+        "|---|" + "---|" * len(columns),
         *(
-            f"| {door} | " + " | ".join(row.get(each, "—") for each in COLUMNS) + " |"
+            f"| {door} | " + " | ".join(row.get(each, "—") for each in columns) + " |"
             for door, row in rows.items()
         ),
     ]
@@ -165,6 +178,7 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
     return not any(f"socket:[{inode}]" in sockets for inode in abstract)
 
 
+@pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(folder: Path) -> None:
     calm = train(folder / "calm", *JOB, "--workers", "1")
     with scheduled(folder) as (state, job), listening(folder) as run:
@@ -244,3 +258,85 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
     check_ledger(folder / "run")
     written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == table(found).strip(), f"SECURITY.md should say:\n{table(found)}"
+
+
+def said_to(port: int, heard: dict[Stream, bytes]) -> str:
+    """The words of the longest connection to a port, as far as they are needed to say them again."""
+    to_it = [said for (_, _, _, target), said in heard.items() if target == port]
+    return base64.b64encode(max(to_it, key=len)[: 1 << 16]).decode()
+
+
+def as_json(identity: Identity) -> dict[str, str]:
+    names = ("key", "certificate", "authority")
+    return {name: getattr(identity, name).decode() for name in names}
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
+    tmp_path: Path,
+) -> None:
+    """While it tries, a worker comes: so others hear who calls, and one takes over a state."""
+    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    with contextlib.ExitStack() as undo:
+        hosts = undo.enter_context(hosts_in(tmp_path, 3))
+        run_dir = hosts[0].folder / "run"
+        slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
+        words = ("--workers", "2", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
+        heard = undo.enter_context(tapped(hosts[1], tmp_path / "packets"))
+        run = undo.enter_context(
+            started(run_dir, "train", *JOB, *slow, *words, prefix=hosts[0].prefix)
+        )
+        guest = joining(run_dir, address="10.77.0.1:7077", prefix=hosts[1].prefix)
+        undo.callback(guest.kill)
+        run.wait_for_step(5)
+        contact = read_contact(run_dir)
+        assert contact is not None
+        ours, other = (
+            Authority.derived_from(workers_secret(each)) for each in (contact.token, "x")
+        )
+        streams = heard()
+        (worker,) = {to for _, _, host, to in calls(streams) if host == "10.77.0.1"} - {7077}
+        target = {
+            "master": contact.address,
+            "worker": f"10.77.0.1:{worker}",
+            "identities": {
+                "no certificate": {"authority": ours.certificate.decode()},
+                "a certificate of another run": as_json(other.issue(AGENT)),
+                "a certificate that has expired": as_json(ours.issue(AGENT, for_s=-3600.0)),
+            },
+            "other_token": "of another run",
+            "other_secret": "of another run",
+            "recorded": {"master": said_to(7077, streams), "worker": said_to(worker, streams)},
+        }
+        script = str(ROOT / "tests" / "e2e" / "attempts_of_hosts.py")
+        strangers = subprocess.Popen(
+            [*hosts[2].prefix, sys.executable, script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        undo.callback(strangers.kill)
+        assert strangers.stdin is not None
+        print(json.dumps(target), file=strangers.stdin, flush=True)
+        before = len(run.steps())
+        run.wait_for_step(before + 10)
+        Driver().behind(hosts[0].prefix).call("resize", str(run_dir), "3")
+        until(lambda: len(run.members()) == 3, "the third worker", run)
+        said, problem = strangers.communicate("\n", timeout=60)
+        assert strangers.returncode == 0, problem
+        run.hurry()
+        summary = run.finish()
+        assert guest.wait(30) == 0
+    found: dict[str, dict[str, str]] = json.loads(said)
+    for row in found.values():
+        assert row["worker"] in ("refused", "nothing")
+        row["worker"] = "nothing"
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert summary["steps_redone"] == 0
+    check_ledger(run_dir)
+    written = (ROOT / "SECURITY.md").read_text()
+    written = written.partition(OF_HOSTS_BEGIN)[2].partition(OF_HOSTS_END)[0]
+    shown = table(found, OF_HOSTS, "another host")
+    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"

@@ -1,0 +1,86 @@
+"""What somebody reads who hears all packets between two hosts of a run."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from e2e.running import FILES, check_ledger, joining, started, train
+from e2e.wiretap import tapped
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
+STATE, GRADIENT = 1.2345678, 7.654321e-3
+MARKS = ("--set", f"state={STATE}", "--set", f"gradient={GRADIENT}")
+JOB = (str(FILES / "marked.py"), "--epochs", "4", "--global-batch-size", "64", *MARKS)
+# Several in a row; parts of a sum are scaled by powers of 2.
+WEIGHTS = 4 * struct.pack("<f", STATE)
+GRADIENTS = [4 * struct.pack("<f", GRADIENT * 2.0**power) for power in range(-12, 13)]
+WORDS = rb"round \d+ (state for w\d+|slices \d \d)"
+OF_THE_MASTER = (b"/brim.Master/", b"brim files\n", b"JoinJob", b"brim-nonce")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 2) as both:
+        yield both
+
+
+def said_between(
+    hosts: tuple[Host, ...], tmp_path: Path, *options: str, address: str
+) -> dict[str, bytes]:
+    """Everything that passed between two hosts: at the port of the master, and between workers.
+
+    A worker dies, so that another gets the state of one on the other host; both hosts trade
+    gradients.
+    """
+    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    run_dir, here = hosts[0].folder / "run", ("--spares", "0", "--workers-here", "1")
+    words = ("--workers", "2", *here, "--listen", address, "--agents", "2", *options)
+    faults = ("--faults", "kill rank 1 at step 12")
+    with (
+        tapped(hosts[0], tmp_path / "packets") as heard,
+        started(run_dir, "train", *JOB, *words, *faults, prefix=hosts[0].prefix) as run,
+        joining(run_dir, "--workers", "1", address=address, prefix=hosts[1].prefix) as agent,
+    ):
+        summary = run.finish()
+        assert agent.wait(timeout=20) == 0
+        found = heard()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(run_dir)
+    port = int(address.rpartition(":")[2])
+    said: dict[str, bytes] = {"master": b"", "workers": b""}
+    for (_, source, _, target), data in found.items():
+        said["master" if port in (source, target) else "workers"] += data
+    assert len(said["master"]) > 10_000
+    assert len(said["workers"]) > 4 * 4096 * 30  # gradients of a step, many times
+    return said
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1:7077", "[fd77::1]:7077"], ids=["IPv4", "IPv6"])
+def test_what_passes_between_hosts_is_read_by_nobody(
+    address: str, hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    said = said_between(hosts, tmp_path, address=address)
+    assert not re.search(WORDS, said["workers"])
+    everything = said["workers"] + said["master"]
+    assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in everything]
+
+
+def test_a_run_that_is_insecure_sends_state_and_gradients_as_they_are(
+    hosts: tuple[Host, ...], tmp_path: Path
+) -> None:
+    """And what is said to its master is encrypted all the same."""
+    said = said_between(hosts, tmp_path, "--insecure", address="10.77.0.1:7077")
+    assert {kind.split()[0] for kind in re.findall(WORDS, said["workers"])} == {b"state", b"slices"}
+    assert WEIGHTS in said["workers"]
+    assert any(each in said["workers"] for each in GRADIENTS)
+    assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in said["master"]]
