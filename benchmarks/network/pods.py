@@ -19,7 +19,9 @@ def main() -> None:
         places = [one, one, other, other]
         for turn in range(given.rounds):
             for named in (False, True) if turn % 2 else (True, False):
-                got = measure_brim(places, (1, 1, 1, 1), NETWORKS["20 M"], exact=True, named=named)
+                got = measure_brim(
+                    places, (1, 1, 1, 1), NETWORKS["20 M"], side="exact", named=named
+                )
                 found[named].append(got)
     for named, words in ((False, "each agent alone"), (True, "meeting on machines")):
         step = statistics.median(each.step for each in found[named])

@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -29,8 +29,9 @@ from brim.storage.contact import read_contact
 from brim.telemetry.history import RunReader
 from brim_lab.driver import Driver
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
-SIDES = ("ddp", "exact", "inexact")
+SIDES = ("ddp", "exact", "inexact", "insecure")  # the last is exact, too
 SPLITS = ((4,), (2, 2), (1, 1, 1, 1))
 WARM_UP = 3
 _POLL, _PATIENCE = 0.02, 120.0  # seconds
@@ -146,7 +147,7 @@ def brim_on(
     split: Sequence[int],
     network: Network,
     *,
-    exact: bool,
+    side: str,
     named: bool = False,
 ) -> Iterator[tuple[RunReader, Callable[[], list[psutil.Process]]]]:
     """A run with so many workers on each host, and its processes.
@@ -160,9 +161,10 @@ def brim_on(
     run, driver = folder / "run", Driver(folder)
     words = ["train", str(network.file), "--run-dir", str(run), "--workers", str(sum(split))]
     words += ["--global-batch-size", str(network.batch), "--spares", "0", "--epochs", "1000"]
-    words += ["--checkpoint-every", "1h", *([] if exact else ["--no-exact"])]
+    words += ["--checkpoint-every", "1h", *(["--no-exact"] if side == "inexact" else [])]
     if len(split) > 1:
         words += ["--listen", f"{places[0].address}:7077", "--agents", str(len(split))]
+        words += ["--insecure"] if side == "insecure" else []
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     started = [driver.behind(_prefix(places[0], named)).start(*words, **quiet)]
     try:
@@ -188,10 +190,10 @@ def measure_brim(
     split: Sequence[int],
     network: Network,
     *,
-    exact: bool,
+    side: str,
     named: bool = False,
 ) -> Measured:
-    with brim_on(places, split, network, exact=exact, named=named) as (reader, processes):
+    with brim_on(places, split, network, side=side, named=named) as (reader, processes):
 
         def steps() -> list[Any]:
             with contextlib.suppress(FileNotFoundError):
@@ -282,7 +284,12 @@ Key = tuple[str, str, int | None]  # network, split, Mbit/s
 def measure(side: str, places: Sequence[Place], split: Sequence[int], network: Network) -> Measured:
     if side == "ddp":
         return measure_ddp(places, split, network)
-    return measure_brim(places, split, network, exact=side == "exact")
+    return measure_brim(places, split, network, side=side)
+
+
+def sides_on(split: Sequence[int]) -> list[str]:
+    """The sides; nothing is encrypted where nothing leaves the host."""
+    return [side for side in SIDES if len(split) > 1 or side != "insecure"]
 
 
 def name_of(split: Sequence[int]) -> str:
@@ -292,17 +299,21 @@ def name_of(split: Sequence[int]) -> str:
 def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
     rows, costs = [], []
     for (network, split, mbit), sides in found.items():
-        times = {side: [each.step for each in sides[side]] for side in SIDES}
-        sent = {side: statistics.median(each.sent for each in sides[side]) for side in SIDES}
-        wire = {side: sent[side] * 8e-6 / mbit if mbit else 0.0 for side in SIDES}
+        times = {side: [each.step for each in many] for side, many in sides.items()}
+        sent = {side: statistics.median(each.sent for each in many) for side, many in sides.items()}
+        wire = {side: sent[side] * 8e-6 / mbit if mbit else 0.0 for side in sides}
         limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
-        speeds = [ratio(times["ddp"], times[side]) for side in SIDES[1:]]
-        megabytes = [f"{sent[side] / 1e6:.2f}" for side in SIDES]
-        over = [f"{statistics.median(times[s]) / wire[s]:.2f}" if mbit else "–" for s in SIDES]
-        rows.append([network, split, limit, *(ms(times[s]) for s in SIDES), *speeds])
+        speeds = [ratio(times["ddp"], times[s]) if s in sides else "–" for s in SIDES[1:]]
+        megabytes = [_of(sent, side, lambda each: f"{each / 1e6:.2f}") for side in SIDES]
+        over = [
+            f"{statistics.median(times[s]) / wire[s]:.2f}" if mbit and s in sides else "–"
+            for s in SIDES
+        ]
+        rows.append([network, split, limit, *(_of(times, s, ms) for s in SIDES), *speeds])
         costs.append([network, split, limit, *megabytes, f"{1000 * wire['exact']:.0f}", *over])
     head = ["network", "workers", "cable"]
-    steps = [*head, *(f"{side} (ms)" for side in SIDES), "exact's speed", "inexact's speed"]
+    speeds = [f"{side}'s speed" for side in SIDES[1:]]
+    steps = [*head, *(f"{side} (ms)" for side in SIDES), *speeds]
     report.add(
         "## Steps\n\nMedian (minimum to maximum) of the turns; DDP's speed is 1.\n\n"
         + table(steps, rows)
@@ -317,10 +328,15 @@ def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
     told = []
     for (network, split, mbit), sides in found.items():
         limit = "unlimited" if mbit is None else f"{mbit / 1000:g} Gbit/s"
-        cpu = [spread([1000 * each.processor for each in sides[side]]) for side in SIDES]
+        cpu = [
+            spread([1000 * each.processor for each in sides[side]]) if side in sides else "–"
+            for side in SIDES
+        ]
         count = split.count("+") + 1
         master = [
             f"{statistics.median(1000 * each.master / count for each in sides[s]):.2f}"
+            if s in sides
+            else "–"
             for s in SIDES[1:]
         ]
         told.append([network, split, limit, *cpu, *master])
@@ -328,8 +344,12 @@ def tell(report: Report, found: dict[Key, dict[str, list[Measured]]]) -> None:
     report.add(
         "## Processor time\n\nOf all processes, for a step, on all cores together; and of the "
         "master, for a step and host.\n\n"
-        + table([*heads, "master, exact", "master, inexact"], told)
+        + table([*heads, *(f"master, {side}" for side in SIDES[1:])], told)
     )
+
+
+def _of(values: Mapping[str, T], side: str, shown: Callable[[T], str]) -> str:
+    return shown(values[side]) if side in values else "–"
 
 
 def main() -> None:
@@ -345,10 +365,10 @@ def main() -> None:
     cables: list[int | None] = [None, 1000]
     if given.gbit is not None:
         cables = [round(1000 * given.gbit) or None]
-    sides = [side for side in SIDES if not given.side or side in given.side]
     found: dict[Key, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
     for turn in range(1 if given.quick else given.rounds):
         for split in (each for each in SPLITS if given.hosts in (None, len(each))):
+            sides = [side for side in sides_on(split) if not given.side or side in given.side]
             for mbit in cables if len(split) > 1 else [None]:
                 with hosts(len(split), mbit=mbit) as places:
                     for name, network in NETWORKS.items():
