@@ -53,6 +53,12 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
         "train optimiser.py", {}, "optimiser.py", "no function 'optimizer'", "optimizer(model)",
         "did you mean to call 'optimiser' 'optimizer'?",
     ),
+    "one port": ("train good.py --ports 4100", {}, "--ports", "'4100'", "FIRST-LAST", "4100-4199"),
+    "ports backwards": ("up --ports 4199-4100", {}, "--ports", "'4199-4100'", "smaller", "4100-4199"),
+    "no such port": ("node --join h:1 --ports 1-70000", {}, "--ports", "'1-70000'", "65535", "--ports"),
+    "ports of the environment": (
+        "agent h:1", {"BRIM_PORTS": "many"}, "--ports (from BRIM_PORTS)", "'many'", "FIRST-LAST", "--ports 4100-4199",
+    ),
     "empty file": ("train empty.py", {}, "empty.py", "no function "
                                                      "'model'", "model()", "brim train --help"),
     "own loop under "

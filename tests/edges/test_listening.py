@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
 
+from brim.backends.environment import environment_of_jobs
+from brim.domain.options import PORTS_VARIABLE
 from brim.errors import EnvironmentFault
+from brim.wire import listening
 from brim.wire.listening import address_towards, listen_on
 
 NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
@@ -47,3 +51,43 @@ def test_an_answer_is_not_held_back_until_the_one_before_is_acknowledged() -> No
 )
 def test_the_address_towards_a_master_is_of_its_family(master: str, own: str) -> None:
     assert address_towards(master) == own
+
+
+def test_ports_are_of_the_range_that_was_named_until_it_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As for an address that other hosts can call, of which this host may have none."""
+    monkeypatch.setattr(listening, "_is_of_this_host_alone", lambda host: False)
+    with socket.create_server(("127.0.0.1", 0)) as some:
+        first = min(some.getsockname()[1], 65535 - 20)
+    monkeypatch.setenv(PORTS_VARIABLE, f"{first}-{first + 19}")
+    with contextlib.ExitStack() as undo:
+        found = set[int]()
+
+        def take_all() -> None:
+            while True:
+                taken = undo.enter_context(listen_on("127.0.0.1", 0, backlog=1, hint=""))
+                found.add(taken.getsockname()[1])
+
+        with pytest.raises(EnvironmentFault) as full:
+            take_all()
+        assert len(found) >= 10  # others of this host may have a few
+        assert found <= set(range(first, first + 20))
+        assert f"all 20 ports of {first}-{first + 19} are taken; --ports (or BRIM" in str(
+            full.value
+        )
+        with pytest.raises(EnvironmentFault, match="is process"):
+            listen_on("127.0.0.1", min(found), backlog=1, hint="")  # one that is named is that one
+
+
+def test_what_this_host_alone_can_call_takes_no_port_of_the_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PORTS_VARIABLE, "1-1")
+    for host in ("127.0.0.1", "localhost"):
+        with listen_on(host, 0, backlog=1, hint="") as taken:
+            assert taken.getsockname()[1] > 1
+
+
+def test_jobs_have_the_range_of_their_host() -> None:
+    assert environment_of_jobs({PORTS_VARIABLE: "4100-4199"}, {}) == {PORTS_VARIABLE: "4100-4199"}

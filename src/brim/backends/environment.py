@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from brim.domain.options import PORTS_VARIABLE
 from brim.log import VARIABLE
 
 # Where programs, libraries and people's files are, and how text is written. No proxy: it may
@@ -28,6 +29,7 @@ _NAMES = frozenset(
             "HOSTNAME",
             "BRIM_MACHINE",
             VARIABLE,
+            PORTS_VARIABLE,
         ),
         *(
             "LD_LIBRARY_PATH",

@@ -9,7 +9,7 @@ import click
 
 from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
-from brim.runs.options import ADDRESSES, option
+from brim.runs.options import ADDRESSES, PORTS, option
 from brim.runs.values import Value
 
 _ROOM = whole(least=1, hint="--workers 4")
@@ -41,6 +41,7 @@ _ROOM = whole(least=1, hint="--workers 4")
     help="Name the machine that this agent is on, where others of the run are on it, too, and "
     "cannot share memory with it. [default: it is alone]",
 )
+@PORTS
 def agent(
     master_address: str,
     token_file: TextIO | None,

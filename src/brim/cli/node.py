@@ -13,7 +13,7 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.cluster import MOST_DEVICES
 from brim.domain.options import whole
 from brim.errors import SpecError
-from brim.runs.options import ADDRESSES, option, parse_env
+from brim.runs.options import ADDRESSES, PORTS, option, parse_env
 from brim.runs.values import Value
 
 
@@ -52,6 +52,7 @@ from brim.runs.values import Value
     help="Set an environment variable of all jobs on this host; NAME alone passes on its present "
     "value. May be repeated.",
 )
+@PORTS
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),

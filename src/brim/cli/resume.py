@@ -13,7 +13,7 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.job import WorkerRange
 from brim.runs import completing
 from brim.runs.handle import JobHandle
-from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
+from brim.runs.options import ADDRESS, JSON, PORTS, STATE, job_option, option
 
 
 @click.command()
@@ -21,6 +21,7 @@ from brim.runs.options import ADDRESS, JSON, STATE, job_option, option
 @job_option("workers", default=None, help="Use this many workers from now on. [default: as before]")
 @job_option("servers", default=None, help="Use this many servers from now on. [default: as before]")
 @option("--listen", type=ADDRESS, help="Let other hosts join at this address. [default: none can]")
+@PORTS
 @job_option("workers_here", default=None)
 @job_option(
     "agents", default=None, help="Wait for this many hosts before the first step. [default: 1]"

@@ -18,7 +18,7 @@ from brim.cli.usage import EXIT_DONE, warn
 from brim.clock import monotonic, sleep
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError, StorageFault
-from brim.runs.options import ADDRESS, STATE, option, parse_env
+from brim.runs.options import ADDRESS, PORTS, STATE, option, parse_env
 
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
@@ -63,6 +63,7 @@ _LOOK = 0.05
     help="Set an environment variable of all jobs; NAME alone passes on its present value. May be "
     "repeated.",
 )
+@PORTS
 @click.option(
     "--foreground",
     is_flag=True,

@@ -19,6 +19,8 @@ from brim.errors import SpecError, did_you_mean
 
 LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
 LARGEST_SIZE = 1 << 60  # bytes
+LARGEST_PORT = (1 << 16) - 1
+PORTS_VARIABLE = "BRIM_PORTS"  # the range from which ports are taken that other hosts call
 
 
 def _right(value: Any, option: str) -> None:
@@ -144,6 +146,31 @@ def whole(*, least: int, most: int = LARGEST_COUNT, metavar: str = "N", hint: st
         raise SpecError(option, got=got, need=need, hint=instead)
 
     return Kind(metavar=metavar, read=read, check=check)
+
+
+def read_ports(text: str, option: str) -> range:
+    """Return the ports that a text such as `4100-4199` names.
+
+    Args:
+        option: where it was written, for the error.
+
+    Raises:
+        SpecError: these are none.
+
+    >>> read_ports("4100-4102", "--ports")
+    range(4100, 4103)
+    """
+    first, dash, last = (part.strip() for part in text.partition("-"))
+    if dash and all(part.isascii() and part.isdigit() for part in (first, last)):
+        found = range(int(first), int(last) + 1)
+        if found and found[0] >= 1 and found[-1] <= LARGEST_PORT:
+            return found
+    raise SpecError(
+        option,
+        got=repr(text),
+        need=f"FIRST-LAST, two ports from 1 to {LARGEST_PORT}, the smaller one first",
+        hint=f"{option.split()[0]} 4100-4199",
+    )
 
 
 def choice(*words: str) -> Kind:

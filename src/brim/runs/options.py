@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, fewest_micro_batches
-from brim.domain.options import Kind
+from brim.domain.options import PORTS_VARIABLE, Kind, read_ports
 from brim.errors import SpecError
 from brim.runs.values import Value
 from brim.storage.file_stores import absolute
@@ -79,6 +79,22 @@ def job_option(name: str, **changes: Any) -> Callable[[Decorated], Decorated]:
     return option(declared.flag, name, **(attributes | changes))
 
 
+def _keep_ports(_: click.Context, __: click.Parameter, ports: range | None) -> None:
+    """Have all processes that this one starts on this host take ports of the range."""
+    if ports is not None:
+        os.environ[PORTS_VARIABLE] = f"{ports[0]}-{ports[-1]}"
+
+
+PORTS = option(
+    "--ports",
+    envvar=PORTS_VARIABLE,
+    type=Value(Kind(metavar="FIRST-LAST", read=read_ports)),
+    expose_value=False,
+    callback=_keep_ports,
+    help="Listen for other hosts on ports of this range alone, where no port is named: masters, and "
+    "one for each worker. [default: any that is free]",
+)
+
 # No part of a spec: where a run is kept, how other hosts find it, and who is told of it.
 _OF_RUNS = (
     option(
@@ -97,6 +113,7 @@ _OF_RUNS = (
         type=ADDRESS,
         help="Let other hosts join at this address. [default: none can]",
     ),
+    PORTS,
 )
 JSON = option(
     "--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."

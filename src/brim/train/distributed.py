@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from brim.errors import InternalError
 from brim.train.accumulate import Contribution, combine
 from brim.train.layout import Layout, RowPiece
 from brim.train.rows import GradientRows, OwnedRows
-from brim.wire.listening import joined_address, split_address
+from brim.wire.listening import joined_address, split_address, take_port
 from brim.wire.peer import Cancelled
 
 _stores: Any = dist  # its stores are public, but not to a type checker
@@ -94,9 +93,7 @@ class Distributed:
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
         server, word = None, b""
         if self._rank == 0:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            # By itself the store would listen on every interface.
-            listener = socket.create_server((host, 0), family=family)
+            listener = take_port(host)  # by itself the store would listen on every interface
             port = listener.getsockname()[1]
             server = _stores.TCPStore(
                 host,

@@ -10,14 +10,68 @@ import socket
 from collections.abc import Iterator
 from ipaddress import ip_address
 
+from brim.domain.options import PORTS_VARIABLE, read_ports
 from brim.errors import EnvironmentFault
 from brim.process import name_of
 from brim.procfs import read_proc
 
+_STRIDE = 7  # so that processes that are started together begin at different ones
 _LISTENS = "0A"  # in the kernel's tables of sockets
 _EVERY_INTERFACE = "::"
 # A host that is gone without a word leaves no connection open for ever.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+def take_port(
+    host: str,
+    port: int = 0,
+    *,
+    backlog: int = 128,
+    family: int = socket.AF_INET,
+    both: bool = False,
+) -> socket.socket:
+    """Listen on a port; where any will do, and other hosts can call it, on one of $BRIM_PORTS.
+
+    Args:
+        host: name or address, without brackets.
+        port: 0 for any that is free.
+        family: of the address.
+        both: addresses of IPv4 can call, too.
+
+    Raises:
+        EnvironmentFault: all ports of the range are taken.
+        OSError: the port is, or it is no port of this host.
+    """
+    ports = [port] if port or _is_of_this_host_alone(host) else _ports()
+    for each in ports:
+        try:
+            return socket.create_server(
+                (host, each), family=family, backlog=backlog, dualstack_ipv6=both
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or len(ports) == 1:
+                raise
+    raise EnvironmentFault(
+        f"cannot listen on {host or 'this host'}: all {len(ports)} ports of "
+        f"{min(ports)}-{max(ports)} are taken; --ports (or {PORTS_VARIABLE}) names a larger range"
+    )
+
+
+def _ports() -> list[int]:
+    """Return the ports that may be taken, in any order: several processes look at once."""
+    text = os.environ.get(PORTS_VARIABLE, "")
+    if not text:
+        return [0]
+    ports = list(read_ports(text, PORTS_VARIABLE))
+    start = os.getpid() * _STRIDE % len(ports)
+    return [*ports[start:], *ports[:start]]
+
+
+def _is_of_this_host_alone(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket:
@@ -38,9 +92,7 @@ def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket
         )
         family = found[0][0]
         both = host == _EVERY_INTERFACE and socket.has_dualstack_ipv6()
-        listener = socket.create_server(
-            (host, port), family=family, backlog=backlog, dualstack_ipv6=both
-        )
+        listener = take_port(host, port, family=family, backlog=backlog, both=both)
         # Connections inherit it. asyncio sees to it only for sockets that it makes itself.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
