@@ -161,7 +161,7 @@ def _described(decorate: Any) -> dict[str, str]:
 
     found = {}
     for option in click.command()(decorate(nothing)).params:
-        if isinstance(option, click.Option):
+        if isinstance(option, click.Option) and option.expose_value:
             plain = isinstance(option.default, str | int) and option.default not in ("", False)
             default = f" [default: {option.default}]" if plain and option.show_default else ""
             found[keyword_of(option)] = f"{option.help}{default}"

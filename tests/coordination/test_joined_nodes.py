@@ -214,6 +214,7 @@ def test_refusals_renew_no_lease_for_ever(here: float, there: float, heard_later
     while not lease.is_over(ended * there):
         lease.refused(sent=ended * there)  # at the last moment, each time
         ended += (TERM - 0.01) / there
+        assert ended < sent + 2 * REFUSALS
         if lease.is_over((ended - 0.02) * there):
             break
     assert ended - sent > REFUSALS / 2  # a scheduler may be away for that long

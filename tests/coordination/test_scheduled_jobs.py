@@ -18,6 +18,7 @@ from brim.coordination.scheduled_jobs import (
     Event,
     Looked,
     Lose,
+    Note,
     RangeChanged,
     ScheduledJobs,
     Submitted,
@@ -482,3 +483,18 @@ def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
         heard.hear(Looked({NODE: UP, "n1": node}, seen), now)
         told += [(now, each) for each in heard.commands if isinstance(each, Lose)]
     assert told == [(4.0, Lose("job-1", "n1")), (9.0, Lose("job-1", "n1"))]
+
+
+def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
+    heard = Heard()
+    heard.submit()
+    why = (Reason.ONE_KIND, "n1 and n2 are not alike")
+    for now in (1.0, 2.0):
+        heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), now)
+    assert heard.story.count("job-1 waits") == 1
+    full = (Reason.CLUSTER_FULL, "no device is free")
+    heard.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
+    heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 4.0)
+    assert heard.story.count("job-1 waits") == 2
+    (note,) = [each for each in heard.commands if isinstance(each, Note)]
+    assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", why[1])
