@@ -70,10 +70,21 @@ class Cluster:
         self.home, self.state = self.standby, self.standby.folder / "state"
         self.up()
 
-    def join(self, host: Host) -> None:
+    def join(self, host: Host, **variables: str) -> None:
         token = (self.state / "nodes.token").read_text().strip()
         words = ("node", "--join", self.addresses, "--devices", "2")
-        self.nodes[f"host-{host.number}"] = self.start(*words, host=host, BRIM_TOKEN=token)
+        self.nodes[f"host-{host.number}"] = self.start(
+            *words, host=host, BRIM_TOKEN=token, **variables
+        )
+
+    def give_way(self, name: str) -> str:
+        """End a node by SIGTERM; what it has said."""
+        leaver = self.nodes.pop(name)
+        leaver.terminate()
+        self.until(lambda: leaver.poll() is not None, "that it has given way")
+        _, said = leaver.communicate()
+        assert leaver.returncode == 0, said
+        return str(said)
 
     def told(self) -> dict[str, dict[str, Any]]:
         found = json.loads(self.brim("nodes", "--json"))["nodes"]

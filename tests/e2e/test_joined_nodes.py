@@ -143,3 +143,28 @@ def test_what_a_stopped_node_runs_ends_and_no_device_is_given_twice(
     cluster.until(lambda: cluster.told()[second]["state"] == "up", "that it is back")
     cluster.until_steps(job)
     assert cluster.finish(job)["weights_sha256"] == calm
+
+
+def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
+    """A variable on which results depend stands for another processor."""
+    odd = cluster.hosts[3]
+    name = f"host-{odd.number}"
+    cluster.give_way(name)
+    cluster.until(lambda: name not in cluster.told(), "that it has left")
+    cluster.join(odd, MKL_CBWR="COMPATIBLE")
+    cluster.until(lambda: cluster.told().get(name, {}).get("state") == "up", "that it is back")
+    assert f"MKL_CBWR COMPATIBLE on {name} and none on host-2" in cluster.told()[name]["problem"]
+
+    waiting = cluster.submit("--workers", "6")
+    cluster.until(lambda: "are not alike" in cluster.brim("explain", waiting), "why it waits")
+    assert not cluster.on(waiting)
+    cluster.brim("cancel", waiting)
+    job = cluster.submit("--workers", "2:6")
+    cluster.until(lambda: sum(cluster.on(job).values()) == 4, "all that are alike")
+    assert name not in cluster.on(job)
+    careless = cluster.submit("--workers", "1:2", "--no-exact", tenant="web")
+    cluster.until(lambda: name in cluster.on(careless), "a job that may be on any")
+    assert name not in cluster.on(job)
+    for each in (job, careless):
+        cluster.finish(each)
+    assert f"{name} is not like host-2, so no exact job is on both" in cluster.give_way(name)

@@ -27,7 +27,7 @@ def take_port(
     port: int = 0,
     *,
     backlog: int = 128,
-    family: int = socket.AF_INET,
+    family: int | None = None,
     both: bool = False,
 ) -> socket.socket:
     """Listen on a port; where any will do, and other hosts can call it, on one of $BRIM_PORTS.
@@ -35,13 +35,15 @@ def take_port(
     Args:
         host: name or address, without brackets.
         port: 0 for any that is free.
-        family: of the address.
+        family: of the address; None: what it looks like.
         both: addresses of IPv4 can call, too.
 
     Raises:
         EnvironmentFault: all ports of the range are taken.
         OSError: the port is, or it is no port of this host.
     """
+    if family is None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [port] if port or _is_of_this_host_alone(host) else _ports()
     for each in ports:
         try:

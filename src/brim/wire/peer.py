@@ -30,7 +30,7 @@ from brim.clock import monotonic
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.process import close_in_children
 from brim.wire.identity import server_name
-from brim.wire.listening import joined_address, split_address
+from brim.wire.listening import joined_address, split_address, take_port
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 from brim.wire.run_identity import WORKER, RunIdentity, is_encrypted, run_identity, stranger_of
 from brim.wire.silence import ask_while_idle
@@ -87,7 +87,7 @@ class Listener:
     """
 
     def __init__(self, host: str, secret: bytes, *, insecure: bool = False) -> None:
-        self._socket = socket.create_server((host, 0), family=_family_of(host), backlog=64)
+        self._socket = take_port(host, backlog=64)
         self._socket.setblocking(False)
         close_in_children(self._socket)
         self._secret = secret
