@@ -22,6 +22,7 @@ from e2e.running import DIGITS, check_ledger, lines
 
 JOB = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
 PORT = 4001
+PORTS = range(4100, 4140)  # on which all hosts listen for each other
 HURRY = "/run/hurry"  # each host has its own
 DEADLINE = 150.0  # imports of torch on several hosts at once, on a busy machine
 TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
@@ -51,7 +52,11 @@ class Cluster:
 
     def start(self, *words: str, host: Host | None = None, **variables: str) -> Any:
         host = host or self.home
-        own = {"HOME": str(host.folder / "home"), "BRIM_HOME": str(host.folder / "state")}
+        own = {
+            "HOME": str(host.folder / "home"),
+            "BRIM_HOME": str(host.folder / "state"),
+            "BRIM_PORTS": f"{PORTS[0]}-{PORTS[-1]}",
+        }
         return self.driver.behind(host.prefix).start(*words, variables={**own, **variables})
 
     def brim(self, *words: str) -> str:
@@ -129,6 +134,17 @@ class Cluster:
             and process.info["status"] != psutil.STATUS_ZOMBIE
             and host.has(process.pid)
         ]
+
+    def ports_of(self, host: Host) -> set[int]:
+        """The ports of a host on which something listens that others can call."""
+        (inside, *_) = self.processes_of(host)
+        found = set()
+        for line in Path(f"/proc/{inside}/net/tcp").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            address, port = local.split(":")
+            if state == "0A" and not address.endswith("7F"):  # 127.…, its bytes turned round
+                found.add(int(port, 16))
+        return found
 
     def processes_of(self, host: Host, name: str = "") -> list[int]:
         """All processes that a host has, or those with this name."""

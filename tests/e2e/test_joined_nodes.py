@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from brim_lab.chaos.hosts import can_make_hosts
-from e2e.joined import JOB, Cluster, cluster_in
+from e2e.joined import JOB, PORT, PORTS, Cluster, cluster_in
 from e2e.running import train
 
 pytestmark = [
@@ -162,6 +162,10 @@ def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
     job = cluster.submit("--workers", "2:6")
     cluster.until(lambda: sum(cluster.on(job).values()) == 4, "all that are alike")
     assert name not in cluster.on(job)
+    assert cluster.ports_of(cluster.home) - set(PORTS) == {PORT}
+    for host in cluster.hosts[1:3]:
+        assert len(ports := cluster.ports_of(host)) >= 2, "one for each worker"
+        assert ports <= set(PORTS)
     careless = cluster.submit("--workers", "1:2", "--no-exact", tenant="web")
     cluster.until(lambda: name in cluster.on(careless), "a job that may be on any")
     assert name not in cluster.on(job)
