@@ -98,9 +98,7 @@ LAWS = {
     "connections": Law(
         opens_a_connection,
         ("wire/",),
-        {
-            "train/distributed.py": "torch's store would listen on every interface by itself",
-        },
+        {},
     ),
     "writes": Law(
         writes_a_file,
