@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import grpc
@@ -17,6 +18,7 @@ from brim.wire import enrolment
 from brim.wire.authority import Authority, requested
 from brim.wire.enrolment import EnrolmentServer, enrol
 from brim.wire.identity import (
+    RENEW_AFTER,
     Identity,
     NotTheAuthority,
     Subject,
@@ -29,6 +31,7 @@ from brim.wire.identity import (
     subject_of,
     token_with,
 )
+from brim.wire.run_identity import MASTER, WORKER, RunIdentity, stranger_of
 
 SECRET = "8c1f"
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -308,3 +311,52 @@ def test_grpc_takes_these_certificates(authority: Authority) -> None:
         "who": Subject("run/flights-1", "agent", "h2"),
         "said": b"PRI ",
     }
+
+
+# The identities of a run --------------------------------------------------------------------------
+
+
+def test_all_who_have_a_secret_have_the_same_authority() -> None:
+    made = [Authority.derived_from(secret) for secret in (b"a", b"a", b"b", b"")]
+    keys = [each.pem.partition(b"-----BEGIN CERTIFICATE")[0] for each in made]
+    assert keys[0] == keys[1]
+    assert len({*keys}) == 3
+    assert made[0].scope == made[1].scope != made[2].scope
+    assert made[0].certificate != made[1].certificate  # each signs its own
+    # What all versions must make of it, so that hosts of several understand each other.
+    assert made[0].scope == "run/e04ddc024ccc8a28c2e53d0dc966bc24841b93c2"
+
+
+def test_the_ends_of_a_run_know_each_other() -> None:
+    called, caller = RunIdentity(b"a", MASTER), RunIdentity(b"a", WORKER)
+    with TlsServer(called.server, say_who) as server:
+        said = asked(server.port, caller.client)
+        assert Subject.of(said.decode()).role == WORKER
+        other = RunIdentity(b"b", WORKER)
+        assert is_refused(server.port, other.client)
+
+
+@pytest.mark.parametrize("passed", [RENEW_AFTER + 60.0, -RENEW_AFTER - 60.0])
+def test_an_identity_is_renewed_in_time_also_where_the_clock_jumps(
+    passed: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = RunIdentity(b"a", MASTER)
+    first = ours.identity, ours.server, ours.client
+    assert (ours.identity, ours.server, ours.client) == first
+    now = time.time()
+    monkeypatch.setattr("brim.wire.run_identity.wall", lambda: now + passed)
+    later = ours.identity, ours.server, ours.client
+    assert not set(map(id, first)) & set(map(id, later))
+    assert (ours.identity, ours.server, ours.client) == later
+    with TlsServer(first[1], say_who) as server:  # the one before is good for as long again
+        assert asked(server.port, later[2]).startswith(b"brim://run/")
+
+
+def test_why_a_process_is_none_of_the_run() -> None:
+    expired, other = ssl.SSLCertVerificationError(), ssl.SSLCertVerificationError()
+    expired.verify_code, other.verify_code = 10, 20
+    assert "clocks" in stranger_of(expired)
+    for error in (other, ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER]")):
+        assert "no certificate of this run" in stranger_of(error)
+    for silence in (ssl.SSLEOFError(8, "EOF"), ConnectionResetError(), TimeoutError()):
+        assert not stranger_of(silence)

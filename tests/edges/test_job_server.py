@@ -213,8 +213,8 @@ def test_a_master_whose_clock_is_wrong_is_told_from_another(
 ) -> None:
     async def work() -> None:
         run_identity.cache_clear()
+        monkeypatch.setattr("brim.wire.authority.wall", lambda: time.time() - 90_000.0)
         async with Door(tmp_path, remote=True) as door:
-            monkeypatch.setattr("brim.wire.authority.wall", lambda: time.time() - 90_000.0)
             with pytest.raises(NotTheMaster, match="are the clocks of both right"):
                 await asyncio.to_thread(asked, door.address)
 

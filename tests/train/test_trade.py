@@ -72,6 +72,13 @@ def folded(leaves: list[list[Tensor]], want: Block, parts: int) -> list[Tensor]:
     return sums[want.start]
 
 
+@pytest.fixture(autouse=True, params=["plain", "encrypted"])
+def streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of workers, which are encrypted where the addresses of tests are no loopback ones."""
+    if request.param == "encrypted":
+        monkeypatch.setattr("brim.wire.run_identity.is_loopback", lambda _: False)
+
+
 class Hosts:
     """The hosts of a round, with a thread for each worker."""
 

@@ -218,6 +218,9 @@ class Relay:
 
     async def start(self) -> None:
         """Begin to accept connections."""
+        await asyncio.to_thread(
+            self._identity.make_ready
+        )  # so that the first call waits for nothing
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: _CallerEnd(self, self._identity.server), sock=self._listener

@@ -104,7 +104,8 @@ def stranger_of(error: BaseException) -> str:
         return ""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OUT_OF_TIME:
         return "its certificate is not good at the time of this host: are the clocks of both right?"
-    return f"it shows no certificate of this run ({error.reason or error})"
+    reason = getattr(error, "reason", "") or error  # one that Python itself raises has none
+    return f"it shows no certificate of this run ({reason})"
 
 
 def _issue(secret: bytes, role: str) -> Identity:
