@@ -40,6 +40,8 @@ SMALL = {
     "token": "administrators",
     "tenant-tokens.json": '{"ads": "00"}',
     "audit.jsonl": '{"who": "ads"}\n',
+    "authority.pem": "the cluster's",
+    "nodes.token": "for nodes",
 }
 
 
@@ -122,6 +124,19 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
         assert book.cluster_story()[-1].event == "restored"
     with opened(state) as book:
         assert book.jobs["job-2"].running, "what was backed up is as it was"
+
+
+def test_a_backup_of_an_earlier_version_leaves_the_authority_that_there_is(state: Path) -> None:
+    """Which had none: tokens on other hosts and nodes go on."""
+    for name in ("authority.pem", "nodes.token"):
+        (state / name).unlink()
+    before = backed_up(state)
+    (state / "authority.pem").write_text("the cluster's")
+    brim("restore", before, state, "--force")
+    assert (state / "authority.pem").read_text() == "the cluster's"
+    (aside,) = state.glob("before-restore-*")
+    assert (aside / "token").exists()
+    assert not (aside / "authority.pem").exists()
 
 
 def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Path) -> None:

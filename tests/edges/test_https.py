@@ -24,6 +24,7 @@ from brim.backends.authority import AUTHORITY, authority_of
 from brim.cli.__main__ import cli
 from brim.client import Client
 from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.scheduler.audit import AUDIT
 from brim.scheduler.keys import Keys
 from brim.scheduler.server import certificate_for
 from brim.storage.contact import keep_token, read_scheduler_contact, token_of
@@ -70,8 +71,8 @@ class Encrypted(Served):
     def token(self) -> str:
         return token_of(self.folder)
 
-    def call(self) -> socket.socket:
-        return socket.create_connection((HOST, self.port), timeout=30.0)
+    def call(self, source: str = HOST) -> socket.socket:
+        return socket.create_connection((HOST, self.port), 30.0, source_address=(source, 0))
 
     def shake_hands(self) -> ssl.SSLSocket:
         context = client_context(self.authority.certificate)
@@ -357,6 +358,8 @@ def is_over(line: socket.socket) -> bool:
         return line.recv(1) == b""
     except BlockingIOError:
         return False
+    except ssl.SSLWantReadError:
+        return False
     except OSError:
         return True
 
@@ -385,6 +388,29 @@ def test_a_crowd_that_shakes_hands_and_says_nothing_locks_nobody_out(
             line.settimeout(30.0)
             with contextlib.suppress(OSError):
                 assert line.recv(1) == b""
+
+
+def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
+    served: Encrypted, room: None
+) -> None:
+    with contextlib.ExitStack() as crowd:
+        alone = [crowd.enter_context(served.call()), crowd.enter_context(served.shake_hands())]
+        lines = [crowd.enter_context(served.call("127.0.0.2")) for _ in range(300)]
+        until(lambda: sum(map(is_over, lines)) >= 300 - 254, "the end of the oldest")
+        assert not any(map(is_over, alone))
+
+
+def test_a_header_does_not_say_from_where_a_request_comes(served: Encrypted) -> None:
+    """A connection of which it did would be counted as nobody's."""
+    with served.shake_hands() as line:
+        line.sendall(
+            f"POST /v1/jobs/none/cancel HTTP/1.1\r\nHost: h\r\nX-Forwarded-For: 10.9.8.7\r\n"
+            f"Authorization: Bearer {served.token}\r\n\r\n".encode()
+        )
+        assert line.recv(100).split()[1] == b"404"
+    audited = (served.folder / AUDIT).read_text()
+    assert HOST in audited
+    assert "10.9.8.7" not in audited
 
 
 def hello() -> bytes:

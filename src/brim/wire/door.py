@@ -1,9 +1,9 @@
 """The way into an HTTP API: who has not shown a token yet has little room in it, and little time.
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered.
-Strangers may be few, and the oldest makes way for the next: so however many connections others
-hold, one who comes with a token is heard. A caller that does not read what it asked for is sent
-away, too.
+Strangers may be few, and the oldest of the host that has the most of them makes way for the next: so
+however many connections others hold, one who comes with a token is heard. A caller that does not
+read what it asked for is sent away, too.
 
 Where connections are encrypted, who has not done its part of that yet is such a stranger as well:
 asyncio makes a protocol known only once the handshake is over, so `let_in` accepts connections
@@ -75,13 +75,15 @@ class Door:
         self._of_caller = Counter[str]()
         self._at: dict[tuple[str, int] | None, H11Protocol] = {}
 
-    def knocks(self, connection: H11Protocol, line: socket.socket) -> None:
+    def knocks(self, connection: H11Protocol, line: socket.socket, client: tuple[str, int]) -> None:
         """Note that a caller has connected, and a handshake comes first.
 
         Args:
             connection: that it will be: `opened` or `closed` comes later.
             line: is shut down where it takes too long; asyncio closes it.
+            client: the address at the other end.
         """
+        connection.client = client
         self._make_room()
         self._handshakes[connection] = line
         self._let_wait(connection)
@@ -183,8 +185,10 @@ class Door:
             self.lags(connection)
 
     def _next_to_go(self) -> H11Protocol:
-        idle = (each for each in self._strangers if not _has_asked(each))
-        return next(idle, next(iter(self._strangers)))
+        """Return the oldest of the host with the most, of those who ask nothing if there are any."""
+        waiting = [each for each in self._strangers if not _has_asked(each)] or [*self._strangers]
+        crowd, _ = Counter(map(_host_of, waiting)).most_common(1)[0]
+        return next(each for each in waiting if _host_of(each) == crowd)
 
     def _send_away(self, connection: H11Protocol) -> None:
         line = self._handshakes.get(connection)
@@ -202,6 +206,10 @@ def _room(strangers: int) -> int:
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
     return max(_FEWEST, limit - strangers - BACKLOG - _KEPT_BACK)
+
+
+def _host_of(connection: H11Protocol) -> str:
+    return connection.client[0] if connection.client else ""
 
 
 def _has_asked(connection: H11Protocol) -> bool:
@@ -256,7 +264,7 @@ async def let_in(
     try:
         while True:
             try:
-                line, _ = await loop.sock_accept(listener)
+                line, client = await loop.sock_accept(listener)
             except ConnectionAbortedError:
                 continue
             except OSError as error:
@@ -264,7 +272,7 @@ async def let_in(
                 await asyncio.sleep(_AGAIN)
                 continue
             connection = make()
-            door.knocks(connection, line)
+            door.knocks(connection, line, client[:2])
             welcome = asyncio.create_task(_welcome(connection, line, door, context))
             welcomes.add(welcome)
             welcome.add_done_callback(welcomes.discard)
