@@ -16,8 +16,10 @@ from benchmarks.harness.report import Report, seconds, spread, table
 from brim_lab.experiments import scale as scales
 from brim_lab.experiments.changing_workers import ChangingWorkers, changing_workers
 from brim_lab.experiments.claims import error
+from brim_lab.experiments.cluster import demo_cluster
 from brim_lab.experiments.course import makespan
 from brim_lab.experiments.figures import changing_workers_figure, two_jobs_figure
+from brim_lab.experiments.joined import joined_cluster
 from brim_lab.experiments.outcome import numbers_of
 from brim_lab.experiments.scale import Scale
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs, two_jobs
@@ -125,8 +127,15 @@ def main() -> None:
         action="store_true",
         help="with --path: one table of hashed ids, trained by rows",
     )
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="the slots on three hosts, the scheduler on a fourth, made of namespaces; needs root",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
+    if arguments.hosts and arguments.path:
+        parser.error("--path names a file of this host, which the others do not have")
     os.environ["PYTHONPATH"] = str(repository())
     run: Callable[..., Any] = two_jobs if arguments.experiment == 1 else changing_workers
     repeat = 1 if arguments.quick else arguments.repeat
@@ -134,9 +143,11 @@ def main() -> None:
         " on Criteo" if arguments.path else ""
     )
     title += ", by rows" if arguments.by_rows else ""
+    title += ", over three hosts" if arguments.hosts else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    found = run(_scale(arguments), folder, report.say, repeat=repeat)
+    on = joined_cluster if arguments.hosts else demo_cluster
+    found = run(_scale(arguments), folder, report.say, repeat=repeat, on=on)
     if isinstance(found, TwoJobs):
         tell_two_jobs(report, found)
         figure = two_jobs_figure(found)
@@ -148,6 +159,7 @@ def main() -> None:
     if not arguments.quick:
         name = f"experiment-{arguments.experiment}" + ("-criteo" if arguments.path else "")
         name += "-by-rows" if arguments.by_rows else ""
+        name += "-hosts" if arguments.hosts else ""
         report.write(numbers_of(found), figure, name=name)
 
 

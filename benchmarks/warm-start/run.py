@@ -8,14 +8,17 @@ import shutil
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.brim_cluster import BrimCluster
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, ratio, seconds, table
+from brim.domain.job import WorkerRange
 from brim_lab.driver import Driver
+from brim_lab.experiments.joined import joined_cluster
+from brim_lab.experiments.scale import QUICK_TWO_JOBS
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"
@@ -63,6 +66,37 @@ def train() -> float:
     return first - began
 
 
+def over_hosts(report: Report, times: int) -> dict[str, list[float]]:
+    """From the decision to the first step on nodes that have joined, forked and started anew."""
+    scale = replace(QUICK_TWO_JOBS, slots=3, workers=3)
+    all_of_them = WorkerRange(minimum=3, maximum=3)
+    ways: dict[str, dict[str, str]] = {"forked": {}, "anew": {"OF_ITS": "own"}}
+    found: dict[str, list[float]] = {way: [] for way in ways}
+    folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
+    with joined_cluster(scale, folder, report.say) as cluster:
+        for number in range(times):
+            for way, variables in ways.items():
+                job = cluster.submit(way, all_of_them, env=variables)
+                made = cluster.begin_and_cancel(job)
+                story = cluster.client.explain(job.job)
+                decided = next(each.at for each in story if each.event == "running")
+                found[way].append(made - decided)
+            said = ", ".join(f"{way} {seconds[-1]:.2f} s" for way, seconds in found.items())
+            report.say(f"{number + 1} of {times}: {said}")
+    shutil.rmtree(folder, ignore_errors=True)
+    forked = found["forked"]
+    rows = [
+        ("forked from the node's warm process", seconds(forked), ratio(found["anew"], forked)),
+        ("started anew: it has variables of its own", seconds(found["anew"]), "1"),
+    ]
+    report.add(
+        "One worker on each of three hosts. Seconds from the decision, which starts the job, to its "
+        "first step, median (minimum–maximum).\n\n"
+        + table(["how", "seconds", "times faster"], rows)
+    )
+    return found
+
+
 def tell(report: Report, found: Found) -> None:
     within = sum(value <= TARGET for value in found.from_submission)
     rows = [
@@ -107,8 +141,20 @@ def plot(found: Found) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, epilog="It takes about a minute.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
-    quick = parser.parse_args().quick
+    parser.add_argument(
+        "--hosts",
+        action="store_true",
+        help="on nodes that have joined from three hosts; needs root",
+    )
+    arguments = parser.parse_args()
+    quick: bool = arguments.quick
     times = 2 if quick else 10
+    if arguments.hosts:
+        report = Report(HERE, "From a decision to the first step, on three hosts", seed=0)
+        over = over_hosts(report, times)
+        if not quick:
+            report.write(over, name="hosts")
+        return
     report = Report(HERE, "From a submission to its first step, beside brim train", seed=0)
     found = Found()
     with BrimCluster({"nodes": [{"name": "n1", "workers": WORKERS}]}) as cluster:

@@ -13,7 +13,13 @@ from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
-from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
+from brim_lab.experiments.cluster import (
+    DemoCluster,
+    MakeCluster,
+    Tell,
+    calm_run,
+    demo_cluster,
+)
 from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, Predicted, predict
@@ -43,13 +49,21 @@ class ChangingWorkers:
         return claims.in_all([claims.changing_workers(each, self.fixed) for each in self.rounds])
 
 
-def changing_workers(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> ChangingWorkers:
+def changing_workers(
+    scale: Scale,
+    folder: Path,
+    tell: Tell,
+    *,
+    repeat: int = 1,
+    on: MakeCluster = demo_cluster,
+) -> ChangingWorkers:
     """Run it.
 
     Args:
         folder: for everything that it leaves.
+        on: makes the cluster.
     """
-    with demo_cluster(scale, folder, tell) as cluster:
+    with on(scale, folder, tell) as cluster:
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
         rounds = [_beside_a_service(cluster, tell) for _ in range(repeat)]

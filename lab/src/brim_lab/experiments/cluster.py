@@ -1,6 +1,6 @@
 """A scheduler of an experiment's own: started, handed jobs, watched and ended.
 
-Plain runs beside it are here too.
+Its slots are on its own host, or on other hosts (`joined.py`). Plain runs beside it are here too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from brim.client import Client
@@ -18,6 +20,8 @@ from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
 from brim.errors import EnvironmentFault
+from brim.storage.bundles import digest_of, pack
+from brim.storage.job_file import code_of
 from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
@@ -31,6 +35,9 @@ _TO_ANSWER = 180.0  # seconds that a first step may take
 
 Tell = Callable[[str], None]
 """Says to people what happens."""
+
+MakeCluster = Callable[[Scale, Path, Tell], AbstractContextManager["DemoCluster"]]
+"""Makes the cluster of an experiment, with all that it leaves in a folder."""
 
 
 @contextlib.contextmanager
@@ -47,7 +54,8 @@ def demo_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoCluster
     driver.call("up", "--cluster", str(described), "--state", str(state), "--env", MARK)
     tell(f"a scheduler of {scale.slots} slots; its state is in {state}")
     try:
-        cluster = DemoCluster(scale, Client(state), tell)
+        here = Cluster(nodes=(Node(id=_NODE, devices=scale.slots),))
+        cluster = DemoCluster(scale, Client(state), tell, here)
         cluster.warm_up()
         yield cluster
     finally:
@@ -62,19 +70,30 @@ class DemoCluster:
 
     Args:
         client: of the scheduler.
+        described: the nodes of its own host; where these have no devices, jobs run on other hosts,
+            and their code is sent with them.
     """
 
-    def __init__(self, scale: Scale, client: Client, tell: Tell) -> None:
+    def __init__(self, scale: Scale, client: Client, tell: Tell, described: Cluster) -> None:
         self.scale, self.client, self._tell = scale, client, tell
+        self._described = described
         self._clock = SystemClock()
 
     def configure(self, *, policy: str = "brim", headroom: int = 0) -> None:
         """Set the policy, and the number of slots that no job may have."""
-        cluster = Cluster(nodes=(Node(id=_NODE, devices=self.scale.slots),))
-        self.client.apply(ClusterSpec(cluster=cluster, policy=policy, headroom=headroom))
+        spec = ClusterSpec(cluster=self._described, policy=policy, headroom=headroom)
+        self.client.apply(spec)
 
-    def submit(self, name: str, workers: WorkerRange, *, seed: int = 0, epochs: int = 0) -> JobView:
-        """Hand in a job of the experiment."""
+    def submit(
+        self,
+        name: str,
+        workers: WorkerRange,
+        *,
+        seed: int = 0,
+        epochs: int = 0,
+        env: Mapping[str, str] | None = None,
+    ) -> JobView:
+        """Hand in a job of the experiment, with these variables of its own."""
         scale = self.scale
         spec = JobSpec(
             file=str(scale.file),
@@ -85,21 +104,37 @@ class DemoCluster:
             micro_batches=scale.micro_batches,
             seed=seed,
             directory=os.getcwd(),
+            env=dict(env or {}),
         )
+        code = None if self._described.devices else code_of(spec)
+        bundle = pack(code.files) if code else b""
+        spec = replace(spec, bundle=digest_of(bundle) if bundle else "")
         submission = Submission(spec=spec, fingerprint=fingerprint(spec, scale.file.read_bytes()))
-        view = self.client.submit(Submit(submission=submission, name=name))
+        view = self.client.submit(Submit(submission=submission, name=name, bundle=bundle))
         self._tell(f"submitted {view.job}, for {workers} workers")
         return view
 
-    def warm_up(self) -> None:
+    def warm_up(self, workers: int = 1) -> None:
         """Run a job to its first step, and cancel it.
 
         The first job of a new node's agent waits until that agent has imported torch.
 
+        Args:
+            workers: as many as are on all nodes.
+
         Raises:
             EnvironmentFault: it does not come to it.
         """
-        job = self.submit("warm-up", WorkerRange(minimum=1, maximum=1), epochs=1)
+        self.begin_and_cancel(
+            self.submit("warm-up", WorkerRange(minimum=workers, maximum=workers), epochs=1)
+        )
+
+    def begin_and_cancel(self, job: JobView) -> float:
+        """Wait for a job's first step, which was made at the time that is returned, and cancel it.
+
+        Raises:
+            EnvironmentFault: it does not come to it.
+        """
         end = self._clock.now() + _TO_ANSWER
         while (view := self.client.job(job.job)).started is None:
             if view.has_ended or self._clock.now() > end:
@@ -108,6 +143,7 @@ class DemoCluster:
         self.client.cancel(job.job)
         while not self.client.job(job.job).has_ended and self._clock.now() < end:
             time.sleep(_LOOK)
+        return view.started
 
     def pause(self, seconds: float, *, since: float) -> None:
         """Wait until so many seconds have passed since a time of the wall clock."""

@@ -9,7 +9,13 @@ from pathlib import Path
 from brim.domain.job import WorkerRange
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
-from brim_lab.experiments.cluster import DemoCluster, Tell, calm_run, demo_cluster
+from brim_lab.experiments.cluster import (
+    DemoCluster,
+    MakeCluster,
+    Tell,
+    calm_run,
+    demo_cluster,
+)
 from brim_lab.experiments.course import TrainingCourse
 from brim_lab.experiments.measure import measure
 from brim_lab.experiments.prediction import Learnt, Predicted, predict
@@ -49,13 +55,21 @@ class TwoJobs:
         )
 
 
-def two_jobs(scale: Scale, folder: Path, tell: Tell, *, repeat: int = 1) -> TwoJobs:
+def two_jobs(
+    scale: Scale,
+    folder: Path,
+    tell: Tell,
+    *,
+    repeat: int = 1,
+    on: MakeCluster = demo_cluster,
+) -> TwoJobs:
     """Run it.
 
     Args:
         folder: for everything that it leaves.
+        on: makes the cluster.
     """
-    with demo_cluster(scale, folder, tell) as cluster:
+    with on(scale, folder, tell) as cluster:
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
         rounds = [
