@@ -320,12 +320,8 @@ def test_a_crowd_of_strangers_locks_out_nobody(tmp_path: Path) -> None:
                 assert (await asyncio.to_thread(asked, door.local)).ok
                 # Of each: what called, what it is led to, and the end of that.
                 assert len(os.listdir("/proc/self/fd")) - before < 1_000 + 3 * 256 + 100
-                began = time.monotonic()
-                while True:  # those who say nothing have to go
-                    with contextlib.suppress(EnvironmentFault):
-                        assert (await asyncio.to_thread(asked, door.address)).ok
-                        break
-                    assert time.monotonic() - began < 20.0
+                # Those who say nothing make way at once, and not when their time is over.
+                assert (await asyncio.to_thread(asked, door.address)).ok
 
     asyncio.run(work())
 

@@ -164,6 +164,29 @@ def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
     asyncio.run(work())
 
 
+def test_silent_callers_make_way_for_the_next_and_for_nobody_that_is_led(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are allowed to be silent for longer than this test takes."""
+    monkeypatch.setattr(relays, "_STUCK", 60.0)
+    reached: list[asyncio.StreamWriter] = []
+
+    async def work() -> None:
+        async with relayed(tmp_path / "s", reached.append) as relay:
+            with contextlib.ExitStack() as undo:
+                first = undo.enter_context(await caller(relay))
+                await until(lambda: len(reached) == 1, "the first call")
+                for _ in range(100):
+                    undo.enter_context(await asyncio.to_thread(stranger, relay))
+                await until(lambda: len(relay._callers) <= 65, "their way out")
+                undo.enter_context(await caller(relay))
+                await until(lambda: len(reached) == 2, "a call among them")
+                reached[0].write(b"still there")
+                assert await asyncio.to_thread(first.recv, 100) == b"still there"
+
+    asyncio.run(work())
+
+
 def taken(peer: ssl.SSLSocket, size: int) -> int:
     """Read so much, a record at a time."""
     left = size

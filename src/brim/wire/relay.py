@@ -2,8 +2,8 @@
 
 gRPC listens only where it has opened the address itself, so that a port would be anybody's from the
 death of one master until the next one listens. Here the port is held by the process that starts
-masters. It is no place for limits: the server behind the Unix socket closes what it does not want,
-and so does this then.
+masters. It is no place for limits of what is known: the server behind the Unix socket closes what it
+does not want, and so does this then. Of callers that have said nothing yet the oldest makes way.
 
 Encryption ends here (TLS 1.3): a caller without a certificate of the run's authority reaches
 nobody. asyncio's own TLS would do, but for a second flow control with buffers of its own, so that a
@@ -22,11 +22,13 @@ from collections.abc import Mapping
 from brim.clock import monotonic
 from brim.wire.run_identity import RunIdentity
 from brim.wire.silence import give_up_after
+from brim.wire.strangers import Strangers
 
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
 _STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
 _UNANSWERED = 3.0  # seconds after which a host counts as gone whose kernel does not answer
 _AT_ONCE = 1 << 16  # bytes that are decrypted at once
+_STRANGERS = 64  # callers that have not said yet whom they want
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
 
@@ -193,7 +195,7 @@ class Relay:
         listener: stays open for others that have it.
         path: of the Unix socket.
         others: the Unix sockets of other servers, by the first bytes of calls that are for them.
-        most: connections at once; more are closed.
+        most: connections at once of callers that have said whom they want; more are closed.
         identity: that callers are shown.
 
     Attributes:
@@ -212,6 +214,7 @@ class Relay:
         self._listener, self._path, self._others, self._most = listener, path, others, most
         self._identity = identity
         self._callers: set[_CallerEnd] = set()
+        self._strangers = Strangers(_STRANGERS)
         self._reaching: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.called_at = -math.inf
@@ -228,14 +231,16 @@ class Relay:
 
     def admit(self, caller: _CallerEnd) -> bool:
         """Let one that has called say whom it wants, if there is room; return whether there is."""
-        if len(self._callers) >= self._most:
+        if len(self._callers) - len(self._strangers) >= self._most:
             caller.transport.abort()
             return False
+        self._strangers.admit(caller.transport)
         self._callers.add(caller)
         return True
 
     def lead(self, caller: _CallerEnd) -> None:
         """Connect one that has called to the server that it wants."""
+        self._strangers.forget(caller.transport)
         task = asyncio.create_task(self._reach(caller))
         self._reaching.add(task)
         task.add_done_callback(self._reaching.discard)
@@ -262,6 +267,7 @@ class Relay:
 
     def forget(self, caller: _CallerEnd) -> None:
         """Forget a caller that is gone."""
+        self._strangers.forget(caller.transport)
         self._callers.discard(caller)
 
     def stop(self) -> None:
