@@ -87,7 +87,9 @@ async def serve(settings: Settings, held: int) -> None:
     begin = _Beginning(state_dir, nodes, clock, spec, far)
     lives = Lives(begin, is_there=lambda: is_lock_of(held, state_dir / SCHEDULER_LOCK), clock=clock)
     listener = listen(settings.host, settings.port)
-    certificate = None if settings.insecure else certificate_for(listener, authority)
+    certificate = (
+        None if settings.insecure else certificate_for(listener, authority, named=settings.host)
+    )
     # A question to a master that hangs holds a thread until it is given up.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_QUESTIONS))
     scheduling = asyncio.create_task(lives.run())

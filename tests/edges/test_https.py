@@ -303,7 +303,7 @@ def test_insecure_is_for_other_hosts(listen: str, tmp_path: Path) -> None:
 def test_only_what_other_hosts_reach_is_encrypted() -> None:
     authority = Authority.make("cluster")
     with socket.create_server((HOST, 0)) as listener:
-        assert certificate_for(listener, authority) is None
+        assert certificate_for(listener, authority, named=HOST) is None
 
 
 # Tokens of before --------------------------------------------------------------------------------
@@ -503,6 +503,28 @@ def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> No
         first.sendall(b"still here")
         assert first.recv(100) == b"still here"
     assert len(seen) >= 3, "each is replaced after half of its life"
+
+
+class ShortLived(Encrypted):
+    def certificate(self) -> RenewedCertificate:
+        return RenewedCertificate(self.authority, SCHEDULER, lifetime=2.0)
+
+
+def test_a_scheduler_outlives_its_certificate(tmp_path: Path) -> None:
+    served = ShortLived(tmp_path)
+    try:
+        with served.shake_hands() as first:
+            shown_first = first.getpeercert(binary_form=True)
+        end = time.monotonic() + 2.0
+
+        def is_later() -> bool:
+            return time.monotonic() > end and served.client.cluster().devices == 8
+
+        until(is_later, "a call after the first certificate's end")
+        with served.shake_hands() as second:
+            assert second.getpeercert(binary_form=True) != shown_first
+    finally:
+        served.close()
 
 
 def test_a_certificate_that_is_not_renewed_is_refused() -> None:

@@ -134,14 +134,19 @@ async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
             await asyncio.sleep(_AGAIN)
 
 
-def certificate_for(listener: socket.socket, authority: Authority) -> RenewedCertificate | None:
-    """Return the certificate of a scheduler that other hosts can call; None for this host alone."""
+def certificate_for(
+    listener: socket.socket, authority: Authority, *, named: str
+) -> RenewedCertificate | None:
+    """Return the certificate of a scheduler that other hosts can call; None for this host alone.
+
+    Args:
+        named: the host as it was named for the listener.
+    """
     host = str(listener.getsockname()[0])
     if is_loopback(host):
         return None
-    names = (os.uname().nodename, "localhost")
-    known = host if host not in ALL_ADDRESSES else ""
-    addresses = tuple(name for name in (known, *names) if name and name.isascii())
+    names = {host, named, os.uname().nodename, "localhost"} - {"", *ALL_ADDRESSES}
+    addresses = tuple(sorted(name for name in names if name.isascii()))
     return RenewedCertificate(authority, SCHEDULER, addresses=addresses)
 
 
