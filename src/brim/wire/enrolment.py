@@ -41,7 +41,6 @@ _NONCE_BYTES = 16
 _LONGEST = 1 << 13  # bytes of a message
 _LONGEST_NAME = 200  # characters
 _TO_ENROL = 5.0  # seconds that it may take, all of it
-_MOST_CALLS = 64
 
 
 class EnrolRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +74,7 @@ _replies: Codec[EnrolReply] = Codec(EnrolReply)
 class EnrolmentServer:
     """Gives certificates to hosts that have the secret.
 
-    It answers on streams that are encrypted already: `answer` is a callback of
-    `asyncio.start_server` and its like.
+    It answers on streams that are encrypted already, and are few: see `brim.wire.strangers`.
 
     Args:
         authority: signs them.
@@ -86,18 +84,14 @@ class EnrolmentServer:
 
     def __init__(self, authority: Authority, *, secret: str, role: str) -> None:
         self._authority, self._secret, self._role = authority, derived(secret, _USE), role
-        self._calls = 0
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one caller, and end the connection."""
-        self._calls += 1
         try:
-            if self._calls <= _MOST_CALLS:
-                with contextlib.suppress(OSError, EOFError, ProtocolError):
-                    async with asyncio.timeout(_TO_ENROL):
-                        await self._serve(reader, writer)
+            with contextlib.suppress(OSError, EOFError, ProtocolError):
+                async with asyncio.timeout(_TO_ENROL):
+                    await self._serve(reader, writer)
         finally:
-            self._calls -= 1
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
