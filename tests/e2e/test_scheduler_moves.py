@@ -90,3 +90,24 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
         cluster.up()
         cluster.until_steps(job)
         assert cluster.finish(job)["weights_sha256"] == calm
+
+
+def test_jobs_go_on_where_the_address_comes_back_with_the_state_directory(
+    tmp_path: Path, calm: str
+) -> None:
+    """The host is booted again, with its disk; nodes were told of one address."""
+    with cluster_in(tmp_path, nodes=1) as cluster:
+        job = cluster.submit("--workers", "2", "--checkpoint-every", "4")
+        cluster.until(lambda: cluster.step(job) >= 6, "a step behind its first checkpoint")
+        cluster.home.cable.cut()
+        cluster.home.kill()
+        cluster.until(
+            lambda: not cluster.workers_of(cluster.hosts[1]), "that the node ends what it ran"
+        )
+        cluster.home.start()
+        cluster.home.cable.mend()
+        cluster.up()
+        cluster.until(lambda: cluster.told()["host-2"]["state"] == "up", "that it is known again")
+        cluster.until_steps(job)
+        assert cluster.events(job, "restored")[-1]["step"] >= 4
+        assert cluster.finish(job)["weights_sha256"] == calm
