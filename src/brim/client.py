@@ -38,7 +38,7 @@ from brim.wire.cluster import (
     TenantView,
     Token,
 )
-from brim.wire.https import connection_to, fault_of, scheduler_url
+from brim.wire.https import connection_to, fault_of, hint_of, scheduler_url
 from brim.wire.listening import joined_address
 
 _TIMEOUT = 30.0
@@ -115,8 +115,9 @@ class Client:
         address: `https://HOST:PORT` of a scheduler of another host, or `http://HOST:PORT` of one
             of another account of this host; the scheme may be left out.
         token: to show to a scheduler at an address; empty means the content of the file that
-            `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`. It is sent only to a server that has
-            shown a certificate of the authority whose fingerprint is in it.
+            `$BRIM_TOKEN_FILE` names, or else `$BRIM_TOKEN`. By https it is sent only to a server
+            that has shown a certificate of the authority whose fingerprint is in it, or of one
+            that this host trusts where it has none.
         patience: how many seconds to wait for a scheduler that does not answer.
         notice: called with a sentence when a wait for the scheduler begins, and when it answers
             again; None logs warnings to the logger `brim.client`.
@@ -437,8 +438,9 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             if another := fault_of(error, url, token=place.token):
                 raise another from error
+            hint = hint_of(error, url) if self._fixed else ""
             raise fault(
-                f"the scheduler at {url} does not answer: {error}", retryable=True
+                f"the scheduler at {url} does not answer: {error}{hint}", retryable=True
             ) from error
         finally:
             if connection is not None:

@@ -114,6 +114,11 @@ def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Enc
         Client(address=served.url, token=token_with("0" * 32, split_token(served.token)[1])).jobs()
 
 
+def test_a_client_that_speaks_plain_http_to_it_is_told_of_https(served: Encrypted) -> None:
+    with pytest.raises(EnvironmentFault, match=f"or is it {served.url}[?]"):
+        Client(address=f"http://{HOST}:{served.port}", token=served.token).cluster()
+
+
 def test_verbs_ask_it(served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_SERVER", "")
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))

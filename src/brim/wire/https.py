@@ -126,6 +126,13 @@ def fault_of(error: Exception, url: str, *, token: str) -> EnvironmentFault | No
     return None
 
 
+def hint_of(error: Exception, url: str) -> str:
+    """Return what to try where an error may mean that a server speaks HTTPS alone; else nothing."""
+    scheme, _, address = url.partition("://")
+    is_like_it = isinstance(error, ConnectionResetError)  # one of http.client is among them
+    return f"; or is it https://{address}?" if scheme == "http" and is_like_it else ""
+
+
 class _SchedulerConnection(http.client.HTTPConnection):
     """A connection to a scheduler whose authority is known, by whatever address it is called."""
 
