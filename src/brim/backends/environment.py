@@ -68,8 +68,9 @@ def environment_of_jobs(here: Mapping[str, str], declared: Mapping[str, str]) ->
         here: the environment of the process that starts it.
         declared: what all jobs are to have beside.
 
-    >>> environment_of_jobs({"PATH": "/bin", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}, {"HF_HOME": "/data"})
-    {'PATH': '/bin', 'OMP_PROC_BIND': '1', 'HF_HOME': '/data'}
+    >>> here = {"PATH": "/bin", "BRIM_MACHINE": "n7", "OMP_PROC_BIND": "1", "AWS_SECRET_ACCESS_KEY": "s"}
+    >>> environment_of_jobs(here, {"HF_HOME": "/data"})
+    {'PATH': '/bin', 'BRIM_MACHINE': 'n7', 'OMP_PROC_BIND': '1', 'HF_HOME': '/data'}
     """
     kept = {
         name: value for name, value in here.items() if name in _NAMES or name.startswith(_FAMILIES)
