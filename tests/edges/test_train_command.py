@@ -313,7 +313,10 @@ def test_a_run_that_listens_says_how_to_join_it(train: Any) -> None:
     assert result.stderr.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
 
 
-def test_a_run_is_insecure_only_where_that_is_said(train: Any) -> None:
+def test_a_run_is_insecure_only_where_that_is_said(
+    train: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRIM_INSECURE", "1")  # of clients of a scheduler
     for said, options in ((True, ("--insecure",)), (False, ())):
         result, runtime = train(to_the_end, "--listen", "10.0.0.7:0", *options)
         assert result.exit_code == 0, result.output

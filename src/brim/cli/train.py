@@ -22,7 +22,8 @@ from brim.runs.starting import make_ready
   def optimizer(model): ...         a torch.optim.Optimizer
   def metrics(): ...                optional: {"auc": ...}, computed on the test split
 
-Every option but --set and --env can also be given in the environment, as BRIM_NAME: BRIM_WORKERS=4."""
+Every option but --set, --env and --insecure can also be given in the environment, as BRIM_NAME:
+BRIM_WORKERS=4."""
 )
 @click.argument("file", metavar="FILE", shell_complete=completing.files)
 @run_options

@@ -73,7 +73,8 @@ def job_option(name: str, **changes: Any) -> Callable[[Decorated], Decorated]:
     if declared.kind.metavar:
         attributes |= {"type": Value(declared.kind), "metavar": declared.kind.metavar}
     elif "/" not in declared.flag:
-        attributes["is_flag"] = True
+        # What protection is given up by is typed: a variable would be forgotten, and inherited.
+        attributes |= {"is_flag": True, "envvar": None}
     if declared.many:
         attributes |= {"multiple": True, "envvar": None, "default": None, "show_default": False}
     return option(declared.flag, name, **(attributes | changes))

@@ -68,6 +68,7 @@ class RunOptions(JobOptions, total=False):
     spares: int
     asynchronous: int
     listen: str
+    ports: str
     agents: int
     workers_here: int
     insecure: bool
