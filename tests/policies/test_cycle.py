@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -161,6 +164,50 @@ def test_nobody_within_quota_gives_and_gangs_hold(
         if state.job.tenant == "b":
             assert decision.reasons[state.job.id][0] is not Reason.RECLAIMED
             assert count > 0 or state.workers == 0
+
+
+@pytest.mark.parametrize(
+    ("guaranteed", "needs", "first"),
+    [
+        pytest.param((12, 8), (16, 8), {"a0": 16}, id="more is guaranteed than there is"),
+        pytest.param((0, 0), (12, 12), {"a0": 12}, id="nothing is guaranteed"),
+        pytest.param((8, 8), (12, 12), {"a0": 12}, id="both need more than is theirs"),
+        pytest.param((8, 8), (2, 2, 12, 12), {"a0": 2, "b1": 2, "a2": 12}, id="beside others"),
+    ],
+)
+def test_jobs_that_need_all_their_workers_at_once_do_not_wait_for_each_other(
+    guaranteed: tuple[int, int], needs: tuple[int, ...], first: dict[str, int]
+) -> None:
+    tenants = tuple(
+        Tenant(id=id, guaranteed=count) for id, count in zip("ab", guaranteed, strict=True)
+    )
+    jobs = [
+        replace(
+            _job(f"{'ab'[k % 2]}{k}", "ab"[k % 2], minimum=count), maximum=count, submitted=float(k)
+        )
+        for k, count in enumerate(needs)
+    ]
+    decision = cycle(_snapshot(*map(_state, jobs), tenants=tenants), brim)
+    assert dict(decision.workers) == first
+    # It goes on with them: neither takes from the other what that cannot use.
+    states = [_state(job, first.get(job.id, 0)) for job in jobs]
+    again = cycle(_snapshot(*states, tenants=tenants), brim)
+    assert dict(again.workers) == first
+    left = [_state(job, first.get(job.id, 0)) for job in jobs if first.get(job.id, 0) < max(needs)]
+    after = cycle(_snapshot(*left, tenants=tenants), brim)
+    assert after.workers[jobs[-1].id] == needs[-1], "the other one is next"
+
+
+def test_what_an_owner_cannot_use_is_lent_to_a_whole_job_until_it_can() -> None:
+    large = replace(_job("a1", minimum=12), maximum=12)
+    waits = _state(_job("b1", "b", minimum=12))
+    decision = cycle(_snapshot(_state(large, 12), waits), brim)
+    assert dict(decision.workers) == {"a1": 12}
+    decision = cycle(_snapshot(_state(large, 12), waits, _state(_job("b2", "b"))), brim)
+    assert dict(decision.workers) == {"b2": 8}
+    exclusive = tuple(replace(owner, exclusive=8) for owner in OWNERS)
+    decision = cycle(_snapshot(_state(large), waits, tenants=exclusive), brim)
+    assert dict(decision.workers) == {}, "what is exclusive is never lent"
 
 
 def test_every_job_has_a_reason() -> None:

@@ -18,8 +18,9 @@ other in a loop; new arrivals and changed rights can start a new sequence, but o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from brim.domain.schedule import Decision, JobState, Policy, Reason, Snapshot, Verdict
 from brim.domain.tenancy import Tenant
@@ -29,6 +30,9 @@ from brim.policies.quota import allowances
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
 _EVERYONE = Tenant(id="default")
+
+# The decisions of a policy, by tenant and priority.
+_Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +64,90 @@ def cycle(snapshot: Snapshot, policy: Policy, *, placed: bool = True) -> Decisio
         name: _wants(states, snapshot.capacity) for name, states in _by_tenant(groups).items()
     }
     allowed = allowances(tenants, wanted, snapshot.capacity)
-    parts: list[tuple[tuple[str, int], Decision]] = []
-    left = dict(allowed)
-    for key, states in groups.items():
-        tenant = next(one for one in tenants if one.id == key[0])
-        keep = _kept_for_running(groups, key)
-        capacity = max(left[key[0]] - keep, 0)
-        assured = _assured(tenant, tenants, snapshot, capacity)
-        part = policy(
-            replace(
-                snapshot,
-                capacity=capacity,
-                assured=assured,
-                jobs=tuple(states),
-                arrived=tuple(s.job.id for s in states if s.job.id in snapshot.arrived),
-                memory=last.policies.get(key),
+
+    def ask(tenant: Tenant, most: int) -> _Parts:
+        left, lent, parts = most, most - allowed[tenant.id], []
+        for key, states in groups.items():
+            if key[0] != tenant.id:
+                continue
+            capacity = max(left - _kept_for_running(groups, key), 0)
+            part = policy(
+                replace(
+                    snapshot,
+                    capacity=capacity,
+                    assured=_assured(tenant, tenants, snapshot, max(capacity - lent, 0)),
+                    jobs=tuple(states),
+                    arrived=tuple(s.job.id for s in states if s.job.id in snapshot.arrived),
+                    memory=last.policies.get(key),
+                )
             )
-        )
-        left[key[0]] -= sum(part.workers.values())
-        parts.append((key, part))
+            left -= sum(part.workers.values())
+            parts.append((key, part))
+        return parts
+
+    by_tenant = {tenant.id: ask(tenant, allowed[tenant.id]) for tenant in tenants}
+    if len(tenants) > 1:
+        allowed |= _lend_idle(snapshot, tenants, wanted, by_tenant, allowed, ask)
+    parts = sorted((part for mine in by_tenant.values() for part in mine), key=lambda one: one[0])
     return _joined(snapshot, parts, allowed, last, placed)
+
+
+def _lend_idle(
+    snapshot: Snapshot,
+    tenants: Sequence[Tenant],
+    wanted: Mapping[str, int],
+    parts: dict[str, _Parts],
+    allowed: Mapping[str, int],
+    ask: Callable[[Tenant, int], _Parts],
+) -> dict[str, int]:
+    """Give what tenants may use and cannot to others, where a job needs it to run at all.
+
+    Jobs of two tenants could else wait for each other for ever, where each needs more workers at
+    once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
+    the next, then the one submitted first. A promise never counts on what is lent here.
+
+    Args:
+        parts: the decisions for each tenant; those of tenants that are lent something are replaced.
+
+    Returns:
+        What these tenants may use.
+    """
+    owners = {tenant.id: tenant for tenant in tenants}
+    lent: dict[str, int] = {}
+    workers, used = _used(snapshot, parts, allowed)
+    offers: dict[str, int] = {}
+    for state in sorted(snapshot.jobs, key=lambda s: (not s.workers, s.job.submitted, s.job.id)):
+        name, least = state.job.tenant, state.job.minimum
+        idle = snapshot.capacity - sum(used.values())
+        if (
+            name in lent
+            or workers.get(state.job.id)
+            or not allowed[name] - used[name] < least <= idle
+        ):
+            continue
+        if name not in offers:
+            others = {**used, name: wanted[name]}
+            offer = allowances(tenants, others, snapshot.capacity)[name]
+            offers[name] = min(offer, used[name] + idle)
+        if least <= offers[name] - used[name]:
+            lent[name] = offers[name]
+            parts[name] = ask(owners[name], lent[name])
+            workers, used = _used(snapshot, parts, {**allowed, **lent})
+            offers.clear()
+    return lent
+
+
+def _used(
+    snapshot: Snapshot, parts: Mapping[str, _Parts], allowed: Mapping[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the workers of jobs, and of tenants."""
+    flat = [part for mine in parts.values() for part in mine]
+    wished = {job: count for _, part in flat for job, count in part.workers.items() if count}
+    workers = _settled(snapshot, flat, wished, allowed)
+    used = dict.fromkeys(parts, 0)
+    for state in snapshot.jobs:
+        used[state.job.tenant] += workers.get(state.job.id, 0)
+    return workers, used
 
 
 def _tenants(snapshot: Snapshot) -> list[Tenant]:
