@@ -5,6 +5,7 @@ Each row has a time, an event, and what is said to it: steps to take, and lines 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -498,3 +499,43 @@ def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
     assert heard.story.count("job-1 waits") == 2
     (note,) = [each for each in heard.commands if isinstance(each, Note)]
     assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", why[1])
+
+
+@pytest.mark.parametrize(
+    ("exact", "said"),
+    [(True, ["suspend job-1"]), (False, ["resize job-1: 2 on n3"])],
+)
+def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_it(
+    exact: bool, said: list[str]
+) -> None:
+    heard = Heard()
+    job = heard.submit()
+    spec = replace(job.submission.spec, exact=exact)
+    job.submission = replace(job.submission, spec=spec)
+    nodes = {
+        name: NodeSeen(up=True, brings=Node(id=name, devices=2, kind=kind))
+        for name, kind in (("n1", "one"), ("n2", "one"), ("n3", "other"))
+    }
+    looked = {NODE: UP, **nodes}
+
+    def seen(node: str) -> dict[str, Seen]:
+        return {"job-1": Seen(alive=True, workers={node: 2}, agents=frozenset({node}), step=1)}
+
+    def given(node: str) -> Decided:
+        return Decided(Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}}))
+
+    heard.hear(Looked(looked, {}), 0.0)
+    heard.hear(given("n1"), 0.0)
+    heard.hear(Looked(looked, {}), 0.0)
+    heard.hear(Looked(looked, seen("n1")), 1.0)
+    heard.hear(given("n2"), 2.0)
+    assert heard.hear(Looked(looked, seen("n1")), 2.0) == ["resize job-1: 2 on n2"]
+    heard.hear(Answered(Resize("job-1", {"n2": 2})), 2.0)
+    heard.hear(Looked(looked, seen("n2")), 3.0)
+    heard.hear(given("n3"), 4.0)
+    assert heard.hear(Looked(looked, seen("n2")), 4.0) == said
+    if exact:
+        heard.hear(Answered(Suspend("job-1")), 4.0)
+        ended = heard.hear(Looked(looked, {"job-1": dead()}), 5.0)
+        assert ended == ["job-1 suspended", "job-1 running", "start job-1: 2 on n3"]
+        assert heard.known["job-1"].allocation.told == {"n3": 2}

@@ -700,6 +700,7 @@ class ScheduledJobs:
                 )
             )
             may_start = job.life.may_run and job.starts.not_before <= now
+            may_start = may_start and not self._leaves_its_kind(job)
             desired[job.id] = at.plan if may_start and not self.draining else {}
         if self._killing:
             return [Force(one.job, {}) for one in holdings if one.alive]
@@ -713,6 +714,18 @@ class ScheduledJobs:
         capacity = self.present.capacity
         grace = self.spec.grace
         return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
+
+    def _leaves_its_kind(self, job: ScheduledJob) -> bool:
+        """Return whether an exact job that runs is to go where agents cannot join those it has.
+
+        Hosts of another kind take no part beside them: it has to end first, with a checkpoint.
+        """
+        told, plan = job.allocation.told, job.allocation.plan
+        if not (job.running and job.submission.spec.exact) or told.keys() & plan.keys():
+            return False
+        kinds = {node.id: node.kind for node in self.present.cluster.nodes}
+        before, after = ({kinds[node] for node in on if node in kinds} for on in (told, plan))
+        return bool(before and after) and before != after
 
     def _gives(self, job: ScheduledJob) -> bool:
         """True if it has more than it was asked to have."""
