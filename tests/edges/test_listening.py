@@ -11,7 +11,7 @@ from brim.backends.environment import environment_of_jobs
 from brim.domain.options import PORTS_VARIABLE
 from brim.errors import EnvironmentFault
 from brim.wire import listening
-from brim.wire.listening import address_towards, listen_on
+from brim.wire.listening import address_towards, listen_on, take_port
 
 NOT_OURS = "192.0.2.1"  # of documents: RFC 5737
 
@@ -78,6 +78,15 @@ def test_ports_are_of_the_range_that_was_named_until_it_is_full(
         )
         with pytest.raises(EnvironmentFault, match="is process"):
             listen_on("127.0.0.1", min(found), backlog=1, hint="")  # one that is named is that one
+
+
+def test_a_range_of_one_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_is_of_this_host_alone", lambda host: False)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv(PORTS_VARIABLE, f"{port}-{port}")
+        with pytest.raises(EnvironmentFault, match=f"port {port} is taken; --ports"):
+            take_port("127.0.0.1")
 
 
 def test_what_this_host_alone_can_call_takes_no_port_of_the_range(

@@ -51,11 +51,14 @@ def take_port(
                 (host, each), family=family, backlog=backlog, dualstack_ipv6=both
             )
         except OSError as error:
-            if error.errno != errno.EADDRINUSE or len(ports) == 1:
+            if error.errno != errno.EADDRINUSE or ports == [port]:
                 raise
+    what = f"port {ports[0]} is"
+    if len(ports) > 1:
+        what = f"all {len(ports)} ports of {min(ports)}-{max(ports)} are"
     raise EnvironmentFault(
-        f"cannot listen on {host or 'this host'}: all {len(ports)} ports of "
-        f"{min(ports)}-{max(ports)} are taken; --ports (or {PORTS_VARIABLE}) names a larger range"
+        f"cannot listen on {host or 'this host'}: {what} taken; --ports (or {PORTS_VARIABLE}) names a "
+        "larger range"
     )
 
 
