@@ -219,6 +219,7 @@ def test_no_token_goes_to_a_server_that_is_not_the_scheduler(
     with false_server(authority, kind) as (port, heard):
         fault = told(port, token_with("5ec7e7", authority.fingerprint))
         assert "is not" in str(fault)
+        assert ("are the clocks of both hosts right?" in str(fault)) == ("expired" in kind)
         assert not fault.retryable
         fault = told(port, "5ec7e7")
         assert "nothing tells" in str(fault)

@@ -12,7 +12,14 @@ import os
 import ssl
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.wire.identity import SCHEDULER, authority_at, client_context, server_name, split_token
+from brim.wire.identity import (
+    OUT_OF_TIME,
+    SCHEDULER,
+    authority_at,
+    client_context,
+    server_name,
+    split_token,
+)
 from brim.wire.listening import is_loopback, joined_address, split_address
 
 ALL_ADDRESSES = ("0.0.0.0", "::")  # of a host
@@ -115,9 +122,11 @@ def fault_of(error: Exception, url: str, *, token: str) -> EnvironmentFault | No
             "in the state directory has one, as do tokens of brim token TENANT"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
+        is_late = error.verify_code in OUT_OF_TIME
+        hint = "\n  hint: are the clocks of both hosts right?" if is_late else ""
         return EnvironmentFault(
             f"what listens at {url} is not the scheduler that the token is for: "
-            f"{error.verify_message}"
+            f"{error.verify_message}{hint}"
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
         return EnvironmentFault(

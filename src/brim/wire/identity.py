@@ -30,6 +30,8 @@ RENEW_AFTER = LIFETIME / 2  # seconds after which its owner asks for another
 
 SCHEDULER = "scheduler"  # the role of a scheduler, towards clients and nodes
 
+OUT_OF_TIME = (9, 10)  # of OpenSSL's reasons: a certificate is not valid yet, or any more
+
 _SCHEME = "brim://"
 _DOMAIN = "brim.internal"  # a domain that is nobody's on the Internet
 _FINGERPRINT_BYTES = 20

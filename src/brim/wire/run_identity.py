@@ -13,11 +13,10 @@ from functools import lru_cache
 
 from brim.clock import wall
 from brim.errors import SpecError
-from brim.wire.identity import RENEW_AFTER, Identity, client_context, server_context
+from brim.wire.identity import OUT_OF_TIME, RENEW_AFTER, Identity, client_context, server_context
 from brim.wire.listening import is_loopback
 
 MASTER, AGENT, WORKER = "master", "agent", "worker"  # the roles in a run
-_OUT_OF_TIME = (9, 10)  # of OpenSSL's reasons: a certificate is not valid yet, or any more
 _MOST_KEPT = 64  # identities: a scheduler asks the masters of many runs
 
 
@@ -102,7 +101,7 @@ def stranger_of(error: BaseException) -> str:
         error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
     ):
         return ""
-    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _OUT_OF_TIME:
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in OUT_OF_TIME:
         return "its certificate is not good at the time of this host: are the clocks of both right?"
     reason = getattr(error, "reason", "") or error  # one that Python itself raises has none
     return f"it shows no certificate of this run ({reason})"
