@@ -44,6 +44,7 @@ from brim.wire.joining import (
     ToNode,
     Welcome,
 )
+from brim.wire.listening import split_address
 
 HOST = "127.0.0.1"
 
@@ -115,6 +116,19 @@ def test_the_next_scheduler_has_the_same_authority_and_token(tmp_path: Path) -> 
     asyncio.run(live())
     assert (tmp_path / TOKEN).stat().st_mode & 0o077 == 0
     assert (tmp_path / "authority.pem").stat().st_mode & 0o077 == 0
+
+
+def test_an_address_of_ipv6_is_told_as_nodes_take_it(tmp_path: Path) -> None:
+    async def started() -> str:
+        far = FarNodes(tmp_path, "::1", SystemClock())
+        try:
+            return await far.start(0)
+        finally:
+            far.stop()
+
+    host, port = split_address(address := asyncio.run(started()))
+    assert address == f"[{host}]:{port}"
+    assert host == "::1"
 
 
 def test_a_name_of_the_schedulers_host_is_refused(tmp_path: Path) -> None:

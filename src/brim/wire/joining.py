@@ -34,7 +34,7 @@ from brim.wire.identity import (
     server_name,
     subject_of,
 )
-from brim.wire.listening import listen_on
+from brim.wire.listening import joined_address, listen_on
 from brim.wire.messages.codec import Codec
 from brim.wire.strangers import Strangers
 
@@ -255,7 +255,7 @@ class NodeServer:
         self._server = await loop.create_server(
             lambda: _NodeCall(self._accept), sock=listener, backlog=_STRANGERS
         )
-        return f"{host}:{listener.getsockname()[1]}"
+        return joined_address(host, listener.getsockname()[1])
 
     def stop(self) -> None:
         """Listen no more."""
