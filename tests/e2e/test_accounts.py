@@ -40,7 +40,7 @@ def tried(path, how):
         return type(error).__name__
 STATE = os.path.dirname(os.path.dirname(os.environ["BRIM_RUN_DIR"]))
 print("is", os.getuid(), os.getgid(), sorted(os.getgroups()), os.environ["HOME"])
-for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl"):
+for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl", "authority.pem"):
     print("tried", name, tried(os.path.join(STATE, name), "r"))
 print("has secret", "AWS_SECRET_ACCESS_KEY" in os.environ)
 print("tried list", "listed" if os.access(STATE, os.R_OK) else "PermissionError")
@@ -158,7 +158,15 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
     said = "".join(f"{line}\n" for _, line in client.logs(job))
     assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in said
     assert "has secret False" in said
-    for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.jsonl", "list"):
+    for name in (
+        "token",
+        "scheduler.json",
+        "scheduler.db",
+        "scheduler.log",
+        "audit.jsonl",
+        "authority.pem",
+        "list",
+    ):
         assert f"tried {name} PermissionError" in said, said
     assert {path.stat().st_uid for path in run_dir.rglob("*")} == {NOBODY}
     assert run_dir.stat().st_mode & 0o777 == 0o700

@@ -27,6 +27,7 @@ _KEPT = {
     "scheduler.db-shm",
     "scheduler.log",
     "audit.jsonl",
+    "authority.pem",
     "clock.json",
     "token",
     "tenant-tokens.json",
