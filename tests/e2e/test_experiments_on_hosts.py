@@ -30,7 +30,7 @@ TWO_JOBS = replace(
     micro_batches=6,
     wait=0.3e-3,
     sizes=(2, 1),
-    steps_each=3,
+    steps_each=6,
     gap=0.5,
     fixed=(2,),
 )
@@ -41,7 +41,7 @@ CHANGING = replace(
     micro_batches=6,
     wait=0.3e-3,
     sizes=(3, 1),
-    steps_each=3,
+    steps_each=6,
     epochs=2,
     service=(0, 1, 2, 0),
     every=1.5,
