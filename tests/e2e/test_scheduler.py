@@ -174,6 +174,8 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     following = home.begin("logs", jobs[1], "-f")
     for job in jobs:
         home.wait_for_step(job, 5)
+    assert following.stderr is not None
+    assert following.stderr.readline(), "it follows the job"
     home.kill_scheduler()
     before = {job: len(lines(home.run_dir(job) / "steps.jsonl")) for job in jobs}
     until(
