@@ -15,17 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
-from brim_lab.chaos.hosts import Host, hosts_in
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, check_ledger, lines
+from e2e.running import DIGITS, check_ledger, lines, train
 
 JOB = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
+ON_HOSTS = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
 PORT = 4001
 PORTS = range(4100, 4140)  # on which all hosts listen for each other
 HURRY = "/run/hurry"  # each host has its own
 DEADLINE = 150.0  # imports of torch on several hosts at once, on a busy machine
 TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
+
+
+def weights_alone(folder: Path) -> str:
+    """Return the digest of `JOB` where nothing happens to it."""
+    return str(train(folder / "run", *JOB, "--workers", "1")["weights_sha256"])
 
 
 class Cluster:

@@ -8,16 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from brim_lab.chaos.hosts import can_make_hosts
-from e2e.joined import JOB, Cluster, cluster_in
-from e2e.running import train
+from e2e.joined import ON_HOSTS, Cluster, cluster_in, weights_alone
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.netns,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
-]
+pytestmark = ON_HOSTS
 
 
 _log = logging.getLogger(__name__)
@@ -25,8 +18,7 @@ _log = logging.getLogger(__name__)
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
-    alone = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")
-    return str(alone["weights_sha256"])
+    return weights_alone(tmp_path_factory.mktemp("calm"))
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def test_ports_are_of_the_range_that_was_named_until_it_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As for an address that other hosts can call, of which this host may have none."""
-    monkeypatch.setattr(listening, "_is_of_this_host_alone", lambda host: False)
+    monkeypatch.setattr(listening, "is_loopback", lambda host: False)
     with socket.create_server(("127.0.0.1", 0)) as some:
         first = min(some.getsockname()[1], 65535 - 20)
     monkeypatch.setenv(PORTS_VARIABLE, f"{first}-{first + 19}")
@@ -81,7 +81,7 @@ def test_ports_are_of_the_range_that_was_named_until_it_is_full(
 
 
 def test_a_range_of_one_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "_is_of_this_host_alone", lambda host: False)
+    monkeypatch.setattr(listening, "is_loopback", lambda host: False)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         monkeypatch.setenv(PORTS_VARIABLE, f"{port}-{port}")

@@ -36,7 +36,7 @@ from brim.interfaces import Clock
 from brim.own_kind import kind_of_this_host
 from brim.storage.files import write_whole
 from brim.untrusted import read_regular
-from brim.wire.identity import token_with
+from brim.wire.identity import split_token, token_with
 from brim.wire.joining import (
     BeginGuest,
     EndGuest,
@@ -270,7 +270,7 @@ def _secret(path: Path, fingerprint: str) -> str:
     """Return the secret of the token, which is kept where it is of this authority."""
     try:
         text = read_regular(path, at_most=_LARGEST).decode()
-        secret, _, of = text.strip().partition(".")
+        secret, of = split_token(text.strip())
     except FileNotFoundError:
         secret, of = "", ""
     except (OSError, ValueError) as error:

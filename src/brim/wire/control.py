@@ -43,6 +43,7 @@ _NONCE, _CHALLENGE, _PROOF = "brim-nonce-bin", "brim-challenge-bin", "brim-proof
 _NONCE_BYTES = 16
 _MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no use to the other
 _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
+_TO_LOOK = 10.0  # seconds that one look for who listens at an address may take
 _AGAIN = 0.05  # seconds between two looks for who listens at an address
 _NOT_OURS = "what listens there is not the master of this run, or the token is wrong"
 _UNKNOWN = "this challenge is not of this master, or is over"
@@ -372,9 +373,10 @@ async def _find(address: str, context: ssl.SSLContext) -> None:
     host, port = split_address(address)
     while True:
         try:
-            _, writer = await asyncio.open_connection(
-                host, port, ssl=context, server_hostname=server_name(MASTER)
-            )
+            async with asyncio.timeout(_TO_LOOK):  # where nothing answers at all, call again
+                _, writer = await asyncio.open_connection(
+                    host, port, ssl=context, server_hostname=server_name(MASTER)
+                )
         except OSError as error:
             if why := stranger_of(error):
                 raise NotTheMaster(f"{_NOT_OURS}: {why}") from error

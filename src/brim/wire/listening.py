@@ -42,9 +42,8 @@ def take_port(
         EnvironmentFault: all ports of the range are taken.
         OSError: the port is, or it is no port of this host.
     """
-    if family is None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    ports = [port] if port or _is_of_this_host_alone(host) else _ports()
+    family = family_of(host) if family is None else family
+    ports = [port] if port or is_loopback(host) else _ports()
     for each in ports:
         try:
             return socket.create_server(
@@ -70,13 +69,6 @@ def _ports() -> list[int]:
     ports = list(read_ports(text, PORTS_VARIABLE))
     start = os.getpid() * _STRIDE % len(ports)
     return [*ports[start:], *ports[:start]]
-
-
-def _is_of_this_host_alone(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen_on(host: str, port: int, *, backlog: int, hint: str) -> socket.socket:
@@ -147,6 +139,11 @@ def joined_address(host: str, port: int) -> str:
     ('10.0.0.7:4000', '[::1]:4000')
     """
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return what kind of address this is; a name is taken for one of IPv4."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def is_loopback(host: str) -> bool:

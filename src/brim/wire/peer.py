@@ -30,7 +30,7 @@ from brim.clock import monotonic
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.process import close_in_children
 from brim.wire.identity import server_name
-from brim.wire.listening import joined_address, split_address, take_port
+from brim.wire.listening import family_of, joined_address, split_address, take_port
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 from brim.wire.run_identity import WORKER, RunIdentity, is_encrypted, run_identity, stranger_of
 from brim.wire.silence import ask_while_idle
@@ -235,7 +235,7 @@ def connect(
     try:
         target = host, _ = split_address(address)
         identity = _identity_for(host, secret, insecure=insecure)
-        peer = socket.socket(_family_of(host), socket.SOCK_STREAM)
+        peer = socket.socket(family_of(host), socket.SOCK_STREAM)
         close_in_children(peer)
     except (OSError, ValueError) as error:
         raise PeerLost(f"worker at {address} cannot be called: {error}", retryable=True) from error
@@ -273,10 +273,6 @@ def _identity_for(host: str, secret: bytes, *, insecure: bool) -> RunIdentity | 
     None: the stream is plain.
     """
     return run_identity(secret, WORKER) if is_encrypted(host, insecure=insecure) else None
-
-
-def _family_of(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _shake_hands(peer: ssl.SSLSocket, *, timeout: float, cancelled: Cancelled) -> None:
