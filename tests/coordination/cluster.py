@@ -53,6 +53,7 @@ from brim.coordination.membership import (
     Stop,
     Straggling,
     WorkerAsksToLeave,
+    WorkerCutOff,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -102,6 +103,7 @@ from brim.wire.messages import (
     CommitRecord,
     Commits,
     Completed,
+    CutOff,
     Dismissed,
     EndRun,
     FromWorker,
@@ -157,7 +159,7 @@ class Fault:
     `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`,
     `hurry` (stop, without some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the
     servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step),
-    `depart` (a host is to be free).
+    `depart` (a host is to be free), `cut` (streams between hosts break, and all live).
     """
 
     after: int
@@ -301,6 +303,8 @@ class SimWorker:
         self.plan: ReductionPlan | None = None
         self.held = False  # its last commit was the round's last
         self.lacks_data = False
+        self.loses_streams_in = 0  # a round, of which it gets no more from another host
+        self.is_cut_off = False  # and nobody has died of whom it could hear
         self.own: list[Tree] = []
         self.state = State(0, 0, False, ())
         self.flight: Flight | None = None
@@ -451,8 +455,9 @@ class SimWorker:
                 message = self.inbox.popleft()
                 assert not isinstance(message, Publish)
                 return message
-            if within is not None and within < 1.0:  # longer waits are as good as endless ones
-                return None
+            if within is not None and (within < 1.0 or self.is_cut_off):
+                self.is_cut_off = self.is_cut_off and within < 1.0
+                return None  # other long waits are as good as endless ones
             yield "message"
 
     def _arrive(self, phase: str, payload: Any = None) -> Generator[Wait, None, list[Any]]:
@@ -754,8 +759,22 @@ class SimWorker:
         while (what, host) not in table:
             if self.pending or not giver.alive:
                 raise PeerLost("it is dead, or the agent spoke")
-            yield lambda: (what, host) in table or self.pending or not giver.alive
+            if self._is_cut_off_from(giver):
+                self.loses_streams_in, self.is_cut_off = 0, True
+                raise PeerLost("the stream has broken")
+            yield (
+                lambda: (
+                    (what, host) in table
+                    or self.pending
+                    or not giver.alive
+                    or self._is_cut_off_from(giver)
+                )
+            )
         return table[what, host]
+
+    def _is_cut_off_from(self, giver: SimWorker) -> bool:
+        assert self.world is not None
+        return giver is not self and self.loses_streams_in == self.world.round
 
     def _end_epoch(self) -> Iterator[Wait]:
         self.doing = "evaluating"
@@ -1044,6 +1063,8 @@ class Cluster:
                 self._handle(WorkerAsksToLeave(worker))
             case Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
+            case CutOff(round=round):
+                self._handle(WorkerCutOff(worker, round))
             case CheckpointDrafted(step=step):
                 ahead = f"a checkpoint of step {step} is ahead of the records"
                 assert step <= self._committed, ahead
@@ -1180,6 +1201,9 @@ class Cluster:
                 alive[fault.which % len(alive)].asked = True
             case "idle" if alive:
                 alive[fault.which % len(alive)].lacks_data = True
+            case "cut" if alive and self.rendezvous._progress:
+                for worker in alive:
+                    worker.loses_streams_in = self.rendezvous.round
             case "kill_workers":
                 servers = {server.id for server in serving(self.rendezvous.roster.members)}
                 for worker in alive:
@@ -1325,6 +1349,8 @@ def at_random(seed: int, *, more: tuple[str, ...] = ()) -> Cluster:
         minimum = 1 if room else setting.minimum
         machines = seed % 3 if agents == 3 else 0  # without another draw: old seeds mean the same
         setting = replace(setting, agents=agents, room=room, minimum=minimum, machines=machines)
+    if "cut" in more:
+        setting = replace(setting, agents=2 + seed % 2, target=max(2, setting.target))
     faults = tuple(
         Fault(int(rng.random() ** 2 * 250), rng.choice((*KINDS, *more)), rng.randrange(4))
         for _ in range(rng.randint(0, 5 + len(more)))

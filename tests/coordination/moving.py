@@ -136,6 +136,7 @@ class Holder(SimAgent):
         self.session: Outbox[wire.AgentMessage] = Outbox()
         self.heard = self.life = 0
         self.keeps, self.copy = keeps, Copy()
+        self.departs = False
         self.told: wire.JournalPlace | None = None
         self.line: Line | None = None
 
@@ -193,7 +194,8 @@ class Moving(Cluster):
 
     Args:
         setting, choose, faults: see `Cluster`; besides, `lose_master` (its host is gone),
-            `hand_over` (the master leaves, its host stays) and `restart` (it goes on where it was).
+            `hand_over` (the master leaves, its host stays), `restart` (it goes on where it was) and
+            `depart` (agents are asked to leave).
         local: the first agent is on the master's host.
     """
 
@@ -428,6 +430,12 @@ class Moving(Cluster):
                 victim = living[fault.which % len(living)]
                 victim.lose(unsent=fault.which)
                 victim.outbox.clear()
+            case "depart" if self.decisions._rendezvous.stands_alone:
+                self.story.append((self.events, fault))
+                staying = [holder for holder in living if holder.life and not holder.departs]
+                for leaver in staying[fault.which % max(1, len(staying)) :]:
+                    leaver.departs = True
+                    leaver.outbox.append(wire.Depart())
             case "resize" | "stop" if self.master is not None:
                 self.story.append((self.events, fault))
                 verb = "suspend" if fault.kind == "stop" else "resize"
@@ -516,6 +524,9 @@ class Moving(Cluster):
         stored = [state for step, state in self._stored.items()]
         assert all(state.weights == calm_weights(state[0]) for state in stored)
         if outcome is not RunOutcome.DONE:
+            asked = {each.kind for _, each in self.story if isinstance(each, Fault)}
+            outlives = self.decisions._rendezvous.stands_alone
+            assert asked & {"stop", "term"} or not outlives, "it did not wait for another host"
             return
         assert self.weights == calm_weights(SCHEDULE.steps), "other weights than of a calm run"
         assert len(kept) == SCHEDULE.steps
@@ -536,6 +547,7 @@ class NoCopyLeft(Exception):
 KINDS = (
     *("lose_master",) * 6,
     *("hand_over", "hand_over", "restart", "lose_agent", "lose_agent"),
+    *("depart",) * 3,
     *("kill", "kill", "kill", "term", "resize", "resize", "kill_all", "stop"),
 )
 

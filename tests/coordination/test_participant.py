@@ -30,6 +30,7 @@ from brim.coordination.participant import (
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.wire.messages import (
     Arrive,
+    CutOff,
     Dismissed,
     Idle,
     Installed,
@@ -147,9 +148,18 @@ def test_where_a_donor_is_lost_a_round_without_it_is_waited_for() -> None:
     worker = Participant("w2")
     lost, again = PeerLost("w1"), named(4, "w2", restore=True)
     needs, _ = follow(worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, again)
-    assert needs[2:] == [Receive(within=60.0), RestoreState(7)]
-    needs, result = follow(worker.await_replacement(), None)
-    assert result is EnvironmentFault
+    assert needs[2:] == [Receive(within=2.0), RestoreState(7)]
+
+
+def test_where_nobody_has_died_a_worker_says_that_its_stream_has_broken() -> None:
+    worker = in_round("w1", "w2")
+    flow = worker.await_replacement()
+    assert follow(flow)[0] == [Receive(within=2.0)]
+    assert worker.outgoing() == []
+    assert flow.send(None) == Receive(within=60.0)
+    assert worker.outgoing() == [CutOff(round=1)]
+    assert follow(worker.await_replacement(), None, named(2, "w1", "w2"))[1] is None
+    assert follow(worker.await_replacement(), None, None)[1] is EnvironmentFault
 
 
 def test_who_is_told_to_writes_before_it_says_so() -> None:

@@ -33,6 +33,7 @@ from brim.coordination.membership import (
     Straggling,
     UserFailed,
     WorkerAsksToLeave,
+    WorkerCutOff,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -692,6 +693,53 @@ def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> No
     )
 
 
+def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another() -> None:
+    rendezvous = running(1)
+    rendezvous.stands_alone = True
+    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, AgentJoined("B")) == []
+    assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "start w2 on B"]
+    assert tell(rendezvous, *ready(2)) == [], "who wrote may still be making it official"
+    assert tell(rendezvous, *gone(1)) == [
+        "round 2: w2, restore (agent A leaves, w2 joins)",
+        "let A go",
+    ]
+
+
+def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits() -> None:
+    rendezvous = running(1)
+    rendezvous.stands_alone = True
+    tell(rendezvous, AgentDeparts("A"), Held(1, 2))
+    assert tell(rendezvous, AgentLost("A", "gone")) == []
+    assert tell(rendezvous, AgentJoined("B"), *ready(2)) == [
+        "start w2 on B",
+        "round 2: w2, restore (agent A leaves, agent A lost (gone), w2 joins)",
+    ]
+
+
+def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
+    rendezvous = job(2, minimum=2)
+    rendezvous.stands_alone = True
+    assert tell(rendezvous, AgentJoined("A", 1), AgentDeparts("A")) == [
+        "start w1 on A",
+        "dismiss w1",
+        "kill w1",
+    ]
+    assert tell(rendezvous, *gone(1)) == ["let A go"]
+    assert tell(rendezvous, AgentJoined("B", 1), AgentJoined("C", 1), *ready(2, 3)) == [
+        "start w2 on B",
+        "start w3 on C",
+        "round 1: w2 w3, w2 gives w3, restore (start)",
+    ]
+
+
+def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
+    rendezvous = running(1)
+    rendezvous.stands_alone = True
+    tell(rendezvous, AgentDeparts("A"), Stop("asked"), Held(1, 2), CheckpointCompleted("w1"))
+    assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
+
+
 def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"), *ready(1))
@@ -1208,6 +1256,20 @@ def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
     assert tell(rendezvous, *ready(3)) == ["still round 4: w2 (resize to 2)"]
     assert tell(rendezvous, WorkerInstalled("w2", 4, 2)) == [
         "round 5: w2 w3, w2 gives w3 (resize to 2, w3 joins)"
+    ]
+
+
+def test_a_step_in_which_a_stream_broke_is_done_again_by_the_same_members() -> None:
+    rendezvous = running(3)
+    again = "round 2: w1 w2 w3 (w2 lost its connection to another)"
+    assert tell(rendezvous, WorkerCutOff("w2", 1)) == [again]
+    assert tell(rendezvous, WorkerCutOff("w3", 1)) == [], "the other end of it"
+    tell(rendezvous, *(WorkerInstalled(f"w{n}", 2, 1) for n in (1, 2, 3)))
+    assert tell(rendezvous, WorkerCutOff("w2", 2)) == [], "no step was made: they cannot meet"
+    tell(rendezvous, Committed(2, 2), Stop("brim suspend"))
+    assert tell(rendezvous, WorkerCutOff("w2", 2)) == [
+        "round 3: w1 w2 w3 (w2 lost its connection to another)",
+        "hold 3",
     ]
 
 

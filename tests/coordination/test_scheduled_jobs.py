@@ -17,10 +17,12 @@ from brim.coordination.scheduled_jobs import (
     Described,
     Drained,
     Event,
+    KindFreed,
     Looked,
     Lose,
     Note,
     RangeChanged,
+    Save,
     ScheduledJobs,
     Submitted,
     Unanswered,
@@ -28,9 +30,11 @@ from brim.coordination.scheduled_jobs import (
 )
 from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.host_kind import HostKind
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing, Verdict
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import InternalError
 from coordination.scheduled import Heard
 
@@ -83,6 +87,13 @@ TABLES: dict[str, list[Row]] = {
         (1.0, yes("job-1", 3), []),
         (2.0, look(job_1=on(4)), []),
         (3.0, look(job_1=on(3)), ["job-2 running", "start job-2: 5"]),
+    ],
+    "who finds no room to start is not started, and may have another plan by then": [
+        (0.0, plan(job_1=3, job_2=3), ["job-1 workers", "job-2 workers"]),
+        (0.0, replace(look(), room=1), ["job-1 running", "start job-1: 3"]),
+        (0.1, replace(look(job_1=on(3)), room=0), []),
+        (0.2, plan(job_1=3, job_2=5), ["job-2 workers"]),
+        (0.3, replace(look(job_1=on(3)), room=1), ["job-2 running", "start job-2: 5"]),
     ],
     "workers that are only about to start have their devices": [
         (0.0, plan(job_1=6), ["job-1 workers"]),
@@ -499,6 +510,179 @@ def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
     assert heard.story.count("job-1 waits") == 2
     (note,) = [each for each in heard.commands if isinstance(each, Note)]
     assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", why[1])
+
+
+KIND = HostKind(python="3.12", brim="1", torch="2.13.0")
+OTHER = replace(KIND, torch="2.12.0")
+
+
+def exactly(heard: Heard, *, exact: bool = True, **fields: Any) -> ScheduledJob:
+    """A job that has been submitted."""
+    job = heard.submit(**fields)
+    job.submission = replace(
+        job.submission, spec=replace(job.submission.spec, exact=exact, device="cpu")
+    )
+    return job
+
+
+def nodes_of(**kinds: HostKind | None) -> dict[str, NodeSeen]:
+    """Nodes of other hosts with two devices each, with a label for each kind."""
+    return {
+        name: NodeSeen(
+            up=True,
+            brings=Node(
+                id=name, devices=2, kind="" if kind == KIND else kind.torch if kind else "?"
+            ),
+            kind=kind,
+        )
+        for name, kind in kinds.items()
+    }
+
+
+def at(node: str, **more: Any) -> dict[str, Seen]:
+    fields = {"alive": True, "workers": {node: 2}, "agents": frozenset({node}), "step": 1}
+    return {"job-1": Seen(**{**fields, **more})}
+
+
+def given(node: str) -> Decided:
+    return Decided(Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}}))
+
+
+def run_on(
+    heard: Heard, nodes: dict[str, NodeSeen], node: str, *, step: int = 1, now: float = 0.0
+) -> None:
+    """Have job-1 run there and make steps."""
+    for event in (Looked(nodes, {}), given(node), Looked(nodes, {})):
+        heard.hear(event, now)
+    heard.hear(Looked(nodes, at(node, step=step)), now)
+
+
+def seen_by_policy(heard: Heard) -> tuple[str, ...] | None:
+    (state,) = heard.jobs.snapshot(9.0, memory=None).jobs
+    return state.job.kinds
+
+
+def end(heard: Heard, nodes: dict[str, NodeSeen], *, step: int = 1) -> None:
+    """Have the plan of job-1 withdrawn, and its processes end."""
+    heard.hear(Decided(Decision(workers={})), 5.0)
+    heard.hear(Looked(nodes, {"job-1": dead(step=step)}), 5.0)
+
+
+def test_a_job_goes_on_on_the_kind_on_which_it_began() -> None:
+    heard = Heard()
+    job = exactly(heard)
+    nodes = nodes_of(n1=KIND, n2=OTHER)
+    run_on(heard, nodes, "n2")
+    assert job.kind == replace(OTHER, brim="")
+    assert seen_by_policy(heard) == ("2.12.0",)
+    end(heard, nodes)
+    assert seen_by_policy(heard) == ("2.12.0",)
+    for gone in (nodes_of(n1=KIND), nodes_of(n1=KIND, n2=None)):
+        heard.hear(Looked(gone, {}), 6.0)
+        assert seen_by_policy(heard) == ()
+    upgraded = nodes_of(n1=KIND, n3=replace(OTHER, brim="2"))
+    heard.hear(Looked(upgraded, {}), 7.0)
+    assert seen_by_policy(heard) == ("2.12.0",)
+
+
+def test_the_next_scheduler_knows_the_kind_by_what_it_was_and_not_by_its_own() -> None:
+    """The scheduler's own kind has no label, and the next one may be on a host of another."""
+    heard = Heard()
+    job = exactly(heard)
+    run_on(heard, nodes_of(n1=KIND), "n1")
+    end(heard, nodes_of(n1=KIND))
+    later = Heard()
+    later.jobs = ScheduledJobs([job], heard.jobs.spec, heard.lessons)
+    later.known = {job.id: job}
+    own = nodes_of(n1=OTHER)["n1"]._replace(brings=Node(id="n1", devices=2))
+    later.hear(Looked({"n1": own}, {}), 6.0)
+    assert seen_by_policy(later) == ()
+    back = nodes_of(n2=KIND)["n2"]._replace(brings=Node(id="n2", devices=2, kind="theirs"))
+    later.hear(Looked({"n1": own, "n2": back}, {}), 7.0)
+    assert seen_by_policy(later) == ("theirs",)
+
+
+@pytest.mark.parametrize(
+    ("job", "step", "kind"),
+    [
+        ({"exact": True}, 1, replace(KIND, brim="")),
+        ({"exact": True}, 0, None),  # nothing was computed
+        ({"exact": False}, 1, None),
+    ],
+)
+def test_only_what_was_computed_exactly_is_bound(
+    job: dict[str, bool], step: int, kind: HostKind | None
+) -> None:
+    heard = Heard()
+    exactly(heard, **job)
+    run_on(heard, nodes_of(n1=KIND), "n1", step=step)
+    end(heard, nodes_of(n1=KIND), step=step)
+    heard.hear(Looked(nodes_of(n1=OTHER), {}), 6.0)
+    assert seen_by_policy(heard) == (None if kind is None else ())
+    heard.hear(given("n1"), 7.0)
+    if kind is None:
+        heard.hear(Looked(nodes_of(n1=OTHER), {}), 9.0)
+        assert heard.known["job-1"].kind == (replace(OTHER, brim="") if job["exact"] else None)
+
+
+def test_a_variable_that_a_job_sets_itself_makes_no_kind() -> None:
+    heard = Heard()
+    job = exactly(heard)
+    spec = replace(job.submission.spec, env={"MKL_CBWR": "AVX2"})
+    job.submission = replace(job.submission, spec=spec)
+    run_on(heard, nodes_of(n1=KIND), "n1")
+    set_ = replace(KIND, settings={"MKL_CBWR": "COMPATIBLE"})
+    heard.hear(Looked(nodes_of(n1=set_), {}), 6.0)
+    assert seen_by_policy(heard) is not None
+    assert len(seen_by_policy(heard) or ()) == 1
+
+
+def test_the_kind_of_a_job_from_before_is_that_on_which_it_runs() -> None:
+    heard = Heard()
+    job = exactly(heard)
+    run_on(heard, nodes_of(n1=KIND), "n1")
+    heard.known["job-1"].kind = None  # as a record of before has it
+    heard.hear(Looked(nodes_of(n1=KIND), at("n1")), 1.0)
+    assert job.kind == replace(KIND, brim="")
+    assert any(isinstance(each, Save) for each in heard.commands)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_it_says_how_the_nodes_that_are_there_differ(known: bool) -> None:
+    heard = Heard()
+    job = exactly(heard)
+    began = nodes_of(n1=OTHER)
+    run_on(heard, began, "n1")
+    end(heard, began)
+    lost = {"n1": began["n1"]._replace(up=False, gone=True, lost=True)} if known else {}
+    # The scheduler's own node is of the kind that has no label.
+    heard.hear(Looked({**lost, **nodes_of(n2=KIND)}, {}), 6.0)
+    why = Reason.ONE_KIND, "no node is of its kind"
+    heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 7.0)
+    said = "no node is of its kind: torch 2.12.0 on the nodes where it began and 2.13.0 on node0"
+    assert heard.jobs.waits_for(job) == said
+    (note,) = [each for each in heard.commands if isinstance(each, Note)]
+    assert (note.event, note.detail) == ("waits", said)
+
+
+def test_its_owner_lets_it_go_on_on_another_kind() -> None:
+    heard = Heard()
+    job = exactly(heard)
+    run_on(heard, nodes_of(n1=KIND), "n1")
+    heard.hear(KindFreed("job-1", "by ads"), 1.0)
+    assert not heard.commands, "it runs, and needs no other"
+    end(heard, nodes_of(n1=KIND))
+    other = nodes_of(n2=OTHER)
+    heard.hear(Looked(other, {}), 6.0)
+    assert seen_by_policy(heard) == ()
+    heard.hear(KindFreed("job-1", "by ads"), 7.0)
+    assert [type(each).__name__ for each in heard.commands] == ["Save", "Note", "Decide"]
+    assert seen_by_policy(heard) is None
+    heard.hear(KindFreed("job-1", "by ads"), 7.0)
+    assert not heard.commands, "once is as good as twice"
+    run_on(heard, other, "n2", now=8.0)
+    assert job.kind == replace(OTHER, brim="")
+    assert seen_by_policy(heard) == ("2.12.0",)
 
 
 @pytest.mark.parametrize(

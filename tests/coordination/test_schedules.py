@@ -70,6 +70,20 @@ def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
     assert 100 * let_go > SCHEDULES, "hardly a host was let go"
 
 
+@pytest.mark.parametrize("batch", range(5))
+def test_any_schedule_in_which_streams_break(batch: int) -> None:
+    again = 0
+    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
+        cluster = at_random(seed, more=("cut",) * 8)
+        try:
+            cluster.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        causes = (each.cause for _, each in cluster.story if isinstance(each, Install))
+        again += sum("lost its connection" in each for each in causes)
+    assert 100 * again > SCHEDULES, "hardly a stream broke"
+
+
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:
     """Kill this rank when it is first in this state; whether it ever was."""
     script: list[Fault] = []

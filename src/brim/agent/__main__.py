@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import itertools
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from brim.agent.births import Start, start_anew
-from brim.agent.conversation import TO_ANSWER, Conversation, Displaced
+from brim.agent.conversation import TO_ANSWER, Conversation, Displaced, places_of
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
@@ -24,8 +25,16 @@ from brim.clock import SystemClock, monotonic, sleep
 from brim.control_groups import ControlGroup
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
-from brim.process import AGENT, adopt_orphans, be_called, children_of, end_family
+from brim.process import (
+    AGENT,
+    adopt_orphans,
+    be_called,
+    children_of,
+    end_family,
+    exit_on_sigterm,
+)
 from brim.storage.copies import CopiedFiles
+from brim.storage.heartbeat import HeartbeatFile
 from brim.storage.heir import UNHEARD, succession
 from brim.storage.job_file import read_job
 from brim.wire.control import AgentStream, open_stream
@@ -46,6 +55,7 @@ def join(
     room: int | None = None,
     patience: float | None = None,
     machine: str = "",
+    heartbeat: HeartbeatFile | None = None,
 ) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status.
 
@@ -59,29 +69,48 @@ def join(
             usual.
         machine: the name of the one that this agent is on, as others are that cannot share memory
             with it; empty: it is alone.
+        heartbeat: of this process.
 
     Raises:
         EnvironmentFault: no master answers, or it does not let this host in.
     """
     addresses = master.split(",")
-    host = _address_towards(addresses, patience=TO_ANSWER if patience is None else patience)
+    heartbeat = heartbeat or HeartbeatFile(None)
+    try:
+        to_answer = TO_ANSWER if patience is None else patience
+        host = _address_towards(addresses, patience=to_answer, heartbeat=heartbeat)
+        return _join(addresses, host, token, room, patience, machine, heartbeat)
+    finally:
+        heartbeat.end()
+
+
+def _join(
+    addresses: list[str],
+    host: str,
+    token: str,
+    room: int | None,
+    patience: float | None,
+    machine: str,
+    heartbeat: HeartbeatFile,
+) -> int:
     os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
-        with tempfile.TemporaryDirectory(prefix="brim-agent-") as scratch:
-            name = f"{socket.gethostname()}-{os.getpid()}-{attempt}"
+        exit_on_sigterm()
+        with _scratch() as scratch:
+            name = f"{socket.gethostname()}-{_own_number()}-{attempt}"
             settings = Settings(
                 name=name,
                 host=host,
                 run_dir=Path(scratch),
                 guest=True,
                 room=room,
-                master=master,
+                master=",".join(addresses),
                 machine=machine,
             )
             dial = _calling(addresses, token=token)
             try:
-                return asyncio.run(_serve(settings, dial, patience=patience))
+                return asyncio.run(_serve(settings, dial, patience=patience, heartbeat=heartbeat))
             except Displaced as displaced:
                 print(printable(f"brim: {displaced}; joining again"), file=sys.stderr)  # noqa: T201
             finally:
@@ -128,7 +157,24 @@ def _calling(addresses: list[str], *, token: str) -> Callable[[], AgentStream]:
     return lambda: next(calls)()
 
 
-def _address_towards(addresses: list[str], *, patience: float) -> str:
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Make the directory of an agent. Raises EnvironmentFault where there is no place for it."""
+    try:
+        return tempfile.TemporaryDirectory(prefix="brim-agent-")
+    except OSError as error:
+        raise EnvironmentFault(
+            f"an agent needs a directory for temporary files: {error}; TMPDIR names one"
+        ) from error
+
+
+def _own_number() -> str:
+    """Return what tells this agent from others of the host: in containers, all are the first process."""
+    return secrets.token_hex(3) if os.getpid() == 1 else str(os.getpid())
+
+
+def _address_towards(
+    addresses: list[str], *, patience: float, heartbeat: HeartbeatFile | None = None
+) -> str:
     """Return the address of this host towards a master, whose name may not be known yet.
 
     Raises:
@@ -142,6 +188,8 @@ def _address_towards(addresses: list[str], *, patience: float) -> str:
             except EnvironmentFault:
                 if monotonic() >= deadline:
                     raise
+        if heartbeat is not None:
+            heartbeat.beat()
         sleep(_TO_LOOK_UP)
 
 
@@ -151,6 +199,7 @@ async def _serve(
     template: Template | None = None,
     *,
     patience: float | None = None,
+    heartbeat: HeartbeatFile | None = None,
 ) -> int:
     """Serve a run whose master is elsewhere.
 
@@ -168,10 +217,13 @@ async def _serve(
         room=settings.room,
         machine=settings.machine,
         copy=copy,
-        calls=settings.master.count(",") + 1,
+        calls=places_of(settings.master),
     )
     agent = Agent(settings, master, clock, template)
     serving = asyncio.create_task(agent.run())
+    beating = asyncio.create_task(
+        (heartbeat or HeartbeatFile(None)).keep_beating(lambda: agent.has_workers)
+    )
     departing = False
 
     def depart() -> None:
@@ -193,6 +245,8 @@ async def _serve(
         if departing:
             return 1
         raise
+    finally:
+        beating.cancel()
 
 
 async def _serve_and_keep(

@@ -21,6 +21,7 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.own_kind import kind_of_this_host
 from brim.wire.control import AgentStream, NotTheMaster
+from brim.wire.listening import is_address, split_address
 from brim.wire.messages import (
     AgentMessage,
     Beat,
@@ -43,8 +44,8 @@ TO_ANSWER = 20.0  # seconds until a master must have said its first word
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
-# and where several are called in turn: for the first word of each at first, and in the end
-_TO_BEGIN, _TO_BEGIN_AT_LAST = 0.25, 2.0
+# and where several are called in turn: to reach each at first, and in the end
+_TO_REACH, _TO_REACH_AT_LAST = 0.25, 2.0
 _TO_RETRY = 0.05
 _TO_PART = 1.0
 _ASIDE = 64  # messages that are kept while there is no stream, where losing them does no harm
@@ -54,6 +55,18 @@ _TO_SEE_OFF = 45.0
 
 class Displaced(Exception):
     """The master counts this agent as lost: it may join again once its workers are gone."""
+
+
+def places_of(master: str) -> int:
+    """Return at how many places a master is called: a name may lead to another one the next time.
+
+    >>> [places_of(each) for each in ("", "10.0.0.7:4000", "train-master:4000", "a:1,b:1,c:1")]
+    [1, 1, 2, 3]
+    """
+    addresses = master.split(",")
+    if len(addresses) == 1 and master and not is_address(split_address(master)[0]):
+        return 2
+    return len(addresses)
 
 
 class Conversation:
@@ -155,7 +168,7 @@ class Conversation:
             saying = asyncio.create_task(self._say(stream, admitted))
             received = stream.messages()
             try:
-                while (parcel := await self._next(received, admitted.done())) is not None:
+                while (parcel := await self._next(stream, received, admitted.done())) is not None:
                     if not admitted.done():
                         if await self._waits(stream, parcel):
                             continue
@@ -201,7 +214,9 @@ class Conversation:
                     await stream.send(FromAgent(0, self._heard, data))
         return isinstance(parcel.message, Beat | SendCopy)
 
-    async def _next(self, received: AsyncIterator[FromMaster], admitted: bool) -> FromMaster | None:
+    async def _next(
+        self, stream: AgentStream, received: AsyncIterator[FromMaster], admitted: bool
+    ) -> FromMaster | None:
         """The next parcel; None where the stream has ended, or nothing came of it for too long.
 
         Raises:
@@ -215,8 +230,10 @@ class Conversation:
                 raise self._displaced_by
             raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
         try:
-            within = min(left, _SILENCE if admitted else self._to_begin)
-            parcel = await asyncio.wait_for(anext(received, None), within)
+            async with asyncio.timeout(min(left, _SILENCE)):
+                if not admitted:
+                    await asyncio.wait_for(stream.reach(), self._to_reach)
+                parcel = await anext(received, None)
         except NotTheMaster:
             if not self._life:
                 raise
@@ -232,12 +249,12 @@ class Conversation:
         return parcel
 
     @property
-    def _to_begin(self) -> float:
-        """Seconds that the first word of a stream may take: the longer, the longer none came."""
+    def _to_reach(self) -> float:
+        """Seconds until a master must be reached: the longer, the longer none answered."""
         if self._calls == 1:
             return _SILENCE
         rounds = min(self._in_vain // self._calls, 8)
-        return float(min(_TO_BEGIN * 2**rounds, _TO_BEGIN_AT_LAST))
+        return float(min(_TO_REACH * 2**rounds, _TO_REACH_AT_LAST))
 
     def _obeys(self, parcel: FromMaster) -> bool:
         """Return whether the first word on a stream is that of a master to be obeyed."""

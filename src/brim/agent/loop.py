@@ -28,6 +28,7 @@ from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
 from brim.interfaces import Clock
 from brim.own_kind import kind_of_this_host
+from brim.process import Orphans
 from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
@@ -156,6 +157,11 @@ class Agent:
         )  # else they are where people look
         self._log_limit = LogLimit(settings.run_dir / "logs", "*.log", limit=LOG_LIMIT)
         self._declined = ""  # why this host cannot take part
+
+    @property
+    def has_workers(self) -> bool:
+        """Some worker of this host takes part, or is ready to."""
+        return self._workers is not None and bool(self._joined & self._workers.pids.keys())
 
     async def run(self) -> int:
         """Serve the job until its master ends it: 0 where it ended well, else 1.
@@ -399,10 +405,12 @@ class Agent:
 
         The look is in a thread, since a barrier may be under way here.
         """
-        said = False
+        said, orphans = False, Orphans()
         while True:
             try:
                 await self._look_at_memory()
+                if self._workers is not None and self._settings.guest:  # it keeps no master
+                    orphans.clear_away(known=self._workers.children)
             except Exception as error:  # noqa: BLE001 - one look that fails must not be the last
                 if not said:
                     text = f"brim: cannot tell what workers have in memory: {error!r}; trying again"

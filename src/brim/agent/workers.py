@@ -310,6 +310,12 @@ class Workers:
             if each.pid and each.status is None
         }
 
+    @property
+    def children(self) -> set[int]:
+        """Children of this process whose end is waited for here."""
+        processes = {each.pid for each in self._processes.values()}
+        return {self._template.process.pid, *processes, *self._dying}
+
     def is_stopped(self, worker: str) -> bool:
         """Return whether a worker's process will not go on by itself.
 

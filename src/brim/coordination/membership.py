@@ -230,6 +230,14 @@ class WorkerIdle:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerCutOff:
+    """A stream of the member to another has broken, and it has heard of no death since."""
+
+    worker: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerGone:
     """The worker's process has ended and can touch nothing any more."""
 
@@ -325,6 +333,7 @@ Event = (
     | WorkerInstalled
     | WorkerAsksToLeave
     | WorkerIdle
+    | WorkerCutOff
     | WorkerGone
     | Committed
     | Held

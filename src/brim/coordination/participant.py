@@ -28,6 +28,7 @@ from brim.coordination.messages.agents import (
 )
 from brim.coordination.messages.workers import (
     Arrive,
+    CutOff,
     Dismissed,
     Evaluated,
     Idle,
@@ -47,6 +48,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 T = TypeVar("T")
 
 _WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
+_TO_HEAR_OF_A_DEATH = 2.0  # seconds in which the agent would have said that a worker has died
 _PATIENCE = 60.0  # seconds until a round must be there without a worker that cannot be reached
 # seconds that a server waits where all workers are gone: others start first, and read data
 _TO_BE_JOINED = 600.0
@@ -419,11 +421,17 @@ class Participant:
     def await_replacement(self) -> Flow[None]:
         """Wait, where another member failed, until the agent names a round without it.
 
+        Where none has been named soon, nobody has died, and only the stream has broken: then this
+        worker says so.
+
         Raises:
-            EnvironmentFault: it does not, so the fault is between here and there.
+            EnvironmentFault: there is no other round even so: the fault is between here and there.
         """
         serves = self.rank not in self.round.workers
         try:
+            while (heard := (yield Receive(_TO_HEAR_OF_A_DEATH))) is not None:
+                self.take(heard)
+            self.say(CutOff(round=self.round.round))
             while (heard := (yield Receive(_TO_BE_JOINED if serves else _PATIENCE))) is not None:
                 self.take(heard)
         except RoundChanged:

@@ -53,6 +53,7 @@ from brim.coordination.membership import (
     UserFailed,
     Worker,
     WorkerAsksToLeave,
+    WorkerCutOff,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -124,6 +125,11 @@ class Rendezvous:
         )
 
     @property
+    def _only_pauses(self) -> bool:
+        """Return whether it stops only since its last host leaves, and until another comes."""
+        return self.stands_alone and self._stopping == _LAST_HOST
+
+    @property
     def lacks_room(self) -> int:
         """Workers that the first round needs, and for whom no host that is here has room."""
         if self.round or len(self.roster.agents) < self.expected_agents:
@@ -172,6 +178,8 @@ class Rendezvous:
                     if round == self.round and self.phase is RendezvousPhase.RUNNING
                     else []
                 )
+            case WorkerCutOff(worker, round):
+                return self._cut_off(worker) if round == self.round and self._progress else []
             case WorkerGone(worker, reason):
                 return self._worker_gone(worker, reason)
             case Committed(round, _):
@@ -184,7 +192,7 @@ class Rendezvous:
                 )
             case CheckpointCompleted(_):
                 ending = self.phase is RendezvousPhase.WRITING
-                return self._dismiss_all(RunOutcome.SUSPENDED, self._stopping) if ending else []
+                return self._suspend(self._stopping) if ending else []
             case JobCompleted(_):
                 if self.phase is RendezvousPhase.ENDING:  # what has failed does not become done
                     return []
@@ -241,7 +249,8 @@ class Rendezvous:
         if self.phase not in (RendezvousPhase.GATHERING, RendezvousPhase.RUNNING):
             return []  # the end of the job is theirs as well
         free = [each for each in self.roster.departing if not self.roster.workers_of(each)]
-        if len(free) == len(self.roster.agents):
+        waits = self.stands_alone and self.phase is RendezvousPhase.GATHERING
+        if len(free) == len(self.roster.agents) and not waits:
             return []
         for agent in free:
             self.roster.lose(agent)
@@ -301,6 +310,17 @@ class Rendezvous:
         there = all(member.id in self._standing for member in self.roster.members)
         return self._at_boundary() if there and self.phase is RendezvousPhase.RUNNING else []
 
+    def _cut_off(self, worker: str) -> list[Command]:
+        """Have a step done again in which a stream broke between two members that live.
+
+        Only in a round that has made a step: members who cannot reach each other at all would
+        never come to one. Those give up by themselves.
+        """
+        if worker not in self.workers or self.phase is not RendezvousPhase.RUNNING:
+            return []
+        self._causes.append(f"{worker} lost its connection to another")
+        return self._after_loss(was_member=True)
+
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
         gone = self.roster.workers.pop(worker, None)
         if gone is None:
@@ -333,10 +353,7 @@ class Rendezvous:
         if self.phase is RendezvousPhase.ENDING:
             return self._end(self._outcome, self._reason) if not self.workers else []
         if self._stopping and not any(worker.in_round for worker in self.workers.values()):
-            return self._dismiss_all(
-                RunOutcome.SUSPENDED,
-                f"{self._stopping}; its last members died before the checkpoint",
-            )
+            return self._suspend(f"{self._stopping}; its last members died before the checkpoint")
         self.roster.call_back(self.target, self.servers)
         commands: list[Command] = []
         if was_member and (self.phase is RendezvousPhase.WRITING or self._condemned):
@@ -373,7 +390,7 @@ class Rendezvous:
             return []
         holder = next((worker for worker in self.roster.members if worker.has_state), None)
         if holder is None:  # nobody has more than what storage has already
-            return self._dismiss_all(RunOutcome.SUSPENDED, self._stopping)
+            return self._suspend(self._stopping)
         self.phase = RendezvousPhase.WRITING
         return [WriteCheckpoint(holder.id)]
 
@@ -425,6 +442,9 @@ class Rendezvous:
         return self._hold()
 
     def _stop(self, reason: str) -> list[Command]:
+        if self._only_pauses:
+            self._stopping = reason  # with the checkpoint that is under way
+            return []
         if self._stopping or self.phase is RendezvousPhase.ENDING:
             return []
         self._stopping = reason
@@ -473,6 +493,8 @@ class Rendezvous:
         places = self.roster.places
         takes_none = not any(map(places.takes_workers, open_agents))
         if self.roster.departing and takes_none and not at_work(alive):
+            if self.stands_alone and self.phase is RendezvousPhase.GATHERING:
+                return []
             # Before the first round there is nothing to keep: who is left waits for another host.
             return self._stop(_LAST_HOST) if self.round or not open_agents else []
         if not open_agents:
@@ -617,6 +639,19 @@ class Rendezvous:
             elif not worker.serves:
                 worker.in_round, worker.state = False, WorkerState.READY
         return commands
+
+    def _suspend(self, reason: str) -> list[Command]:
+        """End behind a checkpoint; a job that outlives its last host waits for another instead."""
+        if not self._only_pauses:
+            return self._dismiss_all(RunOutcome.SUSPENDED, reason)
+        self._stopping = ""
+        self._condemned.clear()
+        self.phase, self._progress = RendezvousPhase.GATHERING, False
+        members = self.roster.members
+        for worker in members:
+            worker.in_round, worker.state = False, WorkerState.LEAVING
+        dismissals = [Dismiss(worker.id) for worker in members]
+        return [*dismissals, *self._fill(), *self._let_go()]
 
     def _dismiss_all(self, outcome: RunOutcome, reason: str) -> list[Command]:
         self.phase, self._outcome, self._reason = RendezvousPhase.ENDING, outcome, reason

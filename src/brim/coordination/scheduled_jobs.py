@@ -1,7 +1,8 @@
 """The lives of a cluster's jobs as one automaton: events in, commands out. Pure.
 
 ```
- Submitted, Wished, RangeChanged, Described, Drained     people          ─┐            ┌─▶ Save, Note
+ Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Note
+ Described, Drained                                                       │            │
  Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
  Looked                                                  nodes, processes │            ├─▶ Decide
  Answered, Unanswered                                    masters of jobs ─┘            └─▶ Start, Resize, Leave,
@@ -43,6 +44,7 @@ from brim.coordination.sightings import NodeSeen, NodesSeen, Seen
 from brim.coordination.tracking import Lessons, Tracking
 from brim.domain.cluster import ClusterSpec
 from brim.domain.estimates import Estimate, errors_of
+from brim.domain.host_kind import HostKind, differences, to_remember
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, after
 from brim.domain.measuring import Measured
@@ -103,6 +105,14 @@ class RangeChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class KindFreed:
+    """A job that waits may go on on nodes of another kind than it began on."""
+
+    job: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Described:
     """The cluster has another policy, other rights, more or fewer devices."""
 
@@ -138,10 +148,12 @@ class Looked:
     Args:
         seen: by job, of those that `ScheduledJobs.to_look_at` names; who could not be looked at is
             left out.
+        room: how many jobs can be started now; the others are at a later look.
     """
 
     nodes: Mapping[str, NodeSeen]
     seen: Mapping[str, Seen]
+    room: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +175,7 @@ Event = (
     Submitted
     | Wished
     | RangeChanged
+    | KindFreed
     | Described
     | Drained
     | Decided
@@ -262,7 +275,7 @@ class ScheduledJobs:
         self._asked: dict[str, float] = {}  # since when each owes an answer
         self._commands: list[Command] = []
         self._steps: list[Action] = []
-        self._waits_for_kind: dict[str, str] = {}  # why, as it was told last
+        self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event in.
@@ -280,6 +293,8 @@ class ScheduledJobs:
                 self._wished(event, now)
             case RangeChanged():
                 self._range_changed(event)
+            case KindFreed():
+                self._kind_freed(event)
             case Described(spec=spec):
                 self.spec, self._present = spec, None
                 self._decide()
@@ -339,7 +354,12 @@ class ScheduledJobs:
             jobs.append(newcomer)
         try:
             return self._tracking.snapshot(
-                jobs, self.present, lost=self.away, memory=memory, now=now
+                jobs,
+                self.present,
+                lost=self.away,
+                kinds=self._kinds_for(jobs),
+                memory=memory,
+                now=now,
             )
         finally:
             if newcomer is not None:
@@ -348,6 +368,10 @@ class ScheduledJobs:
     def state(self, job: ScheduledJob, now: float) -> JobState:
         """Show one job as a policy sees it."""
         return self._tracking.state(job, self.present, now)
+
+    def waits_for(self, job: ScheduledJob) -> str:
+        """Say for which nodes a job waits; empty where it waits for none, or for any."""
+        return self._waits.get(job.id, "")
 
     def is_known(self, job: ScheduledJob) -> bool:
         """True if its deadline can be judged."""
@@ -404,7 +428,7 @@ class ScheduledJobs:
             job.ended = now
             job.allocation = replace(job.allocation, plan={})
             del self.jobs[job.id]
-            self._waits_for_kind.pop(job.id, None)
+            self._waits.pop(job.id, None)
             self._tracking.forget(job)
         self._save(job)
         if life.phase is not before.phase:
@@ -454,6 +478,15 @@ class ScheduledJobs:
             self._note(job, "resized", detail=event.detail)
         self._decide()
 
+    def _kind_freed(self, event: KindFreed) -> None:
+        job = self.jobs.get(event.job)
+        if job is None or job.running or job.kind is None:
+            return
+        job.kind = None
+        self._save(job)
+        self._note(job, "any kind", detail=event.detail)
+        self._decide()
+
     # What the policy says -------------------------------------------------------------------------
 
     def _decided(self, decision: Decision, now: float) -> None:
@@ -465,7 +498,7 @@ class ScheduledJobs:
         for job in self.jobs.values():
             plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
             if plan:
-                self._waits_for_kind.pop(job.id, None)
+                self._waits.pop(job.id, None)
             if plan != job.allocation.plan:
                 self._planned(job, plan, decision, now)
             elif not plan:
@@ -503,11 +536,12 @@ class ScheduledJobs:
     def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
         """Tell once why a job has no workers, though as many as it needs are free."""
         reason, detail = decision.reasons.get(job.id, ("", ""))
-        why = detail if reason == Reason.ONE_KIND else ""
-        if why != self._waits_for_kind.get(job.id, ""):
-            self._waits_for_kind[job.id] = why
+        unlike = self._unlike(job)
+        why = f"{detail}{f': {unlike}' if unlike else ''}" if reason == Reason.ONE_KIND else ""
+        if why != self._waits.get(job.id, ""):
+            self._waits[job.id] = why
             if why:
-                self._note(job, "waits", reason=str(reason), detail=detail)
+                self._note(job, "waits", reason=str(reason), detail=why)
 
     def _foretold(self, event: Foretold) -> None:
         for id, end in event.ends.items():
@@ -536,7 +570,7 @@ class ScheduledJobs:
             if job is not None and job.running:
                 self._see(job, seen, now)
         self._pass_on_silence(silent)
-        self._take_steps(now)
+        self._take_steps(now, event.room)
 
     def _pass_on_silence(self, silent: frozenset[str]) -> None:
         """Have the masters of jobs go on without nodes of which they may hear much later."""
@@ -582,6 +616,8 @@ class ScheduledJobs:
         if self._profiled(job, now) or news or half:
             self._decide()  # this job can be judged now, or others like it that wait
         self._note_memory(job, seen)
+        if job.kind is None and seen.alive and self._note_kind(job, seen.workers):
+            self._save(job)  # it was started by a scheduler that did not remember it
         if not seen.alive:
             self._settle(job, seen, now)
 
@@ -641,14 +677,16 @@ class ScheduledJobs:
 
     # What is done ---------------------------------------------------------------------------------
 
-    def _take_steps(self, now: float) -> None:
+    def _take_steps(self, now: float, room: float) -> None:
         steps = [*self._to_confirm(), *self._towards_the_plan(now)]
         self._remember(steps, now)
         for action in steps:
             job = self.jobs[action.job]
             match action:
                 case Start(workers=workers):
-                    self._start(job, workers, now)
+                    if room > 0:
+                        self._start(job, workers, now)
+                    room -= 1
                 case Force(workers=workers):
                     self._force(job, workers, now)
                 case _ if job.id in self._questions:
@@ -715,6 +753,51 @@ class ScheduledJobs:
         grace = self.spec.grace
         return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
 
+    def _bound_to(self, job: ScheduledJob) -> HostKind | None:
+        """Return the kind that a job's nodes have to be of; None where it can be on any."""
+        goes_on = job.running or job.progress.step
+        return job.kind if job.submission.spec.exact and goes_on else None
+
+    def _how_unlike(self, job: ScheduledJob, node: str, kind: HostKind) -> list[str]:
+        """Say how a host differs from the one on which a job began, as far as its bits go."""
+        began, now = self._bound_to(job), to_remember(kind)
+        if began is None or began == now:
+            return []
+        spec = job.submission.spec
+        hosts = "the nodes where it began", node
+        return differences((began, now), hosts, device=spec.device, given=spec.env)
+
+    def _kinds_for(self, jobs: Iterable[ScheduledJob]) -> dict[str, tuple[str, ...]]:
+        """Return the kinds of nodes, by their labels, by job that can go on on these only."""
+        known = self.nodes.kinds(self.present.cluster)
+        return {
+            job.id: tuple(at for at, kind in known.items() if not self._how_unlike(job, at, kind))
+            for job in jobs
+            if self._bound_to(job) is not None
+        }
+
+    def _unlike(self, job: ScheduledJob) -> str:
+        """Say how each other node differs from those on which a job began, once for each kind."""
+        cluster = self.present.cluster.without(self.away)
+        known = self.nodes.kinds(cluster)
+        nodes = {node.kind: node.id for node in reversed(cluster.nodes) if node.devices}
+        found = [
+            "; ".join(self._how_unlike(job, nodes[label], kind))
+            for label, kind in known.items()
+            if label in nodes
+        ]
+        return "; ".join(found) if all(found) else ""
+
+    def _note_kind(self, job: ScheduledJob, workers: ByNode) -> bool:
+        """Remember the kind of the nodes on which an exact job begins; True where that is news."""
+        nodes = [node for node, count in workers.items() if count and node in self.nodes.seen]
+        seen = [self.nodes.seen[node].kind for node in nodes]
+        kind = next((to_remember(kind) for kind in seen if kind is not None), None)
+        if not job.submission.spec.exact or kind in (None, job.kind):
+            return False
+        job.kind = kind
+        return True
+
     def _leaves_its_kind(self, job: ScheduledJob) -> bool:
         """Return whether an exact job that runs is to go where agents cannot join those it has.
 
@@ -753,6 +836,8 @@ class ScheduledJobs:
         job.starts = replace(job.starts, launches=job.starts.launches + 1)
         self._tracking.begin(job, now)
         job.allocation = replace(job.allocation, home=self._home_for(workers))
+        if job.kind is None or not job.progress.step:
+            self._note_kind(job, workers)
         self._retarget(job, workers, now)
         self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
         self._steps.append(Start(job.id, workers))

@@ -159,6 +159,15 @@ class NodesSeen:
             if node.brings is not None
         }
 
+    def kinds(self, cluster: Cluster) -> dict[str, HostKind]:
+        """The kinds of nodes by the label that these have, as far as they are known."""
+        found: dict[str, HostKind] = {}
+        for node in cluster.nodes:
+            seen = self.seen.get(node.id)
+            if seen is not None and seen.kind is not None:
+                found.setdefault(node.kind, seen.kind)
+        return found
+
     def devices(self, cluster: Cluster) -> dict[str, int]:
         """The devices on which something can be started now, by node."""
         up = {name for name, node in self.seen.items() if node.up}

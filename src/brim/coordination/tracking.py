@@ -6,7 +6,7 @@ Pure: it is told what was seen, and learns from that and from what other jobs ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -261,7 +261,7 @@ class Tracking:
 
         Only a model that nobody has measured gets one, if sizes can be tried.
         """
-        if job.starts.launches or self._measured(job).rates:
+        if job.submission.opaque or job.starts.launches or self._measured(job).rates:
             return None
         sizes = self._sizes(job, cluster)
         return Profile(size=sizes[0]) if len(sizes) > 1 else None
@@ -298,6 +298,7 @@ class Tracking:
         spec: ClusterSpec,
         *,
         lost: Collection[str],
+        kinds: Mapping[str, tuple[str, ...]],
         memory: object,
         now: float,
     ) -> Snapshot:
@@ -307,6 +308,7 @@ class Tracking:
 
         Args:
             lost: nodes whose devices nobody can have now.
+            kinds: of nodes, by job that can go on on these only.
         """
         cluster = spec.cluster.without(lost)
         arrived = [job.id for job in jobs if not job.judgement.judged and self.is_known(job)]
@@ -314,7 +316,7 @@ class Tracking:
             now=now,
             cluster=cluster,
             capacity=max(0, cluster.devices - spec.headroom),
-            jobs=tuple(self.state(job, spec, now) for job in jobs),
+            jobs=tuple(self.state(job, spec, now, kinds=kinds.get(job.id)) for job in jobs),
             arrived=tuple(arrived),
             overheads=self._lessons.overheads.paid_ahead,
             tenants=spec.tenants,
@@ -322,7 +324,14 @@ class Tracking:
             memory=memory,
         )
 
-    def state(self, job: ScheduledJob, spec: ClusterSpec, now: float) -> JobState:
+    def state(
+        self,
+        job: ScheduledJob,
+        spec: ClusterSpec,
+        now: float,
+        *,
+        kinds: tuple[str, ...] | None = None,
+    ) -> JobState:
         """Return one job as a policy sees it."""
         submission = job.submission
         workers = submission.spec.workers
@@ -344,6 +353,7 @@ class Tracking:
             tenant=submission.tenant,
             priority=submission.priority,
             exact=submission.spec.exact,
+            kinds=kinds,
         )
         at = job.allocation
         saved = self.track(job).seen.saved

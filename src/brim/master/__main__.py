@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from brim.process import MASTER, be_called, die_with_parent, outlive_parent
 from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.file_stores import is_url, location_of
+from brim.storage.followed import FollowedRecords
 from brim.storage.job_file import bundle_of, change_of_source, kept_bundle, read_job
 from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
@@ -87,6 +89,7 @@ async def serve(settings: Settings, *, token: str) -> None:
         answer=master.answer,
         files=None if is_url(checkpoints) else ReceivedFiles(Path(checkpoints)),
         bundle=bundle,
+        records=partial(FollowedRecords, run_dir),
     )
     master.called_at = server.called_at
     await server.start()
@@ -103,6 +106,7 @@ async def serve(settings: Settings, *, token: str) -> None:
     keeping = asyncio.create_task(keep(run_dir, spec.runs, ended=closed)) if spec.runs else None
     await master.ended.wait()
     await master.see_agents_off()
+    await server.see_followers_off()
     ticking.cancel()
     (run_dir / CONTACT).unlink(missing_ok=True)
     await server.stop()

@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,27 @@ from brim.master.entries import Before, Began, TookOver
 from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
-from brim.process import MASTER, be_called
+from brim.process import MASTER, Orphans, be_called
 from brim.runs.invite import invitation
 from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.file_stores import is_url, location_of
+from brim.storage.files import write_in_place
+from brim.storage.followed import FollowedRecords
+from brim.storage.heartbeat import HeartbeatFile
 from brim.storage.job_file import bundle_of, change_of_source, keep_code, kept_bundle, write_job
+from brim.storage.journal import set_aside_if_damaged
 from brim.storage.received import ReceivedFiles
 from brim.wire.control import JobServer
 from brim.wire.listening import joined_address, listen_on, split_address
 from brim.wire.private import make_private
+from brim.wire.proofs import derived
 
 _BACKLOG = 128  # calls that may wait
 _TO_RETURN = 2.0  # seconds that agents have which did not offer their copies in time
+_CLEAR_AWAY = 5.0  # seconds between two looks for processes that nobody waits for
 _LOOK = 0.5  # seconds between two looks for agents
+_LONGEST_SUMMARY = 4096  # bytes: Kubernetes keeps the last so many of what a container leaves
 
 
 class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +55,15 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         run_dir: absolute; it exists.
         listen: `HOST:PORT` at which agents call.
-        token: of the run.
+        token: of this start of the run.
         spec: of a run that it begins; None: it goes on with one.
         patience: seconds without any agent after which the run is suspended.
+        rejoining: seconds that agents have which keep a copy of the journal of this start, before it
+            counts as one that was never begun, or is lost; None: it is known which.
+        note: a warning for those who follow a run that it begins, or nothing.
+        shows_token: who reads what it says may know the token.
+        heartbeat: a file that is touched for who watches over it.
+        summary: a file to which the summary of a run that ends is written.
     """
 
     run_dir: Path
@@ -57,6 +71,30 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     spec: JobSpec | None
     patience: float
+    rejoining: float | None = None
+    note: str = ""
+    shows_token: bool = True
+    heartbeat: Path | None = None
+    summary: Path | None = None
+
+
+def has_begun(run_dir: Path, token: str) -> bool:
+    """Return whether the journal of a directory is of the start of a run that has this token.
+
+    One that is damaged is put aside.
+
+    Raises:
+        EnvironmentFault: another master writes it.
+    """
+    if damage := set_aside_if_damaged(run_dir / JOURNAL):
+        _say(damage)
+    own = _own(run_dir)
+    return own is not None and own.state.began.attempt == _attempt_of(token)
+
+
+def _attempt_of(token: str) -> str:
+    """Return the name of a start of a run, which follows from its token and does not tell it."""
+    return derived(token, "attempt").hex()[:32]
 
 
 def stand_alone(settings: LoneMaster) -> int:
@@ -84,12 +122,16 @@ async def _serve(settings: LoneMaster) -> int:
         converse=entrance.converse,
         answer=entrance.answer,
         files=entrance.files,
+        records=partial(FollowedRecords, run_dir),
     )
     await server.start()
     leaving = _asked_to_leave()
+    heartbeat, leads = HeartbeatFile(settings.heartbeat), asyncio.Event()
+    beating = asyncio.create_task(heartbeat.keep_beating(leads.is_set))
+    clearing = asyncio.create_task(_clear_away_orphans())
     contact = Contact(address=address, token=settings.token, pid=os.getpid(), keeper=os.getpid())
     write_contact(run_dir, contact)
-    _say(invitation(address, token=settings.token))
+    _say(invitation(address, token=settings.token if settings.shows_token else "…"))
     try:
         beginning = asyncio.create_task(_begin(settings, entrance, server))
         either: list[asyncio.Future[Any]] = [beginning, leaving]
@@ -98,11 +140,19 @@ async def _serve(settings: LoneMaster) -> int:
             beginning.cancel()
             return 0
         master, records = beginning.result()
+        leads.set()
         async with _kept(master.began, records, run_dir):
-            return await _lead(master, leaving, patience=settings.patience)
+            status = await _lead(master, leaving, patience=settings.patience)
+            if master.ended.is_set() and settings.summary is not None:
+                _write_summary(settings.summary, master.summary)
+            await server.see_followers_off()
+            return status
     finally:
         (run_dir / CONTACT).unlink(missing_ok=True)
         await server.stop()
+        beating.cancel()
+        clearing.cancel()
+        heartbeat.end()
 
 
 @contextlib.asynccontextmanager
@@ -118,6 +168,34 @@ async def _kept(began: Began, records: Records, run_dir: Path) -> AsyncIterator[
         closed.set()
         if keeping is not None:
             await keeping
+
+
+def encode_summary(summary: dict[str, Any]) -> bytes:
+    """Return a summary as JSON, and no more of it than Kubernetes keeps: half of it would be none.
+
+    Where it is longer, metrics are left out, and then all but what says how the run ended.
+    """
+    fewest = {name: summary[name] for name in ("exit", "steps", "weights_sha256")}
+    encoded = (
+        msgspec.json.encode(each) + b"\n" for each in (summary, summary | {"metrics": {}}, fewest)
+    )
+    return next(each for each in encoded if len(each) <= _LONGEST_SUMMARY)
+
+
+def _write_summary(path: Path, summary: dict[str, Any]) -> None:
+    """Write how the run ended; a container has a file for that, which is there already."""
+    try:
+        write_in_place(path, encode_summary(summary))
+    except OSError as error:
+        _say(f"cannot write the summary to {path}: {error.strerror}")
+
+
+async def _clear_away_orphans() -> None:
+    """Do what the first process of a container has to do for others."""
+    orphans = Orphans()
+    while os.getpid() == 1:
+        orphans.clear_away()
+        await asyncio.sleep(_CLEAR_AWAY)
 
 
 def _asked_to_leave() -> asyncio.Future[None]:
@@ -170,10 +248,11 @@ async def _wait_for_agents(master: Master, patience: float) -> None:
 async def _begin(
     settings: LoneMaster, entrance: Entrance, server: JobServer
 ) -> tuple[Master, Records]:
-    if settings.spec is not None:
-        decisions, records, clock = _from_spec(settings, settings.spec)
-    else:
+    spec, rejoining = settings.spec, settings.rejoining
+    if spec is None or (rejoining is not None and await entrance.is_rejoined(within=rejoining)):
         decisions, records, clock = await _from_copies(settings, entrance)
+    else:
+        decisions, records, clock = _from_spec(settings, spec)
     spec = decisions.spec
     run_dir = settings.run_dir
     checkpoints = location_of(spec.checkpoints, run_dir)
@@ -202,16 +281,19 @@ def _from_spec(settings: LoneMaster, spec: JobSpec) -> tuple[Decisions, Records,
         return Began(
             at=clock.wall(),
             now=clock.now(),
-            attempt=uuid.uuid4().hex,
+            attempt=_attempt_of(settings.token),
             life=life,
             spec=spec,
             run=str(run_dir),
             started=clock.wall(),
             before=before,
-            note=change_of_source(run_dir, spec),
+            note="; ".join(filter(None, (settings.note, change_of_source(run_dir, spec)))),
             stands_alone=True,
+            origin=uuid.uuid4().hex,
         )
 
+    if settings.note:
+        _say(settings.note)
     records = Records(run_dir)
     return records.open("", begin, clock), records, clock
 
@@ -232,7 +314,7 @@ async def _from_copies(
     decisions = records.peek()
     if decisions is None:
         raise EnvironmentFault(f"the journal in {run_dir} cannot be followed by this version")
-    if decisions.outcome is not None:
+    if decisions.outcome is not None and settings.rejoining is None:
         raise EnvironmentFault(
             f"the run has ended ({decisions.outcome.value}): brim report {run_dir}"
         )
@@ -250,6 +332,9 @@ async def _from_copies(
         run=str(run_dir),
         note=note,
     )
+    if decisions.outcome is not None:  # not all of its agents may know
+        _say(f"the run has ended ({decisions.outcome.value})")
+        return decisions, records, clock
     _say(f"goes on at step {decisions.progress.step}, {note}")
     return records.go_on(decisions, entry), records, clock
 

@@ -43,6 +43,7 @@ from brim.coordination.membership import (
     Straggling,
     UserFailed,
     WorkerAsksToLeave,
+    WorkerCutOff,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -233,12 +234,20 @@ class Decisions:
 
     def _lose_agent(self, name: str, reason: str) -> None:
         if self.agents.pop(name, None) is None:
+            if self.state.outcome is None:
+                self._event("warning", message=words.turned_away(name, reason))
             return
         if name not in self._rendezvous.roster.agents:
             return  # it was let go
         self._lose_workers_of(name)
         self.state.rounds.notice(now=self.state.now)
         self._handle(AgentLost(name, reason))
+        self._note_that_none_is_left()
+
+    def _note_that_none_is_left(self) -> None:
+        rendezvous = self._rendezvous
+        if rendezvous.stands_alone and not rendezvous.roster.agents and self.state.outcome is None:
+            self._event("warning", message=words.waiting_for_any_host(self.progress.step))
 
     def _lose_workers_of(self, agent: str) -> None:
         for worker in [w.id for w in self._rendezvous.workers.values() if w.agent == agent]:
@@ -331,6 +340,9 @@ class Decisions:
                 self._handle(WorkerAsksToLeave(worker))
             case wire.Idle(round=round):
                 self._handle(WorkerIdle(worker, round))
+            case wire.CutOff(round=round):
+                self.state.rounds.notice(now=self.state.now)
+                self._handle(WorkerCutOff(worker, round))
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on
                 # record, and on disk.
@@ -611,6 +623,7 @@ class Decisions:
                 self._event("warning", message=text)
             case LetGo(agent):
                 self._tell(agent, wire.EndRun(well=True))
+                self._note_that_none_is_left()
             case End(outcome, reason):
                 self._end(outcome, reason)
             case _:

@@ -25,6 +25,7 @@ from brim.wire.control import Reply
 
 # seconds that those agents have to call who keep copies too, from the first that offers one on
 _TO_GATHER = 3.0
+_LOOK = 0.02  # seconds between two looks at the calls
 _BEAT = 0.3  # seconds between two words to an agent that waits
 _TO_SEND = 20.0  # seconds without a part of a copy after which its agent is given up
 
@@ -126,6 +127,13 @@ class Entrance:
                 await caller.reply(wire.FromMaster(0, 0, wire.Beat()))
             await asyncio.wait([self._master], timeout=_BEAT)
 
+    async def is_rejoined(self, *, within: float) -> bool:
+        """Wait for an agent that keeps a copy; return whether one called within so many seconds."""
+        deadline = self._clock.now() + within
+        while not self._offering and self._clock.now() < deadline:
+            await asyncio.sleep(_LOOK)
+        return bool(self._offering)
+
     async def find(self, own: State | None, *, patience: float) -> FoundJournal:
         """Wait for the longest copy, and have it in the directory, unless that has more.
 
@@ -155,7 +163,7 @@ class Entrance:
                         await self._fetch(best)
                         return FoundJournal(best.join.agent, max(0, missing))
                     self._callers.pop(best.join.agent, None)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(_LOOK)
 
     def _nothing_found(self, patience: float) -> str:
         called = f"{len(self._callers)} called without one" if self._callers else "none called"

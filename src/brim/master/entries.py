@@ -45,6 +45,8 @@ class Began(_Entry, frozen=True):
         note: a warning for those who follow the run, or nothing.
         places: workers by agent; empty where it does not matter on which they are.
         stands_alone: the master is no agent's child, and outlives all of them.
+        origin: names the directory in which the journal begins, where another master of this attempt
+            may begin one elsewhere; empty: the attempt does.
     """
 
     attempt: str
@@ -56,6 +58,7 @@ class Began(_Entry, frozen=True):
     note: str = ""
     places: dict[str, int] = {}
     stands_alone: bool = False
+    origin: str = ""
 
 
 class Restated(_Entry, frozen=True):
@@ -109,7 +112,7 @@ class Heard(_Entry, frozen=True):
 
 
 class Lost(_Entry, frozen=True):
-    """An agent is gone for good, and its workers with it."""
+    """An agent is gone for good, and its workers with it; or one that is not in the job has no place."""
 
     agent: str
     reason: str

@@ -7,6 +7,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,7 @@ from brim.master.state import AgentSession
 from brim.wire import messages as wire
 from brim.wire.control import Reply
 
+_ASTRAY = "it knows of what is in no copy of the journal that was found"
 _AWAY = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
 _LEAST = 0.001  # and at least
@@ -99,10 +101,12 @@ class Master:
         self._returning = Liveness(timeout=_TO_RETURN)
         for agent in decisions.agents:
             self._returning.beat(agent, now=clock.now() + returning - _TO_RETURN)
+        self._turned_away: set[str] = set()
         self._closed: dict[str, float] = {}  # when the last connection of an agent was
         self.called_at: Callable[[], float] = lambda: -math.inf
         self._ending_since: float | None = None
         self._unrecorded = False
+        self._has_left = False
         self.ended = asyncio.Event()
         if decisions.outcome is not None:
             self.ended.set()
@@ -176,7 +180,7 @@ class Master:
     async def converse(self, requests: AsyncIterator[wire.FromAgent], reply: Reply) -> None:
         """Serve one stream of an agent until it breaks, or the agent is gone."""
         first = await anext(aiter(requests), None)
-        if first is None:
+        if first is None or self._has_left:  # an agent calls again at once, and here is nobody
             return
         if not isinstance(first.message, wire.JoinJob):
             raise ProtocolError("an agent's first message is JoinJob")
@@ -260,7 +264,10 @@ class Master:
         if join.told is not None and not self._decisions.state.is_behind(join.told):
             # It was told what this journal does not lead to, by a master that is gone; or that master
             # is there, and leads this run elsewhere: then the agent is not moved by this answer.
-            self._lose(join.agent, "it knows of what is in no copy of the journal that was found")
+            self._lose(join.agent, _ASTRAY)
+            if join.agent not in self._turned_away:  # it calls again for as long as it may wait
+                self._turned_away.add(join.agent)
+                self._take(Lost(agent=join.agent, reason=_ASTRAY, **self._stamp()))
             return wire.Refused(reason=_AWAY, lost=True)
         if known is not None and known.session == join.session:
             return None
@@ -419,12 +426,19 @@ class Master:
         return self._decisions.state.began
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """The summary of the run, which has ended."""
+        decisions = self._decisions
+        return decisions.progress.summary(self.outcome, decisions.state.at)
+
+    @property
     def has_agents(self) -> bool:
         """Some agent is connected, or may still come back."""
         return bool(self._connections or self._decisions.agents)
 
     def leave(self) -> None:
         """Hand the job over: agents wait for another master, which goes on from their copies."""
+        self._has_left = True
         for listening in self._listening:
             listening.cancel()
 

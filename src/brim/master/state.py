@@ -190,7 +190,7 @@ class State:
             faults=sorted(spec.faults, key=lambda fault: fault.step),
             sizes=dict(began.before.sizes),
             commits=began.before.commits,
-            line=[JournalPlace(began.attempt, 0)],
+            line=[JournalPlace(began.origin or began.attempt, 0)],
         )
 
     @property

@@ -72,6 +72,16 @@ def waiting_for_a_host(lacking: int) -> str:
     return f"waiting for another host: {workers} must have room before the first step"
 
 
+def waiting_for_any_host(step: int) -> str:
+    """A run goes on once somebody comes."""
+    return f"no host is left: the run waits at step {step} for an agent to join"
+
+
+def turned_away(agent: str, reason: str) -> str:
+    """An agent that is not in the job knows more than its master: that is lost."""
+    return f"agent {agent} was turned away: {reason}; its workers start from scratch"
+
+
 def host_departs(host: str) -> str:
     """A host is to be free."""
     return f"{host} was asked to leave; its workers go at the next step boundary"

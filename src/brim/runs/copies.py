@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from brim.account import home
 from brim.clock import wall
 from brim.domain.kept_run import JOB, KEPT, KeptFile
 from brim.errors import EnvironmentFault, SpecError
@@ -130,7 +131,8 @@ def _folder(origin: str, name: str) -> Path:
     """
     from brim.storage.ownership import check_ours, make_ours
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(named) if named else home(field="XDG_CACHE_HOME") / ".cache"
     tag = hashlib.sha256(f"{origin}\0{name}".encode()).hexdigest()[:12]
     folder = cache / "brim" / "runs" / f"{_UNUSUAL.sub('-', name)}-{tag}"
     try:

@@ -150,7 +150,9 @@ def find_run(
 
     if name is not None and is_url(name):
         return copy_of_stored(name, checkpoints=checkpoints, field=field)
-    places = [Path(), RUNS, jobs_dir(state)]
+    places = [Path(), RUNS]
+    with contextlib.suppress(SpecError):  # this account has no home, and so no scheduler
+        places.append(jobs_dir(state))
     for path in (
         [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]
     ):

@@ -73,6 +73,30 @@ class Ending:
     error: BrimError | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeOptions:
+    """The options that a run or a job is told as it goes on.
+
+    Args:
+        workers: None for as many as before.
+        servers: None for as many as before; of a run alone.
+        agents: hosts that a run waits for; None for one.
+        listen: `HOST:PORT` at which other hosts can join a run; None for this host alone.
+        workers_here: of a run, that this host takes at most; None for what was said before, with
+            `listen`.
+        insecure: state and gradients of a run are not encrypted between hosts, with `listen`.
+        any_kind: an exact job may go on on nodes of another kind than it began on.
+    """
+
+    workers: WorkerRange | None = None
+    servers: int | None = None
+    agents: int | None = None
+    listen: str | None = None
+    workers_here: int | None = None
+    insecure: bool = False
+    any_kind: bool = False
+
+
 class Handle(abc.ABC):
     """A run or a job, as people look at it, change it and wait for it.
 
@@ -143,26 +167,8 @@ class Handle(abc.ABC):
         """
 
     @abc.abstractmethod
-    def resume(
-        self,
-        workers: WorkerRange | None = None,
-        *,
-        servers: int | None = None,
-        agents: int | None = None,
-        listen: str | None = None,
-        workers_here: int | None = None,
-        insecure: bool = False,
-    ) -> Ready | None:
+    def resume(self, asked: ResumeOptions) -> Ready | None:
         """Let it go on from its last checkpoint.
-
-        Args:
-            workers: None for as many as before.
-            servers: None for as many as before; of a run alone, and so are the others.
-            agents: hosts to wait for; None for one.
-            listen: `HOST:PORT` at which other hosts can join; None for this host alone.
-            workers_here: that this host takes at most; None for what was said before, with
-                `listen`.
-            insecure: state and gradients are not encrypted between hosts, with `listen`.
 
         Returns:
             What the caller starts and follows; None for a job, which its scheduler starts.
@@ -210,6 +216,7 @@ def handle_of(
     *,
     must: bool = False,
     notice: Callable[[str], None] | None = None,
+    connect: Callable[[Path | None], Client] | None = None,
 ) -> Handle:
     """Find the run or the job that a name is of.
 
@@ -219,13 +226,15 @@ def handle_of(
         must: only the scheduler can do what is asked of one of its jobs, so it has to answer; else
             the records of such a job are looked at without it.
         notice: is told where a scheduler has to be waited for, or does not answer; see `Client`.
+        connect: returns the client of a scheduler; None: `Client`.
 
     Raises:
         SpecError: there is no such run or job, or the environment names no token for its scheduler.
         EnvironmentFault: the scheduler must answer and does not, or the one that the environment
             names does not.
     """
-    scheduler = _scheduler_of(name, state, must=must, notice=notice)
+    connect = connect or (lambda state: Client(state, notice=notice))
+    scheduler = _scheduler_of(name, state, must=must, notice=notice, connect=connect)
     if scheduler is not None:
         return JobHandle(scheduler, name or "")
     if name is not None and is_url(name):
@@ -234,7 +243,12 @@ def handle_of(
 
 
 def _scheduler_of(
-    name: str | None, state: Path | None, *, must: bool, notice: Callable[[str], None] | None
+    name: str | None,
+    state: Path | None,
+    *,
+    must: bool,
+    notice: Callable[[str], None] | None,
+    connect: Callable[[Path | None], Client],
 ) -> Client | None:
     """Return the scheduler that has a job of this name; None where a run here has the name.
 
@@ -251,7 +265,7 @@ def _scheduler_of(
     named = state is None and bool(named_scheduler())
     scheduler: Client | None = None
     try:
-        scheduler = Client(state, notice=notice)
+        scheduler = connect(state)
         return scheduler if _has(scheduler, name) else None
     except EnvironmentFault as error:
         if named:
@@ -329,24 +343,18 @@ class RunHandle(Handle):
         client.suspend(self._run_dir)
         return f"suspending at the next step; brim resume {self.name} continues it"
 
-    def resume(
-        self,
-        workers: WorkerRange | None = None,
-        *,
-        servers: int | None = None,
-        agents: int | None = None,
-        listen: str | None = None,
-        workers_here: int | None = None,
-        insecure: bool = False,
-    ) -> Ready:
+    def resume(self, asked: ResumeOptions) -> Ready:
+        if asked.any_kind:
+            need = "a job of a scheduler: a run goes on on the host where it is resumed"
+            raise SpecError("--any-kind", got=self.name, need=need, hint="leave out --any-kind")
         return make_ready_again(
             self._run_dir,
-            workers=workers,
-            servers=servers,
-            agents=agents or 1,
-            listen=listen,
-            workers_here=workers_here,
-            insecure=insecure,
+            workers=asked.workers,
+            servers=asked.servers,
+            agents=asked.agents or 1,
+            listen=asked.listen,
+            workers_here=asked.workers_here,
+            insecure=asked.insecure,
         )
 
     def cancel(self) -> None:
@@ -413,29 +421,12 @@ class StoredHandle(RunHandle):
     def suspend(self) -> str:
         raise self._refuse("suspend")
 
-    def resume(
-        self,
-        workers: WorkerRange | None = None,
-        *,
-        servers: int | None = None,
-        agents: int | None = None,
-        listen: str | None = None,
-        workers_here: int | None = None,
-        insecure: bool = False,
-    ) -> Ready:
+    def resume(self, asked: ResumeOptions) -> Ready:
         """Let the run go on here, in a directory of its name below `runs`."""
         if self._ask() is not None:
             need = "a run whose hosts are gone, or that has ended"
             raise SpecError("RUN", got=f"{self.name}, which is running", need=need)
-        here = RunHandle(_bring_here(self.name))
-        return here.resume(
-            workers,
-            servers=servers,
-            agents=agents,
-            listen=listen,
-            workers_here=workers_here,
-            insecure=insecure,
-        )
+        return RunHandle(_bring_here(self.name)).resume(asked)
 
 
 def _bring_here(url: str) -> Path:
@@ -502,7 +493,7 @@ class JobHandle(Handle):
 
     def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
         _check_something(self.name, workers, servers)
-        self._check_none(servers=servers)
+        self._check_job(ResumeOptions(servers=servers))
         assert workers is not None
         self._scheduler.resize(self.name, workers)
         return f"may have {workers} workers"
@@ -511,43 +502,22 @@ class JobHandle(Handle):
         self._scheduler.suspend(self.name)
         return f"suspending at the next step; brim resume {self.name} lets it run again"
 
-    def resume(
-        self,
-        workers: WorkerRange | None = None,
-        *,
-        servers: int | None = None,
-        agents: int | None = None,
-        listen: str | None = None,
-        workers_here: int | None = None,
-        insecure: bool = False,
-    ) -> None:
-        self._check_none(
-            servers=servers,
-            agents=agents,
-            listen=listen,
-            workers_here=workers_here,
-            insecure=insecure or None,
-        )
-        if workers is not None:
-            self._scheduler.resize(self.name, workers)
+    def resume(self, asked: ResumeOptions) -> None:
+        self._check_job(asked)
+        if asked.workers is not None:
+            self._scheduler.resize(self.name, asked.workers)
+        if asked.any_kind:
+            self._scheduler.any_kind(self.name)
         self._scheduler.resume(self.name)
 
-    def _check_none(
-        self,
-        *,
-        servers: int | None = None,
-        agents: int | None = None,
-        listen: str | None = None,
-        workers_here: int | None = None,
-        insecure: bool | None = None,
-    ) -> None:
+    def _check_job(self, asked: ResumeOptions) -> None:
         """Raises SpecError where something is given that only a run can be told."""
         for option, got, need in (
-            ("--ps", servers, "a job has the servers that it was submitted with"),
-            ("--agents", agents, "a job runs where its scheduler places it"),
-            ("--listen", listen, "a job runs where its scheduler places it"),
-            ("--workers-here", workers_here, "a job runs where its scheduler places it"),
-            ("--insecure", insecure, "what a job sends to other hosts is encrypted"),
+            ("--ps", asked.servers, "a job has the servers that it was submitted with"),
+            ("--agents", asked.agents, "a job runs where its scheduler places it"),
+            ("--listen", asked.listen, "a job runs where its scheduler places it"),
+            ("--workers-here", asked.workers_here, "a job runs where its scheduler places it"),
+            ("--insecure", asked.insecure or None, "what a job sends to other hosts is encrypted"),
         ):
             if got is not None:
                 need = f"a run without a scheduler: {need}"

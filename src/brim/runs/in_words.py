@@ -102,6 +102,8 @@ def describe_job(view: JobView, cluster: ClusterView, history: RunHistory) -> li
         lines.append(f"finish: {_finish_of(view)} if nothing changes")
     if view.problem:
         lines.append(view.problem)
+    if view.waits:
+        lines.append(f"waits: {view.waits}")
     if history.steps and not view.has_ended:
         from brim.runs.plain import describe_progress
 

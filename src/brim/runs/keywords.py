@@ -12,10 +12,8 @@ from typing import Any
 
 import click
 
+from brim.domain.options import reworded
 from brim.errors import SpecError, did_you_mean
-
-# An option and its value: a word with a digit in it, or the last one; `--resume goes on` has none.
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=-]+$))?")
 
 
 def context_of(
@@ -127,11 +125,11 @@ def _spoken(text: str) -> str:
     """
     if text == "WORKERS":  # which `brim resize` takes without an option
         return "workers="
-    return text if text.startswith("brim ") else _OPTION.sub(_keyword, text)
+    return reworded(text, _keyword)
 
 
-def _keyword(found: re.Match[str]) -> str:
-    name, value = _as_keyword(found[1]), found[2]
+def _keyword(option: str, value: str | None) -> str:
+    name = _as_keyword(option)
     if name.startswith("no_"):
         return f"{name.removeprefix('no_')}=False"
     if name in ("set", "env") and value:

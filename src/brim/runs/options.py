@@ -36,6 +36,16 @@ def _read_address(text: str, option: str) -> str:
             need="HOST:PORT with a port from 0 to 65535",
             hint=hint.removeprefix("MASTER_ADDRESS "),
         )
+    from brim.wire.listening import is_of_one_link
+
+    if is_of_one_link(host.strip("[]")):
+        raise SpecError(
+            option.split()[0],
+            got=f"{text!r}, an address of one link, for which each host has a name of its own",
+            need="one that all hosts call this host by",
+            hint="ip -6 address show scope global; where there is none: ip address add fd00::7/64 dev "
+            "eth0",
+        )
     return text
 
 
@@ -46,6 +56,22 @@ def _read_addresses(text: str, option: str) -> str:
 ADDRESSES = Value(Kind(metavar="HOST:PORT[,HOST:PORT...]", read=_read_addresses))
 ADDRESS = Value(Kind(metavar="HOST:PORT", read=_read_address))
 WORKERS = Value(OPTIONS["workers"].kind)
+INSECURE = click.option(  # typed, and no variable: it would be forgotten, and inherited
+    "--insecure",
+    is_flag=True,
+    help="Listen for clients of other hosts by plain HTTP, behind a proxy or on a network that you "
+    "trust.",
+)
+
+
+def check_insecure(listen: str, *, insecure: bool) -> None:
+    """Raises SpecError where nothing would be encrypted anyway."""
+    from brim.wire.listening import is_loopback, split_address
+
+    if insecure and is_loopback(split_address(listen)[0]):
+        got = f"--listen {listen}, which no other host can reach: nothing is encrypted there"
+        need = "--listen with an address that other hosts reach"
+        raise SpecError("--insecure", got=got, need=need, hint="leave --insecure out")
 
 
 def option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -133,6 +159,13 @@ LOGGERS = option(
     multiple=True,
     metavar="NAME",
     help="Send each step to tensorboard, mlflow, wandb or FILE.py:NAME. May be repeated.",
+)
+HEARTBEAT = option(
+    "--heartbeat-file",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="Touch this file once a second, for who watches over this process; it says ready or "
+    "waiting.",
 )
 STATE_VARIABLE = "BRIM_HOME"
 STATE = click.option(

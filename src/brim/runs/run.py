@@ -13,7 +13,7 @@ from brim.domain.accounting import lasting
 from brim.domain.job import WorkerRange
 from brim.errors import SpecError
 from brim.runs.directories import LATEST, not_begun
-from brim.runs.handle import handle_of
+from brim.runs.handle import ResumeOptions, handle_of
 from brim.runs.keywords import in_python
 from brim.runs.outcome import summary_of, write_report
 from brim.telemetry.events import RoundFormed
@@ -228,7 +228,7 @@ class Run:
         Raises: as `brim.train` does.
         """
         with in_python():
-            ready = self._handle.resume(_range_of(workers), servers=ps)
+            ready = self._handle.resume(ResumeOptions(workers=_range_of(workers), servers=ps))
         if ready is not None:
             from brim.runs.following import follow_to_a_good_end
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brim.domain.job import JobSpec, WorkerRange
-from brim.domain.kept_run import kept_spec, place_of
+from brim.domain.kept_run import JOB, KEPT, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
@@ -28,6 +28,7 @@ from brim.runs.options import build_spec
 from brim.runs.training_file import check_command, check_training_file
 
 _PROBE = ".probe"
+_CONTROL = "control"  # of a run whose master was started, perhaps without agents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +125,25 @@ def _check_room(spec: JobSpec, *, listen: str | None) -> None:
 
 
 def _check_insecure(spec: JobSpec, *, listen: str | None) -> None:
-    """Raises SpecError where a run is told not to encrypt what it sends to no other host."""
+    """Raises SpecError where something would not be encrypted that should be, or nothing anyway."""
     if spec.insecure and not listen:
         raise SpecError(
             "--insecure",
             got="a run of one host",
             need="other hosts, to which something is sent",
             hint="leave it out, or --listen HOST:PORT",
+        )
+    if spec.transport != "distributed" or spec.insecure or not listen:
+        return
+    from brim.wire.listening import is_loopback, split_address
+
+    if not is_loopback(split_address(listen)[0]):
+        raise SpecError(
+            "--transport distributed",
+            got=f"--listen {listen}, which other hosts can reach: NCCL and gloo encrypt nothing and ask "
+            "nobody who they are",
+            need="a network that nobody else can reach",
+            hint="--insecure where it is one, or leave --transport out",
         )
 
 
@@ -207,6 +220,79 @@ def make_ready_again(
     spec = with_kept_code(run_dir, spec, warn=notes.append)
     check_source(spec)
     return Ready(spec=spec, run_dir=run_dir, resumes=True, listen=listen, notes=tuple(notes))
+
+
+def make_ready_anyhow(
+    spec: JobSpec, run_dir: Path, given: set[str], *, code: bytes = b""
+) -> Ready | None:
+    """Prepare a run to begin, or to go on from what there is of it; None where it is done.
+
+    That is its directory, its records where they are kept, or its newest checkpoint.
+
+    Args:
+        spec: what to do.
+        run_dir: its directory, which may be missing.
+        given: names of the fields of the spec that count, where the records say otherwise.
+        code: the bundle that the spec names.
+
+    Raises:
+        SpecError: it cannot begin, or go on, as asked.
+        EnvironmentFault: a place that the spec names does not answer.
+    """
+    from brim.storage.job_file import write_bundle
+    from brim.storage.ownership import check_ours
+    from brim.telemetry.history import read_history
+
+    require_train_extra()
+    spec = kept_spec(spec, run_dir.name)
+    notes = []
+    if holds_run(run_dir) or (run_dir / _CONTROL).is_dir():
+        check_ours(run_dir, field="--run-dir")
+        fresh = None
+    else:
+        fresh = claim(run_dir)
+        notes.append(_bring_back(spec, run_dir))
+    if holds_run(run_dir):
+        history = read_history(run_dir)
+        if history.ended is not None and history.ended.summary.get("exit") == "done":
+            return None
+        if history.started is not None:
+            spec = resumed_spec(spec, history.spec, given)
+    if code:
+        write_bundle(run_dir, code)
+    notes.append(_newest_checkpoint(spec, run_dir))
+    return Ready(spec=spec, run_dir=run_dir, fresh=fresh, notes=tuple(filter(None, notes)))
+
+
+def _bring_back(spec: JobSpec, run_dir: Path) -> str:
+    """Have the records of a run in its directory that are kept elsewhere; say so, or nothing."""
+    from brim.storage.file_stores import open_place
+    from brim.storage.kept_runs import StoredRun, copy_run
+
+    if not spec.runs:
+        return ""
+    where = place_of(spec.runs, run_dir.name)
+    stored = StoredRun(open_place(where, field="--runs", patience=0.0))
+    if not any(file.name == JOB for file in stored.files()):
+        return ""
+    copy_run(stored, run_dir)
+    (run_dir / KEPT).unlink(missing_ok=True)
+    return f"its records were brought back from {where}"
+
+
+def _newest_checkpoint(spec: JobSpec, run_dir: Path) -> str:
+    """Say from which checkpoint a run goes on; empty where there is none."""
+    from brim.storage.checkpoints import Store
+    from brim.storage.file_stores import location_of, open_place
+
+    location = location_of(spec.checkpoints, run_dir)
+    if spec.checkpoints:
+        check_place(spec.checkpoints, holds=None)
+    elif not Path(location).is_dir():
+        return ""
+    store = Store(open_place(location, patience=0.0))
+    steps = store.steps()
+    return f"it goes on from its newest checkpoint, {store.where(steps[-1])}" if steps else ""
 
 
 def _resumes_elsewhere(values: Mapping[str, Any]) -> bool:

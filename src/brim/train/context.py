@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from brim.control_groups import processors
 from brim.domain.job import JobSpec, WorkerRange
 from brim.own_code import word_of
 from brim.process import WORKER
@@ -102,9 +103,9 @@ def shared_environment(spec: JobSpec, run_dir: str) -> dict[str, str]:
 def _compilers_of(spec: JobSpec) -> int:
     """Return how many processes one worker may compile in.
 
-    By itself torch starts one for each processor in each worker.
+    By itself torch starts one for each processor of the host in each worker.
     """
-    return max(1, (os.cpu_count() or 1) // spec.workers.maximum)
+    return max(1, processors() // spec.workers.maximum)
 
 
 def context_from_environment() -> WorkerContext | None:

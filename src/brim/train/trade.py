@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -33,6 +35,7 @@ from brim.train.accumulate import Contribution, combine
 from brim.train.layout import RowPiece
 from brim.train.rows import GradientRows, fold_rows
 from brim.train.shelf import ReadyPieces, Shelf
+from brim.wire.identity import MOST_OF_A_CONNECTION
 from brim.wire.peer import Cancelled, Listener, Traffic, swap
 
 Pairs = Sequence[tuple[Block, Block]]  # additions, in order
@@ -121,6 +124,10 @@ def _memory(tensors: Iterable[Tensor]) -> list[memoryview]:
     return [memory_of(tensor) for tensor in tensors]
 
 
+def _size(views: Iterable[memoryview]) -> int:
+    return sum(view.nbytes for view in views)
+
+
 def _fold_into(target: Contribution, parts: Mapping[int, Contribution], pairs: Pairs) -> None:
     """Fold these parts, which stay as they are, along the tree."""
     if not pairs:
@@ -165,6 +172,7 @@ class _StepTrade:
 
     Attributes:
         is_void: pieces were changed after they had gone out, on this host or on another.
+        carried: bytes that each stream has, both ways; its ends count alike.
     """
 
     def __init__(
@@ -177,7 +185,7 @@ class _StepTrade:
     ) -> None:
         self._step, self._pieces, self._peers, self._traffic = step, pieces, peers, traffic
         self._route = route
-        self.is_void = False
+        self.is_void, self.carried = False, Counter[int]()
         self._given = self._summed = self._passed_on = 0  # pieces, from the first
         givers = () if route.above is None else (route.above,)
         self._parts = dict.fromkeys((*route.below, *route.across), 0)  # of each, that have come
@@ -225,6 +233,7 @@ class _StepTrade:
 
     def _send(self, host: int, kind: int, number: int, views: Sequence[memoryview]) -> None:
         head = _HEAD.pack(self._step, kind | (_VOID if self.is_void else 0), number)
+        self.carried[host] += _size(views)
         self._traffic.send(self._peers[host], [memoryview(head), *views])
 
     def _sum(self) -> None:
@@ -267,7 +276,9 @@ class _StepTrade:
             raise PeerLost(f"a worker sends what is no part of step {self._step + 1}")
         self._in_body[host] = kind
         piece = self._pieces[number]
-        self._traffic.fill(self._peers[host], (piece.sums if kind & _SUM else piece.incoming)[host])
+        views = (piece.sums if kind & _SUM else piece.incoming)[host]
+        self.carried[host] += _size(views)
+        self._traffic.fill(self._peers[host], views)
 
     def _of(self, kind: int) -> dict[int, int]:
         return self._sums if kind & _SUM else self._parts
@@ -311,15 +322,9 @@ class Trade:
         self._counts = shelf.layout.counts
         me = self._me = plan.host_of(rank)
         self._places = range(len(plan.ranks_on(me)))
-        self._route, self._peers = plan.route(me), dict[int, socket.socket]()
-        greeting = "round {} slices {} {}"
-        for host in self._route.peers:
-            if host < me:
-                address = world.members[plan.ranks_on(host).start].address
-                self._peers[host] = call(address, greeting.format(world.round, me, host))
-            else:
-                expected = greeting.format(world.round, host, me)
-                self._peers[host] = listener.accept(expected, timeout=patience, cancelled=cancelled)
+        self._route, self._world, self._call, self._listener = plan.route(me), world, call, listener
+        self._peers = {host: self._open(host) for host in self._route.peers}
+        self._carried = Counter[int]()  # by each stream, since it was opened
         spare = [torch.empty_like(shelf.row(0)) for _ in range(_spare_rows(plan, me))]
         self._pieces = [_PieceTrade(piece, shelf, spare, plan, me) for piece in pieces]
         self._traffic = Traffic(self._peers.values())
@@ -331,6 +336,16 @@ class Trade:
         if len(pieces) > 1:
             self._thread = threading.Thread(target=self._serve, name="trade", daemon=True)
             self._thread.start()
+
+    def _open(self, host: int) -> socket.socket:
+        """Open a stream to another host, which does so too: the later one calls the earlier."""
+        later, earlier = max(host, self._me), min(host, self._me)
+        greeting = f"round {self._world.round} slices {later} {earlier}"
+        if host == earlier:
+            return self._call(
+                self._world.members[self._plan.ranks_on(host).start].address, greeting
+            )
+        return self._listener.accept(greeting, timeout=self._patience, cancelled=self._cancelled)
 
     def begin(self, step: int) -> None:
         """Trade what is ready of a step from now on, beside whatever the caller does."""
@@ -348,6 +363,25 @@ class Trade:
             is_void = self._await_thread().is_void
         if is_void:
             self._run(step, self._all)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Open those streams again whose keys have encrypted enough.
+
+        Both ends of a stream have counted the same when a step is over.
+        """
+        worn = [
+            host
+            for host, peer in self._peers.items()
+            if self._carried[host] > MOST_OF_A_CONNECTION and isinstance(peer, ssl.SSLSocket)
+        ]
+        for host in worn:
+            before, self._peers[host] = self._peers[host], self._open(host)
+            before.close()  # the other end has all of it, or it would not be here
+            del self._carried[host]
+        if worn:
+            self._traffic.close()
+            self._traffic = Traffic(self._peers.values())
 
     def _all(self) -> tuple[int, bool]:
         return len(self._pieces), False
@@ -356,6 +390,7 @@ class Trade:
         trade = _StepTrade(step, self._pieces, self._route, self._peers, self._traffic)
         self._traffic.begin()
         trade.run(ready, self._check)
+        self._carried += trade.carried
         return trade
 
     def _check(self, moved: bool) -> None:
@@ -466,11 +501,11 @@ class Trade:
         self, outgoing: Mapping[int, Sequence[Tensor]], incoming: Mapping[int, Sequence[Tensor]]
     ) -> None:
         """Trade tensors with other hosts, by their numbers."""
-        ways = (
-            {self._peers[host]: [memory_of(t) for t in each] for host, each in way.items()}
-            for way in (outgoing, incoming)
-        )
-        swap(*ways, timeout=self._patience, cancelled=self._cancelled)
+        ways = [{host: _memory(each) for host, each in way.items()} for way in (outgoing, incoming)]
+        for way in ways:
+            self._carried.update({host: _size(views) for host, views in way.items()})
+        streams = ({self._peers[host]: views for host, views in way.items()} for way in ways)
+        swap(*streams, timeout=self._patience, cancelled=self._cancelled)
 
     def close(self) -> None:
         """End the trade: when this returns, nothing is written to any more."""

@@ -63,6 +63,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         first_estimate, half_estimate: what was expected first, and once half of its steps were
             done.
         attained_seconds: worker-seconds that it has had.
+        problem: why its processes ended last, where that was one.
+        waits: why it has no workers though devices are free: it is exact, and they are of another
+            kind, or of too many; empty otherwise.
         summary: the fields of `brim train --json`, once it has ended.
     """
 
@@ -96,6 +99,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     launches: int
     problem: str
     summary: dict[str, Any]
+    waits: str = ""
 
     @property
     def has_ended(self) -> bool:

@@ -28,12 +28,12 @@ import grpc
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
 from brim.wire.identity import grpc_credentials, grpc_options, server_name
-from brim.wire.listening import split_address
+from brim.wire.listening import joined_address, split_address
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster
 from brim.wire.private import PrivateFolder
 from brim.wire.proofs import PROOF_BYTES, derived, is_proof, proof, workers_secret
 from brim.wire.relay import Relay
-from brim.wire.run_files import GREETING, KeptFolder, RunFileServer
+from brim.wire.run_files import GREETING, KeptFolder, RecordsToFollow, RunFileServer
 from brim.wire.run_identity import AGENT, MASTER, RunIdentity, run_identity, stranger_of
 
 _SERVICE = "brim.Master"
@@ -125,6 +125,7 @@ class JobServer:
         files: the folder in which the run keeps what workers of other hosts write; None where they
             have another place for it.
         bundle: the code of the job, for hosts that join.
+        records: makes what one follower of another host reads of the run's records.
 
     Raises:
         EnvironmentFault: it cannot listen there.
@@ -140,6 +141,7 @@ class JobServer:
         answer: Callable[[Ask], Awaitable[Answer]],
         files: KeptFolder | None = None,
         bundle: bytes = b"",
+        records: Callable[[], RecordsToFollow] | None = None,
     ) -> None:
         self._challenges = _Challenges(derived(token, _USE))
         self._converse, self._answer = converse, answer
@@ -159,7 +161,7 @@ class JobServer:
                 most=_MOST_CONNECTIONS,
                 identity=run_identity(workers_secret(token), MASTER),
             )
-            self._files = RunFileServer(files, of_files, workers_secret(token), bundle)
+            self._files = RunFileServer(files, of_files, workers_secret(token), bundle, records)
 
     def _server(self, address: str) -> Any:
         server = grpc.aio.server(options=_OF_SERVERS)
@@ -195,6 +197,11 @@ class JobServer:
             await self._files.start()
         if self._relay is not None:
             await self._relay.start()
+
+    async def see_followers_off(self) -> None:
+        """Wait, not for ever, until those who follow the run's records have all of them."""
+        if self._files is not None:
+            await self._files.see_followers_off()
 
     async def stop(self) -> None:
         await asyncio.gather(*(server.stop(grace=0.5) for server in self._servers))
@@ -241,27 +248,28 @@ class AgentStream:
         self._secret = derived(token, _USE)
         self._door = _Door(address)
         self._identity = _identity_for(address, token)
-        self._channel: Any = (
-            grpc.aio.insecure_channel(self._door.address, options=_OPTIONS)
-            if self._identity is None
-            else grpc.aio.secure_channel(
-                address, grpc_credentials(self._identity.identity), options=_ENCRYPTED
-            )
-        )
+        self._finding = asyncio.ensure_future(_channel_to(self._door.address, self._identity))
         self._call = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Any:
-        if self._identity is not None:
-            await _find(self._door.address, self._identity.client)
+        channel = await self._finding
         caller = _ProvingCaller(self._secret)
-        greet = self._channel.stream_unary(f"/{_SERVICE}/Greet")
+        greet = channel.stream_unary(f"/{_SERVICE}/Greet")
         answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
-        join = self._channel.stream_stream(
+        join = channel.stream_stream(
             f"/{_SERVICE}/Join",
             request_serializer=_agent.encode,
             response_deserializer=_master.decode,
         )
         return join(metadata=answered, wait_for_ready=True)
+
+    async def reach(self) -> None:
+        """Wait until a master of this run listens there; what it has to say may take longer.
+
+        Raises:
+            NotTheMaster: another process does.
+        """
+        await asyncio.shield(self._finding)
 
     async def send(self, message: FromAgent) -> None:
         """Raises EnvironmentFault where the master is gone."""
@@ -298,7 +306,8 @@ class AgentStream:
     async def close(self) -> None:
         if not self._call.cancel() and self._call.exception() is None:
             self._call.result().cancel()
-        await self._channel.close()
+        if not self._finding.cancel() and self._finding.exception() is None:
+            await self._finding.result().close()
         self._door.close()
 
 
@@ -344,6 +353,46 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
             return answer
 
 
+async def ask_later(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> Answer:
+    """Ask a master something, from a program that asks many in one event loop.
+
+    Args:
+        address: `HOST:PORT`; a name is looked up now.
+
+    Raises:
+        EnvironmentFault: it does not answer in time, or is not the master of a run with this token.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            return await _asked(address, token, question)
+    except TimeoutError as error:
+        fault = f"the master at {address} did not answer in {timeout:.0f} s"
+        raise EnvironmentFault(fault, retryable=True) from error
+    except grpc.RpcError as error:
+        fault = f"the master at {address} does not answer: {error.details()}"
+        raise EnvironmentFault(fault, retryable=True) from error
+
+
+async def _asked(address: str, token: str, question: Ask) -> Answer:
+    """Ask until a master answers. Raises grpc.RpcError, NotTheMaster."""
+    with contextlib.closing(_Door(address)) as door:
+        channel = await _channel_to(door.address, _identity_for(address, token))
+        try:
+            caller = _ProvingCaller(derived(token, _USE))
+            greet = channel.stream_unary(f"/{_SERVICE}/Greet")
+            answered = caller.answered(await greet(metadata=caller.greeting, wait_for_ready=True))
+            ask_it = channel.stream_unary(
+                f"/{_SERVICE}/Ask",
+                request_serializer=_ask.encode,
+                response_deserializer=_answer.decode,
+            )
+            call = ask_it(iter((question,)), metadata=answered, wait_for_ready=True)
+            answer: Answer = await call
+            return answer
+        finally:
+            await channel.close()
+
+
 def _channel(address: str, door: _Door, token: str, end: float) -> Any:
     """Return a channel to the master at an address.
 
@@ -353,8 +402,8 @@ def _channel(address: str, door: _Door, token: str, end: float) -> Any:
     identity = _identity_for(address, token)
     if identity is None:
         return grpc.insecure_channel(door.address, options=_OPTIONS)
-    _look_for(address, identity.client, end)
-    return grpc.secure_channel(address, grpc_credentials(identity.identity), options=_ENCRYPTED)
+    found = _look_for(address, identity.client, end)
+    return grpc.secure_channel(found, grpc_credentials(identity.identity), options=_ENCRYPTED)
 
 
 def _identity_for(address: str, token: str) -> RunIdentity | None:
@@ -364,12 +413,25 @@ def _identity_for(address: str, token: str) -> RunIdentity | None:
     return run_identity(workers_secret(token), AGENT)
 
 
+async def _channel_to(address: str, identity: RunIdentity | None) -> Any:
+    """Return a channel to the master at an address, once it listens there. Raises NotTheMaster."""
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    found = await _find(address, identity.client)
+    return grpc.aio.secure_channel(found, grpc_credentials(identity.identity), options=_ENCRYPTED)
+
+
 # gRPC keeps calling where the certificate is wrong, and does not tell it from a master that
-# is not there yet. So a caller looks before, with a connection of its own.
+# is not there yet. So a caller looks before, with a connection of its own; and calls the host that
+# it found there, since gRPC has a way of its own to look names up.
 
 
-async def _find(address: str, context: ssl.SSLContext) -> None:
-    """Wait until the master of this run listens at an address. Raises NotTheMaster: another does."""
+async def _find(address: str, context: ssl.SSLContext) -> str:
+    """Wait until the master of this run listens at an address; return that of its host.
+
+    Raises:
+        NotTheMaster: another process listens there.
+    """
     host, port = split_address(address)
     while True:
         try:
@@ -382,12 +444,13 @@ async def _find(address: str, context: ssl.SSLContext) -> None:
                 raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
             await asyncio.sleep(_AGAIN)
             continue
+        found, at = writer.get_extra_info("peername")[:2]
         writer.transport.abort()
-        return
+        return joined_address(found, at)
 
 
-def _look_for(address: str, context: ssl.SSLContext, end: float) -> None:
-    """Wait until the master of this run listens at an address.
+def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
+    """Wait until the master of this run listens at an address; return that of its host.
 
     Raises:
         NotTheMaster: another process does.
@@ -398,8 +461,9 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> None:
         try:
             left = max(_AGAIN, end - monotonic())
             with socket.create_connection(where, timeout=left) as line:
+                found, at = line.getpeername()[:2]
                 context.wrap_socket(line, server_hostname=name).close()
-            return
+            return joined_address(found, at)
         except OSError as error:
             if why := stranger_of(error):
                 raise NotTheMaster(f"{_NOT_OURS}: {why}") from error

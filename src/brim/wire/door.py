@@ -6,8 +6,7 @@ however many connections others hold, one who comes with a token is heard. A cal
 read what it asked for is sent away, too.
 
 Where connections are encrypted, who has not done its part of that yet is such a stranger as well:
-asyncio makes a protocol known only once the handshake is over, so `let_in` accepts connections
-itself.
+asyncio makes a protocol known only once the handshake is over, so connections are accepted here.
 """
 
 from __future__ import annotations
@@ -18,26 +17,31 @@ import logging
 import resource
 import socket
 import ssl
+import struct
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from brim.clock import monotonic
+from brim.wire.strangers import first_of_crowd
 
 BACKLOG = 128  # connections that are taken at once, so that no burst uses up all descriptors
 LARGEST_HEADERS = 16 << 10  # bytes
 _STRANGERS = 256
 _TO_SHOW_TOKEN = 10.0  # seconds until the headers of a request must be complete
-_TO_READ = 10.0  # seconds in which a client reads what the kernel does not hold for it: at least
+_TO_READ = 10.0  # seconds in which a client's host takes in, of an answer that waits, at least
 _LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
 _FEWEST = 64  # who may be served at least
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
 _AGAIN = 1.0  # seconds until somebody is accepted again where descriptors were used up
-_TO_SAY_GOODBYE = 1.0  # seconds for the other end's part of the end of an encrypted connection
+_TO_SAY_GOODBYE = 1.0  # seconds that an idle connection has for its end, when the server ends
+_FOR_EVER = 365 * 86400.0  # seconds
+_ACKNOWLEDGED = struct.Struct("120xQ")  # the place of tcpi_bytes_acked in struct tcp_info
 _PIECE = 16 << 10  # bytes of an answer that are encrypted at once
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # of ASGI
@@ -67,7 +71,8 @@ class Door:
         self._most_guests = _room(strangers) if guests is None else guests
         self._to_show_token, self._to_read = to_show_token, to_read
         self._strangers: dict[H11Protocol, asyncio.TimerHandle] = {}  # the oldest first
-        self._handshakes: dict[H11Protocol, socket.socket] = {}  # of the strangers; not over yet
+        self._lines: dict[H11Protocol, socket.socket] = {}
+        self._handshakes = set[H11Protocol]()  # of the strangers; not over yet
         self._guests: dict[H11Protocol, str] = {}
         self._readers: dict[
             H11Protocol, asyncio.TimerHandle
@@ -80,18 +85,19 @@ class Door:
 
         Args:
             connection: that it will be: `opened` or `closed` comes later.
-            line: is shut down where it takes too long; asyncio closes it.
+            line: is shut down where the connection is to end; asyncio closes it.
             client: the address at the other end.
         """
         connection.client = client
         self._make_room()
-        self._handshakes[connection] = line
+        self._lines[connection] = line
+        self._handshakes.add(connection)
         self._let_wait(connection)
 
     def opened(self, connection: H11Protocol) -> None:
-        """Note that a caller has connected, and shown nothing yet."""
-        if self._handshakes.pop(connection, None) is not None:
-            self._strangers.pop(connection).cancel()
+        """Note that a handshake is over, after which the caller has shown nothing yet."""
+        self._handshakes.discard(connection)
+        self._forget_stranger(connection)
         self._make_room()
         self._at[connection.client] = connection
         self._let_wait(connection)
@@ -110,7 +116,7 @@ class Door:
             return False
         connection = self._at.get(client)
         if connection is not None and connection in self._strangers:
-            self._strangers.pop(connection).cancel()
+            self._forget_stranger(connection)
             self._guests[connection] = caller
             self._of_caller[caller] += 1
         return True
@@ -122,9 +128,9 @@ class Door:
 
     def lags(self, connection: H11Protocol) -> None:
         """More of an answer waits to be read than is kept for anyone."""
-        loop, left = asyncio.get_running_loop(), connection.transport.get_write_buffer_size()
+        loop = asyncio.get_running_loop()
         self._readers[connection] = loop.call_later(
-            self._to_read, self._look_at_reader, connection, left
+            self._to_read, self._look_at_reader, connection, self._taken(connection)
         )
 
     def has_read(self, connection: H11Protocol) -> None:
@@ -132,13 +138,19 @@ class Door:
         if connection in self._readers:
             self._readers.pop(connection).cancel()
 
+    def parts(self, connection: H11Protocol) -> None:
+        """Note that the server ends: whose requests were answered does its part of that soon."""
+        if connection in self._strangers and not _has_asked(connection):
+            self._forget_stranger(connection)
+            self._let_wait(connection, within=_TO_SAY_GOODBYE)
+
     def closed(self, connection: H11Protocol) -> None:
         """A connection is no more."""
         self._leaves(connection)
         self.has_read(connection)
-        self._handshakes.pop(connection, None)
-        if connection in self._strangers:
-            self._strangers.pop(connection).cancel()
+        self._handshakes.discard(connection)
+        self._lines.pop(connection, None)
+        self._forget_stranger(connection)
         if self._at.get(connection.client) is connection:
             del self._at[connection.client]
 
@@ -160,14 +172,20 @@ class Door:
             del self._of_caller[caller]
         return True
 
-    def _let_wait(self, connection: H11Protocol, *, again: bool = True) -> None:
-        loop = asyncio.get_running_loop()
+    def _let_wait(
+        self, connection: H11Protocol, *, again: bool = True, within: float | None = None
+    ) -> None:
+        loop, taken = asyncio.get_running_loop(), self._taken(connection)
         self._strangers[connection] = loop.call_later(
-            self._to_show_token, self._late, connection, again
+            self._to_show_token if within is None else within, self._late, connection, again, taken
         )
 
-    def _late(self, connection: H11Protocol, again: bool) -> None:
-        """Close a connection whose time is over.
+    def _forget_stranger(self, connection: H11Protocol) -> None:
+        if connection in self._strangers:
+            self._strangers.pop(connection).cancel()
+
+    def _late(self, connection: H11Protocol, again: bool, before: int) -> None:
+        """Close a connection whose time is over, unless it reads what it was answered before.
 
         Where this process was late itself, first look at what has come meanwhile.
         """
@@ -175,27 +193,38 @@ class Door:
             self._let_wait(connection)
         elif again and _has_asked(connection):
             self._let_wait(connection, again=False)
+        elif self._taken(connection) >= before + _LEAST_READ:
+            self._let_wait(connection)
         else:
             self._send_away(connection)
 
     def _look_at_reader(self, connection: H11Protocol, before: int) -> None:
-        if connection.transport.get_write_buffer_size() > before - _LEAST_READ:
-            self._send_away(connection)
-        else:
+        if self._taken(connection) >= before + _LEAST_READ:
             self.lags(connection)
+        else:
+            self._send_away(connection)
+
+    def _taken(self, connection: H11Protocol) -> int:
+        """Return how many bytes the other host has acknowledged, however few the kernel holds."""
+        with contextlib.suppress(OSError, KeyError):  # it is gone
+            line = self._lines[connection]
+            info = line.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+            return int(_ACKNOWLEDGED.unpack(info)[0])
+        return 0
 
     def _next_to_go(self) -> H11Protocol:
         """Return the oldest of the host with the most, of those who ask nothing if there are any."""
         waiting = [each for each in self._strangers if not _has_asked(each)] or [*self._strangers]
-        crowd, _ = Counter(map(_host_of, waiting)).most_common(1)[0]
-        return next(each for each in waiting if _host_of(each) == crowd)
+        return first_of_crowd({each: _host_of(each) for each in waiting})
 
     def _send_away(self, connection: H11Protocol) -> None:
-        line = self._handshakes.get(connection)
+        line, is_open = self._lines.get(connection), connection not in self._handshakes
         self.closed(connection)
-        if line is None:
+        if is_open:
             connection.transport.abort()
-        else:  # a transport that is about to be made cannot be aborted, and sees this
+        # A transport that is about to be made cannot be aborted, and one of TLS that was closed
+        # twice does not do it: both see this.
+        if line is not None:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
@@ -243,22 +272,78 @@ def protocol_behind(door: Door) -> type[H11Protocol]:
             door.answered(self)
             super().on_response_complete()
 
+        def shutdown(self) -> None:
+            super().shutdown()
+            door.parts(self)
+
     return Connection
 
 
-async def let_in(
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are ours."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def answering(
+    application: Application,
+    listener: socket.socket,
+    door: Door,
+    *,
+    context: ssl.SSLContext | None = None,
+    to_end: int,
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Answer those who call a listener, until the end of the block.
+
+    Args:
+        application: of ASGI.
+        listener: is closed in the end.
+        door: that callers come through.
+        context: of TLS; None: nothing is encrypted.
+        to_end: seconds for requests that are under way in the end.
+
+    Yields:
+        A task that ends by itself only where nobody can be let in any more.
+    """
+    tell_seldom(asyncio.get_running_loop())
+    protocol = protocol_behind(door)
+    config = uvicorn.Config(
+        in_pieces(application),
+        http=protocol,
+        ws="none",
+        # A header does not say whose connection it is: the door could not count it.
+        proxy_headers=False,
+        h11_max_incomplete_event_size=LARGEST_HEADERS,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        interface="asgi3",
+        timeout_graceful_shutdown=to_end,
+    )
+    server = _Server(config)
+
+    def make() -> H11Protocol:
+        return protocol(config=config, server_state=server.server_state, app_state={})
+
+    serving = asyncio.create_task(server.serve(sockets=[]))
+    letting_in = asyncio.create_task(_let_in(listener, door, make, context))
+    try:
+        yield letting_in
+    finally:
+        letting_in.cancel()
+        server.should_exit = True
+        await serving
+
+
+async def _let_in(
     listener: socket.socket,
     door: Door,
     make: Callable[[], H11Protocol],
-    context: ssl.SSLContext | None = None,
+    context: ssl.SSLContext | None,
 ) -> None:
-    """Accept connections until this is cancelled.
-
-    Args:
-        listener: is closed in the end.
-        make: makes a connection's protocol, one that comes through this door.
-        context: of TLS; None: nothing is encrypted.
-    """
+    """Accept connections until this is cancelled; each gets a protocol that is made for it."""
     loop, welcomes = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     listener.setblocking(False)
     try:
@@ -285,7 +370,8 @@ async def let_in(
 async def _welcome(
     connection: H11Protocol, line: socket.socket, door: Door, context: ssl.SSLContext | None
 ) -> None:
-    until = {} if context is None else {"ssl_shutdown_timeout": _TO_SAY_GOODBYE}
+    # asyncio would count all the time since an answer was written, however much of it is read.
+    until = {} if context is None else {"ssl_shutdown_timeout": _FOR_EVER}
     try:
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: connection, line, ssl=context, **until

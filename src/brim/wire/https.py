@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import ssl
 
 from brim.errors import EnvironmentFault, SpecError
@@ -20,13 +21,26 @@ from brim.wire.identity import (
     server_name,
     split_token,
 )
-from brim.wire.listening import is_loopback, joined_address, split_address
+from brim.wire.listening import is_loopback, is_of_one_link, joined_address, split_address
 
 ALL_ADDRESSES = ("0.0.0.0", "::")  # of a host
 INSECURE = "BRIM_INSECURE"  # set to 1: a token may go to another host as it is
 
 _LARGEST_PORT = 2**16 - 1
+_KUBERNETES = r"kubernetes(?:://(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?/?)?"
 _known: dict[str, bytes] = {}  # authorities, by their fingerprints
+
+
+def namespace_in(url: str) -> str | None:
+    """Return the namespace of Kubernetes that a URL names; empty: that of the kubeconfig.
+
+    None: it is the URL of a scheduler.
+
+    >>> namespace_in("kubernetes://team"), namespace_in("kubernetes"), namespace_in("https://a:1")
+    ('team', '', None)
+    """
+    found = re.fullmatch(_KUBERNETES, url)
+    return None if found is None else found["namespace"] or ""
 
 
 def scheduler_url(text: str, *, field: str) -> str:
@@ -42,9 +56,13 @@ def scheduler_url(text: str, *, field: str) -> str:
     'https://10.0.0.7:4000'
     >>> scheduler_url("http://[::1]:4000/", field="--server")
     'http://[::1]:4000'
+    >>> scheduler_url("kubernetes://team", field="--server")
+    'kubernetes://team'
     """
     if not text:
         return ""
+    if re.fullmatch(_KUBERNETES, text):
+        return text
     scheme, found, rest = text.rpartition("://")
     scheme, address = scheme.lower(), rest.rstrip("/") if found else text
     name, _, digits = address.rpartition(":")
@@ -53,10 +71,17 @@ def scheduler_url(text: str, *, field: str) -> str:
         raise SpecError(
             field,
             got=repr(text),
-            need="the address of a scheduler, https://HOST:PORT or HOST:PORT",
+            need="the address of a scheduler, https://HOST:PORT or HOST:PORT, or kubernetes://NAMESPACE",
             hint="brim up says where it listens: --server https://10.0.0.7:4000",
         )
     host, port = split_address(address)
+    if is_of_one_link(host):
+        raise SpecError(
+            field,
+            got=f"{text!r}, an address of one link, for which each host has a name of its own",
+            need="another address of the scheduler's host, or its name",
+            hint="on that host: ip -6 address show scope global",
+        )
     near = is_loopback(host)
     if scheme == "http" and not near and os.environ.get(INSECURE, "") != "1":
         raise SpecError(

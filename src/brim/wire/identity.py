@@ -30,6 +30,11 @@ RENEW_AFTER = LIFETIME / 2  # seconds after which its owner asks for another
 
 SCHEDULER = "scheduler"  # the role of a scheduler, towards clients and nodes
 
+# Bytes, both ways together, after which a connection is opened again, with other keys. OpenSSL neither
+# counts what a key has encrypted nor agrees on another by itself, and Python cannot ask it to. Under
+# one key AES-GCM is good for 2**24.5 records of 16 KiB (RFC 8446, 5.5): 2**38.5 bytes, one way.
+MOST_OF_A_CONNECTION = 1 << 38
+
 OUT_OF_TIME = (9, 10)  # of OpenSSL's reasons: a certificate is not valid yet, or any more
 
 _SCHEME = "brim://"

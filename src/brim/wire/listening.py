@@ -146,6 +146,32 @@ def family_of(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
+def is_address(host: str) -> bool:
+    """Return whether this is an address, which leads to one host, and no name.
+
+    >>> is_address("10.0.0.7"), is_address("fd77::1"), is_address("job-7-master")
+    (True, True, False)
+    """
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_of_one_link(host: str) -> bool:
+    """Return whether an address holds on one link alone, by a name that each host has for it.
+
+    >>> is_of_one_link("fe80::1%eth0"), is_of_one_link("fe80::1"), is_of_one_link("fd00::1")
+    (True, True, False)
+    """
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return False
+    return found.version == 6 and found.is_link_local
+
+
 def is_loopback(host: str) -> bool:
     """Return whether an address is reached from its own host alone.
 

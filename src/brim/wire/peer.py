@@ -20,6 +20,7 @@ import selectors
 import socket
 import ssl
 import struct
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,18 +35,21 @@ from brim.wire.listening import family_of, joined_address, split_address, take_p
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
 from brim.wire.run_identity import WORKER, RunIdentity, is_encrypted, run_identity, stranger_of
 from brim.wire.silence import ask_while_idle
+from brim.wire.strangers import first_of_crowd
 
 _GREETING = struct.Struct(
     f"<H{PROOF_BYTES}s"
 )  # how long the greeting is that follows, and its proof
 _LONGEST = 512  # bytes of a greeting
 _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
-_MOST_CALLERS = 64  # that have not greeted yet; with more, the first of them has to go
+_MOST_CALLERS = 64  # that have not greeted yet; with more, one of the host with the most has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
 _UNANSWERED = 3.0
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
 _AT_ONCE = 1 << 18  # bytes that a stream is given at once, which may encrypt them
+_WORTH = 1 << 18  # bytes that are worth waking up for, where so many are to come from a peer
+_HELD = 1 << 15  # bytes, and more, that encryption may keep until all of a record is there
 # what a stream says that cannot go on now
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -60,10 +64,12 @@ class _PendingCaller:
     """One that has not said all of its greeting.
 
     Args:
+        host: the address from which it calls.
         deadline: by the time that the listener has listened.
         is_known: it has shown its certificate, where it needs one.
     """
 
+    host: str
     deadline: float
     is_known: bool
     said: bytearray = field(default_factory=bytearray)
@@ -136,7 +142,7 @@ class Listener:
 
     def _admit(self) -> None:
         try:
-            peer, _ = self._socket.accept()
+            peer, (host, *_) = self._socket.accept()
         except (BlockingIOError, ConnectionError):  # it is gone again
             return
         peer.setblocking(False)
@@ -150,9 +156,18 @@ class Listener:
                 return
         close_in_children(peer)
         if len(self._callers) == _MOST_CALLERS:
-            self._dismiss(min(self._callers, key=lambda each: self._callers[each].is_known))
+            self._dismiss(self._next_to_go())
         is_known = self._identity is None
-        self._callers[peer] = _PendingCaller(self._listened + _TO_GREET, is_known)
+        self._callers[peer] = _PendingCaller(host, self._listened + _TO_GREET, is_known)
+
+    def _next_to_go(self) -> socket.socket:
+        """Return the first of the host with the most, of those without a certificate if there are any.
+
+        So a crowd on one host pushes out no worker of another.
+        """
+        callers = self._callers.items()
+        unknown = {peer: each.host for peer, each in callers if not each.is_known}
+        return first_of_crowd(unknown or {peer: each.host for peer, each in callers})
 
     def _hear(self, peer: socket.socket, caller: _PendingCaller) -> None:
         """Hear all that is there: of what a stream has decrypted, no wait would tell."""
@@ -404,11 +419,12 @@ class Traffic:
         self._to_send: _Todo = {}
         self._to_fill: _Todo = {}
         self._encrypted: list[ssl.SSLSocket] = []
+        self._least: dict[socket.socket, int] = {}  # bytes from it that end a wait
         self._selector = selectors.DefaultSelector()
-        self._last_moved = self._answered = monotonic()
+        self._last_moved = self._answered = self._looked = monotonic()
         for peer in peers:
             peer.setblocking(False)
-            self._to_send[peer], self._to_fill[peer] = deque(), deque()
+            self._to_send[peer], self._to_fill[peer], self._least[peer] = deque(), deque(), 1
             if isinstance(peer, ssl.SSLSocket):
                 self._encrypted.append(peer)
 
@@ -447,23 +463,31 @@ class Traffic:
         Raises:
             PeerLost: a peer is gone.
         """
-        decrypted = [peer for peer in self._encrypted if self._to_fill[peer] and peer.pending()]
-        found = self._selector.select(0.0 if decrypted else within)
+        untold: list[socket.socket] = [
+            peer for peer in self._encrypted if self._to_fill[peer] and peer.pending()
+        ]
+        found = self._selector.select(0.0 if untold else within)
         ready: dict[socket.socket, int] = {key.data: events for key, events in found}
-        for each in decrypted:  # of which no wait would tell
+        if ready:
+            self._looked = monotonic()
+        elif not untold and monotonic() - self._looked > _SLICE:  # less may be there
+            self._looked = monotonic()
+            untold = [peer for peer, least in self._least.items() if least > 1]
+        for each in untold:  # of which no wait would tell
             ready[each] = ready.get(each, 0) | selectors.EVENT_READ
+        moved = 0
         for peer, events in ready.items():
             try:
                 if events & selectors.EVENT_WRITE:
-                    _advance(self._to_send[peer], partial(_send, peer))
+                    moved += _advance(self._to_send[peer], partial(_send, peer))
                 if events & selectors.EVENT_READ:
-                    _advance(self._to_fill[peer], partial(_receive, peer))
+                    moved += _advance(self._to_fill[peer], partial(_receive, peer))
             except OSError as error:
                 raise PeerLost(f"a worker went away: {error}", retryable=True) from error
             self._watch(peer)
-        if ready:
+        if found or moved:
             self._last_moved = self._answered = monotonic()
-        return bool(ready)
+        return bool(found or moved)
 
     def check(self, timeout: float) -> None:
         """Check, where nothing moves, that something did in so many seconds, and that hosts answer.
@@ -494,9 +518,29 @@ class Traffic:
             self._selector.unregister(peer)
         elif known is not None and events != known.events:
             self._selector.modify(peer, events, data=peer)
+        least = _least_of(self._to_fill[peer], peer)
+        if least != self._least[peer]:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            self._least[peer] = least
 
 
 _Todo = dict[socket.socket, deque[memoryview]]
+
+
+def _least_of(views: Iterable[memoryview], peer: socket.socket) -> int:
+    """Return how many bytes from a peer end a wait: no more than are still to come in.
+
+    A cable brings a packet at a time, and to wake up for each takes more time than it saves.
+    """
+    if sys.platform != "linux":  # elsewhere fewer could not even be read
+        return 1
+    count = 0
+    for view in views:
+        count += len(view)
+        if count >= _WORTH:
+            break
+    held = _HELD if isinstance(peer, ssl.SSLSocket) else 0
+    return max(1, min(count, _WORTH) - held)
 
 
 def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
@@ -515,11 +559,15 @@ def _receive(peer: socket.socket, view: memoryview) -> int:
     return count
 
 
-def _advance(views: deque[memoryview], move: Callable[[memoryview], int]) -> None:
+def _advance(views: deque[memoryview], move: Callable[[memoryview], int]) -> int:
+    """Move what can be, and return how many bytes that was."""
+    count = 0
     with contextlib.suppress(*_NOT_NOW):
         while views:
             moved = move(views[0])
+            count += moved
             if moved == len(views[0]):
                 views.popleft()
             else:
                 views[0] = views[0][moved:]
+    return count

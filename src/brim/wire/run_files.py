@@ -17,18 +17,20 @@ import contextlib
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from brim.clock import monotonic
+from brim.domain.followed import EVENTS, Mark, Part
 from brim.errors import ProtocolError
 from brim.process import close_in_children
 from brim.wire.frames import HEAD_BYTES, frame, length_of
-from brim.wire.identity import server_name
+from brim.wire.identity import MOST_OF_A_CONNECTION, server_name
 from brim.wire.listening import split_address
 from brim.wire.messages import Codec
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof
@@ -37,8 +39,8 @@ from brim.wire.run_identity import MASTER, WORKER, run_identity, stranger_of
 T = TypeVar("T")
 
 GREETING = b"brim files\n"  # the first bytes of a call, by which a port tells it from others
-_KEEPER, _CALLER = b"keeper of files", b"caller for files"  # whose proof it is
-_NONCE_BYTES = 16
+KEEPER, CALLER = b"keeper of files", b"caller for files"  # whose proof it is
+NONCE_BYTES = 16
 _LONGEST_HEADER = 1 << 24  # bytes: the names of all files of a run
 _CHUNK = 1 << 20
 _TO_PROVE = 5.0  # seconds that a stranger may take
@@ -48,6 +50,9 @@ _IDLE = 60.0  # seconds after which a call without a request is ended
 _TO_BE_KEPT = 300.0  # seconds until a file that was sent must be on disk
 _MOST_CALLS = 64
 _LARGEST_BUNDLE = 1 << 24  # bytes, of which it takes as many as it is said to have
+_LONGEST_WAIT = 30.0  # seconds for which a follower may be told nothing
+_TO_SEE_OFF = 2.0  # seconds that followers have for the last words of a run
+_LOOK = 0.05  # seconds between two looks for what is new
 _THREADS = 8  # that wait for the disk
 
 
@@ -55,14 +60,23 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request of a worker.
 
     Args:
-        verb: `names`, `read`, `write` or `remove`; `bundle` for the code of the job.
+        verb: `names`, `read`, `write` or `remove`; `bundle` for the code of the job; `follow` for
+            what is new in its records.
         name: of the file, relative to the place.
         size: bytes that follow: what is to be written.
+        marks: what a follower has of the records.
+        steps_at_most: bytes of steps that it has a use for; None: all.
+        wait: seconds for which there may be nothing new.
+        linger: seconds that what is new may wait for more, where it is no event.
     """
 
-    verb: Literal["names", "read", "write", "remove", "bundle"]
+    verb: Literal["names", "read", "write", "remove", "bundle", "follow"]
     name: str = ""
     size: Annotated[int, msgspec.Meta(ge=0)] = 0
+    marks: dict[str, Mark] = {}
+    steps_at_most: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    wait: float = 0.0
+    linger: float = 0.0
 
 
 class FileReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,16 +87,18 @@ class FileReply(msgspec.Struct, frozen=True, kw_only=True):
         is_missing: there is no such file.
         names: all files, with their sizes in bytes.
         size: bytes that follow: what was read.
+        parts: of the records, whose bytes follow.
     """
 
     problem: str = ""
     is_missing: bool = False
     names: dict[str, int] = {}
     size: int = 0
+    parts: list[Part] = []
 
 
-_requests: Codec[FileRequest] = Codec(FileRequest)
-_replies: Codec[FileReply] = Codec(FileReply)
+requests: Codec[FileRequest] = Codec(FileRequest)
+replies: Codec[FileReply] = Codec(FileReply)
 
 
 class IncomingFile(Protocol):
@@ -113,6 +129,16 @@ class KeptFolder(Protocol):
     def remove(self, name: str) -> None: ...
 
 
+class RecordsToFollow(Protocol):
+    """The records of the run, for one follower; see `brim.storage.followed.FollowedRecords`."""
+
+    def sizes(self, marks: Mapping[str, Mark]) -> dict[str, int]: ...
+
+    def read(
+        self, marks: Mapping[str, Mark], *, steps_at_most: int | None
+    ) -> list[tuple[Part, bytes]]: ...
+
+
 # The end that keeps the files ---------------------------------------------------------------------
 
 
@@ -124,12 +150,22 @@ class RunFileServer:
         path: of the socket.
         secret: of the run's workers.
         bundle: the code of the job.
+        records: makes what one follower reads; None: nobody can follow.
     """
 
     def __init__(
-        self, place: KeptFolder | None, path: str, secret: bytes, bundle: bytes = b""
+        self,
+        place: KeptFolder | None,
+        path: str,
+        secret: bytes,
+        bundle: bytes = b"",
+        records: Callable[[], RecordsToFollow] | None = None,
     ) -> None:
         self._kept, self._path, self._secret, self.bundle = place, path, secret, bundle
+        self._records = records
+        self._ending = False
+        # what each follower has, by its call, since it asked for more
+        self._followers: dict[asyncio.Task[None], tuple[RecordsToFollow, Mapping[str, Mark]]] = {}
         self._server: asyncio.Server | None = None
         self._calls: set[asyncio.Task[None]] = set()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="files")
@@ -137,6 +173,14 @@ class RunFileServer:
     async def start(self) -> None:
         """Begin to accept calls. Raises OSError."""
         self._server = await asyncio.start_unix_server(self._take, self._path)
+
+    async def see_followers_off(self) -> None:
+        """Wait, not for ever, until all who follow the records have them to their end."""
+        self._ending, deadline = True, monotonic() + _TO_SEE_OFF
+        while monotonic() < deadline and any(
+            _lacks(records, marks) for records, marks in self._followers.values()
+        ):
+            await asyncio.sleep(_LOOK)
 
     def stop(self) -> None:
         """Accept nothing more, and end the calls that are under way."""
@@ -156,19 +200,23 @@ class RunFileServer:
                     await self._serve(reader, writer)
         finally:
             self._calls.discard(call)
+            self._followers.pop(call, None)
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_TO_PROVE):
             if not await self._is_of_run(reader, writer):
                 return
+        records = self._records() if self._records is not None else None
         while True:
             async with asyncio.timeout(_IDLE):
-                request = _requests.decode(await _frame_from(reader))
+                request = requests.decode(await frame_from(reader))
             if request.verb == "write":
                 await _answer(writer, await self._write(request, reader))
             elif request.verb == "read":
                 await self._read(request, writer)
+            elif request.verb == "follow":
+                await self._follow(request, records, writer)
             elif request.verb == "bundle":
                 await _answer(writer, FileReply(size=len(self.bundle)))
                 await _send(writer, self.bundle)
@@ -176,13 +224,13 @@ class RunFileServer:
                 await _answer(writer, await self._in_thread(self._do, request))
 
     async def _is_of_run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        greeting = await reader.readexactly(len(GREETING) + _NONCE_BYTES)
+        greeting = await reader.readexactly(len(GREETING) + NONCE_BYTES)
         if not greeting.startswith(GREETING):
             return False
-        nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(_NONCE_BYTES)
-        writer.write(proof(self._secret, _KEEPER, nonce, challenge) + challenge)
+        nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(NONCE_BYTES)
+        writer.write(proof(self._secret, KEEPER, nonce, challenge) + challenge)
         given = await reader.readexactly(PROOF_BYTES)
-        return is_proof(given, self._secret, _CALLER, nonce, challenge)
+        return is_proof(given, self._secret, CALLER, nonce, challenge)
 
     @property
     def _place(self) -> KeptFolder:
@@ -252,8 +300,59 @@ class RunFileServer:
         while data := await self._in_thread(next, chunks, b""):
             await _send(writer, data)
 
+    async def _follow(
+        self, request: FileRequest, records: RecordsToFollow | None, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer with what is new, or after a while that there is nothing. Raises OSError."""
+        if records is None:
+            await _answer(writer, FileReply(problem="this run cannot be followed"))
+            return
+        call = asyncio.current_task()
+        assert call is not None
+        self._followers[call] = records, request.marks
+        found = await self._news(records, request)
+        await _answer(writer, FileReply(parts=[part for part, _ in found]))
+        for _, data in found:
+            await _send(writer, data)
 
-async def _frame_from(reader: asyncio.StreamReader) -> bytes:
+    async def _news(
+        self, records: RecordsToFollow, request: FileRequest
+    ) -> list[tuple[Part, bytes]]:
+        """Return what a follower lacks once there is some of it; nothing after a while."""
+        read = partial(records.read, request.marks, steps_at_most=request.steps_at_most)
+        if any(mark.tail for mark in request.marks.values()):  # what it has is to be proved
+            return await self._in_thread(read)
+        began, found = monotonic(), list[tuple[Part, bytes]]()
+        while not found:
+            if not await self._until_news(records, request, began):
+                return []
+            found = await self._in_thread(read)
+            if not found:  # a line, and not all of it yet
+                await asyncio.sleep(_LOOK)
+        return found
+
+    async def _until_news(
+        self, records: RecordsToFollow, request: FileRequest, began: float
+    ) -> bool:
+        """Wait until there is an event that a follower lacks, or anything else once that is due.
+
+        False: there is nothing for as long as it waits.
+        """
+        while (waited := monotonic() - began) < min(request.wait, _LONGEST_WAIT):
+            new = _lacks(records, request.marks)
+            if EVENTS in new or (new and (self._ending or waited >= request.linger)):
+                return True
+            await asyncio.sleep(_LOOK)
+        return False
+
+
+def _lacks(records: RecordsToFollow, marks: Mapping[str, Mark]) -> set[str]:
+    """Return the files of which a follower lacks something."""
+    had = {name: mark.place for name, mark in marks.items()}
+    return {name for name, size in records.sizes(marks).items() if size != had.get(name, 0)}
+
+
+async def frame_from(reader: asyncio.StreamReader) -> bytes:
     """The next frame.
 
     Raises:
@@ -266,7 +365,7 @@ async def _frame_from(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _answer(writer: asyncio.StreamWriter, reply: FileReply) -> None:
-    await _send(writer, frame(_replies.encode(reply)))
+    await _send(writer, frame(replies.encode(reply)))
 
 
 async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -314,7 +413,7 @@ class RunFiles:
         self._address, self._secret = address, secret
         self._lock = threading.Lock()
         self._line: socket.socket | None = None
-        self._idle_since = 0.0
+        self._idle_since, self._carried = 0.0, 0
 
     def invalidate_cache(self) -> None:
         """Forget nothing: this end keeps no cache."""
@@ -345,20 +444,23 @@ class RunFiles:
         self, request: FileRequest, data: bytes | bytearray = b""
     ) -> tuple[FileReply, bytearray]:
         with self._lock:
-            if self._line is not None and self._idle_since < monotonic() - _IDLE / 2:
+            if self._idle_since < monotonic() - _IDLE / 2:
                 self.close()  # the other end may have ended it
+            if self._carried > MOST_OF_A_CONNECTION:
+                self.close()
             try:
                 line = self._line = self._line or self._call()
-                line.sendall(frame(_requests.encode(request)))
+                line.sendall(frame(requests.encode(request)))
                 view = memoryview(data)
                 for at in range(0, len(view), _CHUNK):  # the time of a call is that of a chunk
                     line.sendall(view[at : at + _CHUNK])
                 line.settimeout(_TO_BE_KEPT if request.verb == "write" else _TO_ANSWER)
-                reply = _replies.decode(_next_frame(line))
+                reply = replies.decode(_next_frame(line))
                 line.settimeout(_TO_ANSWER)
                 if request.verb == "bundle" and reply.size > _LARGEST_BUNDLE:
                     raise ProtocolError(f"no bundle of code has {reply.size:,} bytes")
                 content = _exactly(line, reply.size)
+                self._carried += len(data) + len(content)
                 self._idle_since = monotonic()
             except (OSError, ProtocolError):
                 self.close()
@@ -373,7 +475,7 @@ class RunFiles:
         """End the call that is under way."""
         if self._line is not None:
             self._line.close()
-            self._line = None
+            self._line, self._carried = None, 0
 
     def _call(self) -> socket.socket:
         """Call the host that keeps the files.
@@ -396,13 +498,13 @@ class RunFiles:
             context = run_identity(self._secret, WORKER).client
             line = context.wrap_socket(line, server_hostname=server_name(MASTER))
             close_in_children(line)
-            nonce = secrets.token_bytes(_NONCE_BYTES)
+            nonce = secrets.token_bytes(NONCE_BYTES)
             line.sendall(GREETING + nonce)
-            said = bytes(_exactly(line, PROOF_BYTES + _NONCE_BYTES))
+            said = bytes(_exactly(line, PROOF_BYTES + NONCE_BYTES))
             given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-            if not is_proof(given, self._secret, _KEEPER, nonce, challenge):
+            if not is_proof(given, self._secret, KEEPER, nonce, challenge):
                 raise PermissionError(f"what listens at {address} is not of this run")
-            line.sendall(proof(self._secret, _CALLER, nonce, challenge))
+            line.sendall(proof(self._secret, CALLER, nonce, challenge))
         except BaseException as error:
             line.close()
             if stranger_of(error):

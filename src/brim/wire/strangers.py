@@ -7,6 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from typing import TypeVar
+
+Stranger = TypeVar("Stranger")
+
+
+def first_of_crowd(hosts: Mapping[Stranger, str]) -> Stranger:
+    """Return the first of those who call from the host with the most.
+
+    Args:
+        hosts: by stranger, the oldest first.
+
+    >>> first_of_crowd({1: "10.0.0.7", 2: "10.0.0.8", 3: "10.0.0.8"})
+    2
+    """
+    crowd, _ = Counter(hosts.values()).most_common(1)[0]
+    return next(each for each, host in hosts.items() if host == crowd)
 
 
 class Strangers:
@@ -29,8 +46,7 @@ class Strangers:
     def admit(self, transport: asyncio.Transport) -> None:
         """Count a connection in; another one is cut off for it where there is no room."""
         if len(self._hosts) >= self._most:
-            crowd, _ = Counter(self._hosts.values()).most_common(1)[0]
-            oldest = next(each for each, host in self._hosts.items() if host == crowd)
+            oldest = first_of_crowd(self._hosts)
             self.forget(oldest)
             oldest.abort()
         peer = transport.get_extra_info("peername") or ("",)

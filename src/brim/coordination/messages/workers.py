@@ -147,6 +147,12 @@ class Idle(Message, frozen=True):
     round: int
 
 
+class CutOff(Message, frozen=True):
+    """A stream of the member to another has broken, and nobody says that the other is gone."""
+
+    round: int
+
+
 class CheckpointDrafted(Message, frozen=True):
     """A checkpoint is stored and not official: may it be? The answer is Publish."""
 
@@ -221,6 +227,7 @@ WorkerMessage = (
     | Beat
     | LeaveAsked
     | Idle
+    | CutOff
     | CheckpointDrafted
     | CheckpointMade
     | NowWritten
