@@ -158,8 +158,8 @@ class VirtualBackend(LiveBackend):
             soon = self.submit(now)
             await self.look()
             due = self._due(until)
-            if self._news.is_set() or now >= due:
-                self._news.clear()
+            if self._news or now >= due:
+                self._news = False
                 return True
             if soon == math.inf and not self.jobs.jobs:
                 return False

@@ -66,6 +66,9 @@ class FarNodes:
         host: the address by which other hosts reach this one.
         clock: its monotonic time counts leases.
 
+    Attributes:
+        address: `HOST:PORT` at which it listens, once it does.
+
     Raises:
         OSError: the disk takes no authority.
         EnvironmentFault: the one that is there cannot be read.
@@ -73,6 +76,7 @@ class FarNodes:
 
     def __init__(self, state_dir: Path, host: str, clock: Clock) -> None:
         self.host, self._clock = host, clock
+        self.address = ""
         self.kind = kind_of_this_host()
         self._home = Cluster(nodes=())
         self._core = JoinedNodes()
@@ -85,9 +89,9 @@ class FarNodes:
             closed=self._closed,
         )
 
-    async def start(self, port: int) -> str:
-        """Listen; return the address. Raises EnvironmentFault where that port cannot be had."""
-        return await self._server.start(self.host, port)
+    async def start(self, port: int) -> None:
+        """Listen. Raises EnvironmentFault where that port cannot be had."""
+        self.address = await self._server.start(self.host, port)
 
     def stop(self) -> None:
         """Hear nobody any more."""

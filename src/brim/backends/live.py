@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import assert_never
 
 from brim.backends.processes import Launch, Processes
@@ -35,12 +36,14 @@ from brim.coordination.scheduled_jobs import (
 from brim.coordination.sightings import Seen
 from brim.domain.cluster import ClusterSpec
 from brim.domain.schedule import Decision, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.storage.book import Book
 
 _KEPT = 200  # cycles and looks whose times are told
 _LOOK = 0.2  # seconds between two looks at the processes
+_SOON = 0.02  # seconds between two looks at least, where there is news of processes
 _PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
 
 
@@ -67,6 +70,16 @@ def write_down(book: Book, commands: Iterable[Command], now: float) -> None:
                     book.learn_cost(kind, seconds)
 
 
+async def on_disk(_: Collection[str]) -> None:
+    """Return at once: what a book has is on disk."""
+
+
+def _about_to_be(job: ScheduledJob) -> Seen:
+    """Return what is seen of a job that is being started: its processes will be where it was told."""
+    at = job.allocation
+    return Seen(alive=True, agents=frozenset({at.home, *at.told}), step=job.progress.step)
+
+
 class LiveBackend:
     """The jobs of `book`, on this cluster.
 
@@ -75,6 +88,10 @@ class LiveBackend:
         processes: of the jobs.
         spec: of the cluster.
         clock: its wall clock is the cluster's.
+        settled: waits until what the book has of these jobs, and of the last cycle, cannot be lost
+            any more; nothing is done about them before.
+        every: seconds between two looks, where nobody says that there is news (see `stir`).
+        starts: jobs that are being started at once, at most.
 
     Attributes:
         jobs: decide everything.
@@ -84,7 +101,15 @@ class LiveBackend:
     """
 
     def __init__(
-        self, book: Book, processes: Processes, spec: ClusterSpec, *, clock: Clock
+        self,
+        book: Book,
+        processes: Processes,
+        spec: ClusterSpec,
+        *,
+        clock: Clock,
+        settled: Callable[[Collection[str]], Awaitable[None]] = on_disk,
+        every: float = _LOOK,
+        starts: float = math.inf,
     ) -> None:
         self.jobs = ScheduledJobs(book.unfinished(), spec, book)
         self.memory: object = None
@@ -93,12 +118,15 @@ class LiveBackend:
         self._book = book
         self._processes = processes
         self._clock = clock
+        self._settled, self._every, self._starts = settled, every, starts
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
+        self._starting: dict[str, asyncio.Task[None]] = {}  # nobody can tell yet what they have
         self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
-        self._news = asyncio.Event()
-        self._news.set()
+        self._news = True  # there is something to decide
+        self._stirred = asyncio.Event()
         self._observed = 0.0
         self._woke: float | None = None
+        self._rested = 0.0  # when it may be decided again because of news
 
     @property
     def spec(self) -> ClusterSpec:
@@ -118,8 +146,13 @@ class LiveBackend:
         if isinstance(event, Looked) or any(not isinstance(each, Decide) for each in commands):
             write_down(self._book, commands, now)
         if any(isinstance(command, Decide) for command in commands):
-            self._news.set()
+            self._news = True
+            self.stir()
         return commands
+
+    def stir(self) -> None:
+        """Look soon: there is news of nodes or processes."""
+        self._stirred.set()
 
     def reconfigure(self, spec: ClusterSpec) -> None:
         """Go by another description of the cluster from the next cycle on."""
@@ -134,9 +167,10 @@ class LiveBackend:
 
     def close(self) -> None:
         """Ask nobody anything more, and hear no answer."""
-        for task in [*self._asked.values(), *self._telling]:
+        for task in [*self._asked.values(), *self._starting.values(), *self._telling]:
             task.cancel()
         self._asked.clear()
+        self._starting.clear()
 
     # Backend --------------------------------------------------------------------------------------
 
@@ -152,14 +186,20 @@ class LiveBackend:
             if self.jobs.draining:
                 if not self.jobs.to_look_at():
                     return False
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(min(_LOOK, self._every))
                 continue
             left = self._due(until) - self._clock.wall()
-            if self._news.is_set() or left <= 0.0:
-                self._news.clear()
+            rest = self._rested - self._clock.now()
+            if (self._news and rest <= 0.0) or left <= 0.0:
+                self._news = False
                 return True
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), min(_LOOK, left))
+                pause = min(self._every, left, rest if self._news else math.inf)
+                # Not by wait_for: where both come at once, that hears the news and is not cancelled.
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
+                if not self._news or rest > 0.0:  # what pods and nodes do, they mostly do together
+                    await asyncio.sleep(_SOON)
 
     def _due(self, until: float | None) -> float:
         wake = self.jobs.wake_at(self._observed)
@@ -176,6 +216,8 @@ class LiveBackend:
         self.handle(Decided(decision))
         if self._woke is not None:
             self.cycles.append(self._clock.now() - self._woke)
+            # Where many jobs take long to decide about, half of the time is for their steps.
+            self._rested = self._clock.now() + self.cycles[-1]
         await self.look()
 
     # What is read and asked -----------------------------------------------------------------------
@@ -183,6 +225,8 @@ class LiveBackend:
     async def look(self) -> None:
         """See what nodes and processes do, and take the next steps."""
         began = self._clock.now()
+        self._pass_on_faults()  # of what was not waited for
+        self._stirred.clear()
         looked_at = self.jobs.to_look_at()
         nodes = self._processes.nodes(
             [node.id for node in self.spec.cluster.nodes],
@@ -190,25 +234,39 @@ class LiveBackend:
         )
         seen: dict[str, Seen] = {}
         for job in looked_at:
+            if (starting := self._starting.get(job.id)) is not None and not starting.done():
+                seen[job.id] = _about_to_be(job)
+                continue
             # Where nobody can tell now whether it is alive, it is looked at again.
             with contextlib.suppress(OSError):
                 seen[job.id] = self._processes.look(self._launch(job.id))
-        await self._carry_out(self.handle(Looked(nodes, seen)))
+        room = self._starts - sum(not task.done() for task in self._starting.values())
+        steps = self.handle(Looked(nodes, seen, room))
+        # Starts wait for their own records, each by itself: they may be many.
+        at_once = (Force, Leave, Resize, Suspend)
+        if jobs := {step.job for step in steps if isinstance(step, at_once)}:
+            await self._settled(jobs)
+        await self._carry_out(steps)
         self._pass_on_faults()
         self.looks.append(self._clock.now() - began)
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:
         """Take steps: first what needs no answer, before anything else can happen.
 
-        A process that is asked holds up nobody. One that does not answer soon is heard at a later
-        look.
+        A process that is asked or started holds up nobody. One that does not answer soon is heard
+        at a later look.
         """
-        asked = []
+        asked: list[asyncio.Task[None]] = []
+        questions: list[Resize | Suspend] = []
         for command in commands:
             match command:
                 case Start():
-                    await self._start(command)
+                    self._forget_question(command.job)
+                    task = asyncio.create_task(self._start(command, self._launch(command.job)))
+                    self._starting[command.job] = task
+                    asked.append(task)
                 case Force(job=job, workers=workers):
+                    await self._forget_start(job)
                     with contextlib.suppress(EnvironmentFault, OSError):
                         await self._processes.force(self._launch(job), workers)
                 case Leave(job=job, node=node):
@@ -219,14 +277,16 @@ class LiveBackend:
                     self._telling.add(telling)
                     telling.add_done_callback(self._telling.discard)
                 case Resize() | Suspend():
-                    self._forget_question(command.job)
-                    task = asyncio.create_task(self._ask(command))
-                    self._asked[command.job] = task
-                    asked.append(task)
+                    questions.append(command)
                 case Save() | Note() | LearnSpeed() | LearnCost() | Decide() | Lose():
                     pass  # is done, or is about no job any more
                 case _:
                     assert_never(command)
+        for question in questions:  # behind all starts
+            self._forget_question(question.job)
+            task = asyncio.create_task(self._ask(question))
+            self._asked[question.job] = task
+            asked.append(task)
         if asked:  # only what was asked just now is waited for, not earlier questions
             await asyncio.wait(asked, timeout=_PATIENCE)
 
@@ -237,10 +297,11 @@ class LiveBackend:
 
     def _pass_on_faults(self) -> None:
         """Raises what a question has come to that is no answer: it could not be written down."""
-        for job, task in list(self._asked.items()):
-            if task.done():
-                del self._asked[job]
-                task.result()
+        for there in (self._asked, self._starting):
+            for job, task in list(there.items()):
+                if task.done():
+                    del there[job]
+                    task.result()
 
     def _launch(self, job: str) -> Launch:
         there = self.jobs.jobs[job]
@@ -261,19 +322,35 @@ class LiveBackend:
         if task is not None:
             task.cancel()
 
-    async def _start(self, action: Start) -> None:
-        self._forget_question(action.job)
+    async def _forget_start(self, job: str) -> None:
+        """Start nothing more of a job that is to have nothing."""
+        task = self._starting.pop(job, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _start(self, action: Start, launch: Launch) -> None:
         try:
-            await self._processes.start(self._launch(action.job), action.workers)
+            await self._settled([action.job])
+            await self._processes.start(launch, action.workers)
         except EnvironmentFault as fault:
             self.handle(Unanswered(action, str(fault)))
         except OSError:
             return  # it is looked at, and has no processes
         else:
             self.handle(Answered(action))
+        finally:
+            self.stir()
 
     async def _ask(self, action: Resize | Suspend) -> None:
         launch = self._launch(action.job)
+        starting = self._starting.get(action.job)
+        if starting is not None and not starting.done():
+            await asyncio.wait([starting])  # what it is asked now counts, whatever it began with
+            job = self.jobs.jobs.get(action.job)
+            if job is None or not job.running or job.starts.launches != launch.number:
+                self.handle(Unanswered(action, "it was not started"))
+                return
         try:
             if isinstance(action, Resize):
                 await self._processes.resize(launch, action.workers)

@@ -193,7 +193,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
                     stderr=log,
                     env=environment,
                     start_new_session=True,
-                    cwd=spec.directory if Path(spec.directory).is_dir() else None,
+                    cwd=spec.directory if os.path.isdir(spec.directory) else None,
                     pass_fds=keep,
                 )
 

@@ -29,6 +29,7 @@ from brim.backends.watching import RunWatch
 from brim.clock import SystemClock
 from brim.coordination.reconcile import ByNode, most
 from brim.coordination.sightings import AgentSeen, NodeSeen, Seen
+from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
@@ -74,7 +75,7 @@ class RunProcesses:
     """Runs below `folder`, by the ids of their jobs, on these nodes.
 
     `bundle` gives the code of jobs by its sha256. `_far` has the nodes of other hosts; None: none can
-    join.
+    join. `_kind` is that of this host, where it is to be told of its nodes.
 
     On each node that has workers of a job there is an agent of it, named after the node; the home's
     keeps the master.
@@ -84,13 +85,15 @@ class RunProcesses:
     _nodes: Nodes
     bundle: Callable[[str], bytes] = no_bundle
     _far: FarNodes | None = None
+    _kind: HostKind | None = None
     _jobs: dict[str, _Job] = field(default_factory=dict)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
-        near = self._nodes.keep(names)
+        near = {
+            name: seen._replace(kind=self._kind) for name, seen in self._nodes.keep(names).items()
+        }
         if self._far is None:
             return near
-        near = {name: seen._replace(kind=self._far.kind) for name, seen in near.items()}
         self._far.end_left_over(running)
         return {**self._far.seen(near), **near}
 
@@ -115,25 +118,12 @@ class RunProcesses:
         watch = job.watch
         watch.poll()
         alive = alive or watch.behind  # its last words are still to be read
-        damage = "" if alive or watch.summary or watch.failed else watch.damage
         if not alive:
             del self._jobs[launch.job]  # another start reads what it needs
-        return Seen(
+        return watch.seen(
             alive=alive,
-            workers=most(watch.by_agent, self._workers_there(launch)) if alive else {},
-            agents=agents | {launch.home} if alive else frozenset(),
-            step=watch.step,
-            steps=watch.steps,
-            saved=watch.saved,
-            first_step=watch.first_step,
-            last_step=watch.last_step,
-            out_of_memory=tuple(watch.out_of_memory),
-            reached=watch.reached,
-            outcome="failed" if damage else str(watch.summary.get("exit", "")),
-            who=watch.failed.who if watch.failed else "user" if damage else "",
-            problem=watch.failed.message if watch.failed else damage,
-            summary=watch.summary,
-            measured=watch.measured,
+            workers=most(watch.by_agent, self._workers_there(launch)),
+            agents=agents | {launch.home},
         )
 
     def _bereft(self, launch: Launch) -> Seen:

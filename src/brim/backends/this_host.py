@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from pathlib import Path
 
+from brim.control_groups import processors
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -21,8 +21,4 @@ def this_host() -> ClusterSpec:
 def devices_here() -> int:
     """Count the devices of this host: its GPUs, else the CPU cores that this process may use."""
     gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-    return (
-        gpus or len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    return gpus or processors()

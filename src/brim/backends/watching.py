@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from brim.coordination.sightings import Reached
+import msgspec
+
+from brim.coordination.sightings import Reached, Seen
 from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
 from brim.telemetry.events import (
@@ -32,6 +34,19 @@ _AT_ONCE = 1 << 20
 _MOST = 16  # times as many bytes of events that one look takes in
 _TOLD = 20  # losses for memory that a job's story has; the run's summary counts all
 _WORDS = 200  # characters of each
+
+
+def recordable(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run's end as a job's record can have it.
+
+    The owner of the run wrote it. Of one with a number beyond 64 bits, only how the run ended is
+    left.
+    """
+    try:
+        msgspec.msgpack.encode(summary)
+    except OverflowError:
+        return {"exit": str(summary.get("exit", ""))}
+    return summary
 
 
 class RunWatch:
@@ -125,12 +140,39 @@ class RunWatch:
     @property
     def summary(self) -> dict[str, Any]:
         """The summary of its end; empty before."""
-        return self.state.ended.summary if self.state.ended else {}
+        return recordable(self.state.ended.summary) if self.state.ended else {}
 
     @property
     def by_agent(self) -> dict[str, int]:
         """The number of workers, by agent."""
         return dict(Counter(life.agent for life in self._computing))
+
+    def seen(
+        self, *, alive: bool, workers: Mapping[str, int], agents: frozenset[str] = frozenset()
+    ) -> Seen:
+        """Return the look at the run's job.
+
+        Args:
+            alive, workers, agents: as the backend sees its processes.
+        """
+        damage = "" if alive or self.summary or self.failed else self.damage
+        return Seen(
+            alive=alive,
+            workers=workers if alive else {},
+            agents=agents if alive else frozenset(),
+            step=self.step,
+            steps=self.steps,
+            saved=self.saved,
+            first_step=self.first_step,
+            last_step=self.last_step,
+            out_of_memory=tuple(self.out_of_memory),
+            reached=self.reached,
+            outcome="failed" if damage else str(self.summary.get("exit", "")),
+            who=self.failed.who if self.failed else "user" if damage else "",
+            problem=self.failed.message if self.failed else damage,
+            summary=self.summary,
+            measured=self.measured,
+        )
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:
         """Process ids of those without whom so many of each agent are left.

@@ -9,8 +9,9 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +19,9 @@ import numpy.typing as npt
 # array.
 Order = Callable[[int, int, int], npt.NDArray[np.int64]]
 _ON_RECORD = np.dtype("<i8")
+# A number in a run's records. Whoever owns a job writes them, and a scheduler keeps what they say in
+# records of its own, and ends processes by their numbers: none is below 0, or beyond 64 bits.
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 STEP_PHASES = ("data", "compute", "reduce", "wait", "apply")
 
 
@@ -85,11 +89,11 @@ class StepRecord:
     """
 
     at: float
-    round: int
-    step: int
-    epoch: int
+    round: Count
+    step: Count
+    epoch: Count
     loss: float | None
-    samples: int
+    samples: Count
     parts: tuple[CommittedPart, ...]
     seconds: dict[str, float]
     lr: float | tuple[float | None, ...] | None = None

@@ -50,7 +50,9 @@ class Clauses(Generic[K]):
 
     def _pattern(self, form: str) -> re.Pattern[str]:
         for name in self._example:
-            read = r"\d+" if name in self._numbers else r".+?" if name in self._spans else r"\S+"
+            read = (
+                r"\d{1,9}" if name in self._numbers else r".+?" if name in self._spans else r"\S+"
+            )
             form = form.replace(f"{{{name}}}", f"(?P<{name}>{read})")
         return re.compile(form)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,14 @@ def differences(
         for words, here, there in sides
         if here != there
     ]
+
+
+def to_remember(kind: HostKind) -> HostKind:
+    """Return by what a job that began on a host is compared when it goes on.
+
+    The version of brim is not in it: a job that waits while brim is upgraded goes on.
+    """
+    return replace(kind, brim="")
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ from brim.domain.options import (
     DURATION_OR_NEVER,
     LARGEST_COUNT,
     NUMBER,
+    PLACE,
     SWITCH,
     Kind,
     Option,
@@ -27,6 +28,7 @@ from brim.domain.options import (
     text,
     whole,
 )
+from brim.domain.quantities import DURATION_PATTERN
 from brim.errors import SpecError
 
 GLOBAL_BATCH_SIZE = 512  # of a training file, where neither it nor its user says
@@ -126,9 +128,27 @@ _PARTS = Kind(
     metavar=f"N|{AUTOMATIC}",
     read=_read_parts,
     check=whole(least=1, hint="leave it out for the default of 8").check,
+    written_as=(int, str),
+    least=1,
+    most=LARGEST_COUNT,
+    pattern=AUTOMATIC,
+    example=AUTOMATIC,
 )
+
+
+def _check_interval(interval: Interval, option: str) -> None:
+    whole(least=0).check(interval.steps, option)
+
+
 _INTERVAL = Kind(
-    metavar="STEPS|DURATION", read=lambda text, option: Interval.parse(text, field=option)
+    metavar="STEPS|DURATION",
+    read=lambda text, option: Interval.parse(text, field=option),
+    check=_check_interval,
+    written_as=(int, str),
+    least=0,
+    most=LARGEST_COUNT,
+    pattern=f"[0-9]+|{DURATION_PATTERN}",
+    example="50 or 30s",
 )
 _BEST = Kind(metavar="METRIC[:max|:min]", read=lambda text, option: Best.parse(text, field=option))
 _FAULTS = Kind(metavar="TEXT", read=lambda text, _: parse_faults(text))
@@ -261,14 +281,14 @@ class JobSpec:
     )
     # A path from the root or a URL; empty for the run's directory.
     checkpoints: str = option(
-        text("PATH|URL"),
+        PLACE,
         default="",
         help="Write checkpoints to a path, or to a URL such as s3://bucket/run. [default: in the "
         "run's directory]",
     )
     # A path from the root or a URL, below which each run has a place of its name.
     runs: str = option(
-        text("PATH|URL"),
+        PLACE,
         default="",
         help="Keep a copy of the run's records and logs, and its checkpoints, in a directory of "
         "its name below a path, or a URL such as s3://bucket/runs, while it trains. [default: "
@@ -320,7 +340,7 @@ class JobSpec:
         choice("auto", "distributed"),
         default="auto",
         help="Exchange gradients by shared memory and TCP (auto), or by torch.distributed: NCCL "
-        "or gloo.",
+        "or gloo, which encrypt nothing and listen on any port.",
     )
     device: str = option(
         choice("auto", "cpu", "cuda"),

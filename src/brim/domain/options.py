@@ -10,11 +10,17 @@ Pure: texts and values come in, values and `SpecError` go out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
-from brim.domain.quantities import parse_bytes, parse_duration
+from brim.domain.quantities import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    parse_bytes,
+    parse_duration,
+)
 from brim.errors import SpecError, did_you_mean
 
 LARGEST_COUNT = 10**9  # of anything; what follows from counts is kept in 64 bits
@@ -37,12 +43,23 @@ class Kind:
             SpecError.
         check: raises SpecError for a value that cannot be, given the option's name.
         words: all that can be written, where those are few.
+        written_as: the types by which a format that has types writes a value.
+        least, most: bounds of the numbers among them; None where there is none.
+        above: numbers have to be larger than this; None: see `least`.
+        pattern: a regular expression of the texts among them; empty where none says it.
+        example: texts that will do, where there is a pattern.
     """
 
     metavar: str
     read: Callable[[str, str], Any]
     check: Callable[[Any, str], None] = _right
     words: tuple[str, ...] = ()
+    written_as: tuple[type, ...] = (str,)
+    least: int | None = None
+    most: int | None = None
+    above: int | None = None
+    pattern: str = ""
+    example: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +128,24 @@ def options_of(spec: type[Any]) -> Mapping[str, Option]:
     }
 
 
+# An option and its value: a word with a digit in it, or the last one; `--resume goes on` has none.
+_WRITTEN = re.compile(r"--([a-z]+(?:-[a-z]+)*)(?: ([\w.:/=-]*\d[\w.:/=-]*|[\w.:/=-]+$))?")
+
+
+def reworded(text: str, word: Callable[[str, str | None], str]) -> str:
+    """Say what a text says of options as people write them elsewhere; a command stays as it is.
+
+    Args:
+        word: is given the name of an option without its hyphens, and its value where one is named.
+
+    >>> reworded("--micro-batches 8, or leave it out", lambda name, value: f"<{name}: {value}>")
+    '<micro-batches: 8>, or leave it out'
+    """
+    if text.startswith("brim "):
+        return text
+    return _WRITTEN.sub(lambda found: word(found[1], found[2]), text)
+
+
 # Kinds ------------------------------------------------------------------------------------------
 
 
@@ -145,7 +180,7 @@ def whole(*, least: int, most: int = LARGEST_COUNT, metavar: str = "N", hint: st
         instead = hint or f"{option.split()[0]} {max(least, 1)}"
         raise SpecError(option, got=got, need=need, hint=instead)
 
-    return Kind(metavar=metavar, read=read, check=check)
+    return Kind(metavar=metavar, read=read, check=check, written_as=(int,), least=least, most=most)
 
 
 def read_ports(text: str, option: str) -> range:
@@ -216,7 +251,7 @@ def _check_duration(seconds: float, option: str) -> None:
 
 
 def _read_duration_or_never(text: str, option: str) -> float | None:
-    return None if text.strip() in ("none", "0") else parse_duration(text, field=option)
+    return None if text.strip() in ("none", "0", "0s") else parse_duration(text, field=option)
 
 
 def size(*, least: int = 1, hint: str, none: bool = False) -> Kind:
@@ -236,12 +271,29 @@ def size(*, least: int = 1, hint: str, none: bool = False) -> Kind:
             need = f"{above}, and at most {LARGEST_SIZE >> 40:,} TiB"
             raise SpecError(option, got=f"{number:,} bytes", need=need, hint=f"{option} {hint}")
 
-    return Kind(metavar="SIZE|none" if none else "SIZE", read=read, check=check)
+    return Kind(
+        metavar="SIZE|none" if none else "SIZE",
+        read=read,
+        check=check,
+        pattern=f"none|{SIZE_PATTERN}" if none else SIZE_PATTERN,
+        example=f"{hint}, or none" if none else hint,
+    )
 
 
-SWITCH = text("")
-NUMBER = Kind(metavar="X", read=_read_number, check=_check_number)
-DURATION = Kind(metavar="DURATION", read=_read_duration, check=_check_duration)
+PLACE = text("PATH|URL")  # where files of a run are kept
+SWITCH = Kind(metavar="", read=lambda text, _: text, written_as=(bool,))
+NUMBER = Kind(metavar="X", read=_read_number, check=_check_number, written_as=(float,), above=0)
+DURATION = Kind(
+    metavar="DURATION",
+    read=_read_duration,
+    check=_check_duration,
+    pattern=DURATION_PATTERN,
+    example="500ms, 5s, 10m or 1h30m",
+)
 DURATION_OR_NEVER = Kind(
-    metavar="DURATION|none", read=_read_duration_or_never, check=_check_duration
+    metavar="DURATION|none",
+    read=_read_duration_or_never,
+    check=_check_duration,
+    pattern=f"none|{DURATION_PATTERN}",
+    example="30m, 1h30m or none",
 )

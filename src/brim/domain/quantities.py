@@ -10,8 +10,14 @@ from brim.errors import SpecError
 _SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _BYTES = {f"{prefix}iB": 1 << 10 * power for power, prefix in enumerate("KMGT", 1)}
 _BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)}
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([kKMGT]i?B)", re.ASCII)
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|[dhms])", re.ASCII)
+_A_SIZE = r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})\s*([kKMGT]i?B)"
+_A_PART = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(ms|[dhms])"
+_SIZE = re.compile(_A_SIZE, re.ASCII)
+_PART = re.compile(_A_PART, re.ASCII)
+# As other programs check what people write, in any dialect of regular expressions. Bare numbers of
+# seconds are left out: who reads `hangTimeout: "30"` cannot see what it counts.
+SIZE_PATTERN = _A_SIZE
+DURATION_PATTERN = rf"({_A_PART})+"
 
 
 def counted(count: int, thing: str) -> str:

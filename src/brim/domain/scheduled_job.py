@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brim.domain.estimates import Estimates
+from brim.domain.host_kind import HostKind
 from brim.domain.lifecycle import Life, Phase
 from brim.domain.profiling import Profile
 from brim.domain.schedule import UNJUDGED, Judgement
@@ -91,6 +92,8 @@ class ScheduledJob:
         profile: how far its model was measured, while it is.
         problem: why its processes ended last, where that was one.
         summary: as `brim train --json` prints it, once it has ended.
+        kind: of the nodes on which it began, as `to_remember` has it, where it is exact: it goes on
+            on such nodes only. None: nobody knows it, or it is not to matter any more.
     """
 
     number: int
@@ -109,6 +112,7 @@ class ScheduledJob:
     profile: Profile | None = None
     problem: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
+    kind: HostKind | None = None
 
     @property
     def running(self) -> bool:

@@ -12,6 +12,9 @@ from brim.errors import SpecError, did_you_mean
 FARTHEST_DEADLINE = (
     10 * 365 * 86_400.0
 )  # seconds from the submission; what is later was meant otherwise
+MOST_BYTES = (
+    128 << 10
+)  # of a submission: it is written with each change of the job, and sent to nodes
 NO_TENANT = "default"  # of who names none
 
 
@@ -24,6 +27,7 @@ class Submission:
         fingerprint: names jobs whose steps take equally long, see `fingerprint`.
         deadline: seconds since 1970; None for a job that has none.
         tenant: who pays, see `brim.domain.tenancy`.
+        opaque: its processes are none of brim's, and nobody hears of their steps.
     """
 
     spec: JobSpec
@@ -31,6 +35,7 @@ class Submission:
     deadline: float | None = None
     tenant: str = NO_TENANT
     priority: Priority = Priority.PREEMPTIBLE
+    opaque: bool = False
 
     def within(self, workers: WorkerRange) -> Submission:
         """The same job with another range of workers."""

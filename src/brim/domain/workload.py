@@ -42,6 +42,7 @@ class Job:
         tenant: who pays, see `brim.domain.tenancy`.
         label: what it is, for people: model and global batch size.
         exact: all its workers have to be on nodes of one kind.
+        kinds: those of nodes on which it goes on with the same bits; None: it can begin on any.
     """
 
     id: str
@@ -57,6 +58,7 @@ class Job:
     priority: Priority = Priority.PREEMPTIBLE
     label: str = ""
     exact: bool = False
+    kinds: tuple[str, ...] | None = None
 
     @property
     def ceiling(self) -> int:

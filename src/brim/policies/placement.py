@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from brim.domain.cluster import Cluster
-from brim.domain.schedule import Decision, JobState, Reason, Snapshot
+from brim.domain.schedule import Decision, Snapshot
+from brim.policies.kinds import on_one_kind
 
 _NOBODY = ""  # holds the places of devices that nodes do not have
 
@@ -285,21 +286,27 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     Every node has as many places as the next power of two that holds the largest, so that each is a
     whole block; nobody sits on those that it has no devices for. Places within a node mean nothing,
     so nothing is remembered: what jobs hold on a node is packed again each time, from the largest
-    block to the smallest, which always fits.
+    block to the smallest, which always fits. Where nodes differ in kind, exact jobs are placed first.
     """
     cluster = snapshot.cluster
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
-    held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
-    before = _packed(
-        cluster, width, {job: _kept(held[job], decision.workers.get(job, 0)) for job in held}
-    )
     wanted = {job: count for job, count in decision.workers.items() if count}
+    held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
+    kept = {job: _kept(held[job], wanted.get(job, 0)) for job in held}
+    if alone := on_one_kind(snapshot, wanted, kept, pinned=decision.pinned):
+        others = sorted(
+            kept.keys() - alone.keys(), key=lambda job: (job not in decision.pinned, job)
+        )
+        kept = {**_beside(alone, {job: kept[job] for job in others}, cluster), **alone}
+        wanted |= {job: sum(nodes.values()) for job, nodes in alone.items()}
+    workers = {**decision.workers, **{job: wanted[job] for job in alone}}
+    wanted = {job: count for job, count in wanted.items() if count}
     nobody = sum(width - node.devices for node in cluster.nodes)
     placement = place(
-        before,
+        _packed(cluster, width, kept),
         {**wanted, _NOBODY: nobody},
         devices=width * len(cluster.nodes),
-        pinned=decision.pinned | {_NOBODY},
+        pinned=decision.pinned | {_NOBODY, *alone},
     )
     nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in wanted}
     moved = frozenset(
@@ -307,83 +314,20 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
         for job in wanted
         if job in held and sum(held[job].values()) == wanted[job] and held[job] != nodes[job]
     )
-    return _on_one_kind(snapshot, replace(decision, nodes=nodes, moved=moved))
+    return replace(decision, workers=workers, nodes=nodes, moved=moved)
 
 
-def _on_one_kind(snapshot: Snapshot, decision: Decision) -> Decision:
-    """The decision where no exact job has workers on nodes of different kinds.
-
-    Such a job keeps what it has on nodes of one kind, and gets what is free there; it has nothing
-    where that is less than its minimum. What it cannot use is idle until the next decision.
-    """
-    kinds = {node.id: node.kind for node in snapshot.cluster.nodes if node.devices}
-    mixed = [
-        state
-        for state in snapshot.jobs
-        if state.job.exact
-        and len({kinds.get(node) for node in decision.nodes.get(state.job.id, {})}) > 1
-    ]
-    if not mixed:
-        return decision
-    nodes, workers = dict(decision.nodes), dict(decision.workers)
-    reasons = dict(decision.reasons)
-    free = {node.id: node.devices for node in snapshot.cluster.nodes}
-    for placed in nodes.values():
-        for node, count in placed.items():
-            free[node] -= count
-    for state in mixed:
-        job = state.job.id
-        before = nodes.pop(job)
-        for node, count in before.items():
-            free[node] += count
-        now = _best_kind(state, before, kinds, free)
-        for node, count in now.items():
-            free[node] -= count
-        workers[job] = sum(now.values())
-        reasons[job] = (Reason.ONE_KIND, _in_words(state, before, now, kinds))
-        if now:
-            nodes[job] = now
-    moved = decision.moved - {state.job.id for state in mixed}
-    return replace(decision, nodes=nodes, workers=workers, reasons=reasons, moved=moved)
-
-
-def _best_kind(
-    state: JobState, placed: Mapping[str, int], kinds: Mapping[str, str], free: Mapping[str, int]
-) -> dict[str, int]:
-    """Return where a job is to be that may be on nodes of one kind alone; nowhere is possible.
-
-    Args:
-        placed: where it would be on nodes of any.
-        free: devices by node, with its own among them.
-    """
-    wanted, best = sum(placed.values()), dict[str, int]()
-    rank = (-1, 0)
-    for kind in dict.fromkeys(kinds.values()):
-        here = [node for node in kinds if kinds[node] == kind]
-        found: dict[str, int] = {}
-        for node in sorted(
-            here, key=lambda node: -max(placed.get(node, 0), state.nodes.get(node, 0))
-        ):
-            count = min(free[node], wanted - sum(found.values()))
-            if count > 0:
-                found[node] = count
-        held = sum(state.nodes.get(node, 0) for node in here)
-        total = sum(found.values())
-        if total >= max(1, state.job.minimum) and (held, total) > rank:
-            rank, best = (held, total), found
-    return best
-
-
-def _in_words(
-    state: JobState, before: Mapping[str, int], now: Mapping[str, int], kinds: Mapping[str, str]
-) -> str:
-    first, *others = before
-    other = next(node for node in others if kinds.get(node) != kinds.get(first))
-    why = f"{first} and {other} are not alike, and would compute other bits (brim nodes says how)"
-    left = f"{sum(now.values())} of {sum(before.values())} workers fit on nodes that are"
-    if now:
-        return f"{why}; {left}"
-    return f"{why}; fewer than its minimum of {state.job.minimum} fit on nodes that are; --no-exact"
+def _beside(
+    alone: Mapping[str, Mapping[str, int]], kept: Mapping[str, Mapping[str, int]], cluster: Cluster
+) -> dict[str, dict[str, int]]:
+    """Return what others can keep beside those that have their nodes already."""
+    free = {node.id: node.devices for node in cluster.nodes}
+    found: dict[str, dict[str, int]] = {}
+    for job, nodes in {**alone, **kept}.items():
+        found[job] = {node: min(count, free.get(node, 0)) for node, count in nodes.items()}
+        for node, count in found[job].items():
+            free[node] = free.get(node, 0) - count
+    return {job: found[job] for job in kept}
 
 
 def _kept(nodes: Mapping[str, int], wanted: int) -> dict[str, int]:

@@ -275,6 +275,10 @@ async def _resize(lives: Lives, request: Request, body: Range) -> JobView:
     return lives.to_change.resize(request.path_params["job"], workers, by=str(_caller(request)))
 
 
+async def _any_kind(lives: Lives, request: Request, _: Any) -> JobView:
+    return lives.to_change.any_kind(request.path_params["job"], by=str(_caller(request)))
+
+
 async def _forget(lives: Lives, request: Request, _: Any) -> Forgotten:
     job = request.path_params["job"]
     return Forgotten(job=job, bytes=await lives.to_change.forget(job))
@@ -372,6 +376,8 @@ _CALLS = (
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",
           None, JobView, _wish(Happening.RELEASE), Right.HOLD),
+    _Call("POST", f"{_JOB}/any-kind", "Let an exact job go on on another kind of nodes than it began on",
+          None, JobView, _any_kind, Right.HOLD),
     _Call("POST", f"{_JOB}/cancel", "End a job for good", None, JobView, _wish(Happening.CANCEL), Right.CANCEL),
     _Call("DELETE", _JOB, "Delete an ended job with its directory", None, Forgotten, _forget, Right.FORGET),
     _Call("POST", "/v1/down", "Suspend all jobs and end the scheduler", Down, ClusterView, _down, Right.END_SCHEDULER),

@@ -17,6 +17,7 @@ import msgspec
 from brim.account import check_account
 from brim.coordination.scheduled_jobs import (
     Event,
+    KindFreed,
     RangeChanged,
     ScheduledJobs,
     Submitted,
@@ -30,13 +31,14 @@ from brim.domain.names import check_name
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import FARTHEST_DEADLINE, Submission
+from brim.domain.submission import FARTHEST_DEADLINE, MOST_BYTES, Submission
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.log import LogLine
 from brim.loop import run_cluster
 from brim.own_code import word_of
 from brim.policies.cycle import CycleMemory, cycle
+from brim.policies.kinds import ask_within
 from brim.policies.named import POLICIES
 from brim.policies.placement import on_nodes
 from brim.policies.what_if import what_if
@@ -56,9 +58,6 @@ _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
 _MANY = 200
 _LONGEST_KEY = 200
-_MOST_BYTES = (
-    128 << 10
-)  # of what is submitted: it is written with each change of the job, and sent to nodes
 
 
 class LiveCluster(Backend, Protocol):
@@ -98,8 +97,12 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
     if policy != left_by and isinstance(snapshot.memory, CycleMemory):
         snapshot = replace(snapshot, memory=CycleMemory(blocks=snapshot.memory.blocks))
     # Which devices of a node they use is its agents' business.
-    decision = cycle(snapshot, POLICIES[policy], placed=False)
-    return decision if ahead else on_nodes(snapshot, decision)
+    ask = partial(cycle, policy=POLICIES[policy], placed=False)
+    return ask_within(snapshot, ask, _as_given if ahead else on_nodes)
+
+
+def _as_given(_: Snapshot, decision: Decision) -> Decision:
+    return decision
 
 
 def check_accounts(spec: ClusterSpec) -> None:
@@ -160,8 +163,8 @@ def _check_size(request: Submit) -> None:
         got, need = f"{len(request.key):,} characters", f"at most {_LONGEST_KEY} characters"
         raise SpecError("--key", got=got, need=need, hint="--key nightly-2026-11-21")
     size = len(msgspec.msgpack.encode(request.submission))
-    if size > _MOST_BYTES:
-        got, need = f"{size >> 10:,} KiB", f"at most {_MOST_BYTES >> 10} KiB"
+    if size > MOST_BYTES:
+        got, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB"
         raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
@@ -470,7 +473,8 @@ class Scheduler:
     def _view(self, record: ScheduledJob) -> JobView:
         now = self._clock.wall()
         state = self._backend.jobs.state(record, now) if record.running else None
-        view = view_of(record, state, run_dir=self._folder / record.id, now=now)
+        waits = self._backend.jobs.waits_for(record)
+        view = view_of(record, state, run_dir=self._folder / record.id, waits=waits, now=now)
         return by_the_hosts_clock(view, self._clock.set_by())
 
     def wish(self, id: str, happening: Happening, *, by: str = "") -> JobView:
@@ -502,6 +506,28 @@ class Scheduler:
             self._check(submission)
         detail = _by(by, f"may have {workers} workers")
         self._backend.handle(RangeChanged(id, workers, detail))
+        return self._view(record)
+
+    def any_kind(self, id: str, *, by: str = "") -> JobView:
+        """Let a job that waits for nodes of the kind on which it began go on on any.
+
+        Raises:
+            SpecError: there is no such job, or it may be on any.
+            EnvironmentFault: it runs, or has ended.
+        """
+        record = self._find(id)
+        if not record.submission.spec.exact:
+            got = f"{id}, which is not exact"
+            need = "an exact job: others may be on any node"
+            raise SpecError("--any-kind", got=got, need=need, hint="leave out --any-kind")
+        if record.running:
+            raise EnvironmentFault(
+                f"{id} runs on nodes of its kind: say --any-kind while it waits for some"
+            )
+        if record.life.ended:
+            raise EnvironmentFault(f"{id} is {record.life.phase.value}")
+        detail = _by(by, "its weights depend on the nodes on which it goes on")
+        self._backend.handle(KindFreed(id, detail))
         return self._view(record)
 
     async def forget(self, id: str) -> int:

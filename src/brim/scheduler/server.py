@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
-
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from brim.clock import SystemClock
 from brim.process import birth_of
@@ -25,30 +20,16 @@ from brim.storage.contact import (
     write_scheduler_contact,
 )
 from brim.wire.authority import Authority
-from brim.wire.door import (
-    BACKLOG,
-    LARGEST_HEADERS,
-    Door,
-    in_pieces,
-    let_in,
-    protocol_behind,
-    tell_seldom,
-)
+from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.https import ALL_ADDRESSES
 from brim.wire.identity import SCHEDULER
 from brim.wire.listening import is_loopback, joined_address, listen_on
 from brim.wire.renewed import RenewedCertificate
 
 _AGAIN = 1.0  # seconds between two attempts to write where it is
+_TO_END = 2  # seconds for requests that are under way when the scheduling ends
 
 _log = logging.getLogger(__name__)
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours."""
-        yield
 
 
 async def offer(
@@ -58,6 +39,7 @@ async def offer(
     *,
     authority: Authority,
     certificate: RenewedCertificate | None = None,
+    nodes: str = "",
     until: asyncio.Task[None],
 ) -> None:
     """Answer people until the scheduling has ended, and let them know where.
@@ -66,24 +48,10 @@ async def offer(
         listener: where; it is closed at the end.
         authority: of the cluster, by which clients with a token know this scheduler.
         certificate: to show them; None: nothing is encrypted.
+        nodes: `HOST:PORT` at which nodes of other hosts join; empty: none can.
     """
     keys = Keys(state_dir, authority.fingerprint, tenants=lambda: lives.now.declared)
     door = Door()
-    tell_seldom(asyncio.get_running_loop())
-    protocol = protocol_behind(door)
-    config = uvicorn.Config(
-        in_pieces(application(lives, keys=keys, audit=Audit(state_dir, SystemClock()), door=door)),
-        http=protocol,
-        ws="none",
-        # A header does not say whose connection it is: the door could not count it.
-        proxy_headers=False,
-        backlog=BACKLOG,
-        h11_max_incomplete_event_size=LARGEST_HEADERS,
-        log_level="warning",
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-    )
-    server = _Server(config)
     host, port = listener.getsockname()[:2]
     pid = os.getpid()
     contact = SchedulerContact(
@@ -93,25 +61,20 @@ async def offer(
         pid=pid,
         birth=birth_of(pid),
         authority=authority.certificate.decode() if certificate is not None else "",
+        nodes=nodes,
     )
-
-    def make() -> H11Protocol:
-        return protocol(config=config, server_state=server.server_state, app_state={})
-
+    api = application(lives, keys=keys, audit=Audit(state_dir, SystemClock()), door=door)
     context = certificate.context if certificate is not None else None
-    serving = asyncio.create_task(server.serve(sockets=[]))
-    letting_in = asyncio.create_task(let_in(listener, door, make, context))
     beside = [asyncio.create_task(_tell_where(state_dir, contact))]
     if certificate is not None:
         beside.append(asyncio.create_task(certificate.keep()))
-    try:
-        await asyncio.wait([until, serving, letting_in], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in (letting_in, *beside):
-            each.cancel()
-        remove_scheduler_contact(state_dir, pid=os.getpid())
-        server.should_exit = True
-        await serving
+    async with answering(api, listener, door, context=context, to_end=_TO_END) as letting_in:
+        try:
+            await asyncio.wait([until, letting_in], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in beside:
+                each.cancel()
+            remove_scheduler_contact(state_dir, pid=os.getpid())
     if letting_in.done() and not letting_in.cancelled():
         await letting_in  # it ends by a fault alone
     if not until.cancelled():

@@ -18,11 +18,14 @@ from brim.policies.what_if import AdmissionForecast
 from brim.wire.cluster import EstimateView, Forecast, JobView, NodeView, Times
 
 
-def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now: float) -> JobView:
+def view_of(
+    record: ScheduledJob, state: JobState | None, *, run_dir: Path, waits: str, now: float
+) -> JobView:
     """One job.
 
     Args:
         state: as a policy sees it; None where it has no processes.
+        waits: for which nodes, in words.
     """
     submission, workers = record.submission, record.submission.spec.workers
     return JobView(
@@ -55,6 +58,7 @@ def view_of(record: ScheduledJob, state: JobState | None, *, run_dir: Path, now:
         attained_seconds=record.progress.attained,
         launches=record.starts.launches,
         problem=record.problem,
+        waits=waits,
         summary=record.summary,
     )
 

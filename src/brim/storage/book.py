@@ -28,7 +28,7 @@ _CLUSTER = ""  # in place of a job's id, in the history
 _decode = msgspec.msgpack.Decoder(ScheduledJob).decode
 
 
-class Records(Mapping[str, ScheduledJob]):
+class JobRecords(Mapping[str, ScheduledJob]):
     """Records by id, in the order of submission; those of ended jobs are packed until read.
 
     Attributes:
@@ -102,7 +102,7 @@ class Book:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.tell: Callable[[str], None] = _nobody
-        self.jobs = Records()
+        self.jobs = JobRecords()
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
         self._users = defaultdict[str, set[str]](set)  # of bundles: the jobs with this code

@@ -18,8 +18,9 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from brim.account import home
 from brim.clock import SystemClock
-from brim.errors import EnvironmentFault
+from brim.errors import EnvironmentFault, SpecError
 from brim.own_code import COMPILED
 from brim.storage.files import drafts_beside, is_lock_of
 
@@ -119,11 +120,12 @@ def _cache() -> Path:
     Raises:
         OSError: there is none.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    places = (
-        Path(home) / "brim" / "code",
-        Path(tempfile.gettempdir(), f"brim-code-{os.geteuid()}"),
-    )
+    places = [Path(tempfile.gettempdir(), f"brim-code-{os.geteuid()}")]
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        places.insert(0, Path(named) / "brim" / "code")
+    else:
+        with contextlib.suppress(SpecError):
+            places.insert(0, home() / ".cache" / "brim" / "code")
     problem: OSError | None = None
     for place in places:
         try:

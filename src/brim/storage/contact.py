@@ -84,6 +84,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
         birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody
             does.
         authority: the certificate of its authority, PEM, where it speaks HTTPS; empty: it does not.
+        nodes: `HOST:PORT` at which nodes of other hosts join; empty: none can.
     """
 
     host: str
@@ -92,6 +93,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     pid: _Process
     birth: str = ""
     authority: str = ""
+    nodes: str = ""
 
     @property
     def is_alive(self) -> bool:

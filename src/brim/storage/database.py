@@ -321,6 +321,11 @@ class Database:
         row = self._row(f"{_CYCLES} where at > ? order by number limit 1", (at,))
         return CycleRow(*row) if row else None
 
+    def last_cycle_number(self) -> int:
+        """The number of the last cycle; 0 before the first."""
+        row = self._row("select max(number) from cycles")
+        return int(row[0] or 0) if row else 0
+
     def last_cycle(self) -> CycleRow | None:
         row = self._row(f"{_CYCLES} order by number desc limit 1")
         return CycleRow(*row) if row else None

@@ -180,6 +180,15 @@ def write_through(path: Path, content: bytes | bytearray) -> None:
         os.fsync(file.fileno())
 
 
+def write_in_place(path: Path, content: bytes) -> None:
+    """Write a file that somebody else may have made, and that can then not be replaced.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    path.write_bytes(content)
+
+
 def open_log(path: Path) -> BinaryIO:
     """A file behind which a process writes what it prints; nobody reads it but people."""
     return path.open("ab")

@@ -1,0 +1,1 @@
+"""Kubernetes as a cluster: its nodes and pods, and the scheduler that decides about them."""

@@ -1,0 +1,389 @@
+"""The jobs of a namespace of Kubernetes, as a client of a scheduler sees and changes them.
+
+Objects are read and written, and no operator is asked: so the rights are those that the API server
+gives the caller, and what is wished for is in the object, where an operator that is away finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from brim.client import Client
+from brim.clock import monotonic, sleep, wall
+from brim.domain.job import WorkerRange
+from brim.domain.kept_run import KeptFile
+from brim.domain.lifecycle import Phase, Wish
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.kubernetes.access import find_access
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import GROUP, JOB, KIND, MANAGED_BY, OPERATOR, VERSION
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS
+from brim.kubernetes.record import ELASTIC_JOBS
+from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.refusals import AlreadyExists, NotFound
+from brim.kubernetes.resources import PlainObject
+from brim.kubernetes.times import read_time
+from brim.kubernetes.written_jobs import code_map, elastic_job, name_of_key, stem_of
+from brim.scheduler.views import view_of
+from brim.wire.cluster import ChangeView, ClusterView, Forecast, Forgotten, JobView, Submit, Times
+
+T = TypeVar("T")
+_AGAIN = 1.0  # seconds between two looks at a job that somebody waits for
+_MOST_NUMBERS = 100_000  # jobs of one name
+_LINE = re.compile(
+    r"(?P<what>workers (?P<before>\d+) -> (?P<after>\d+)|[^(]*?)(?: \((?P<why>.*)\))?"
+)
+_NO_JOB = "JOB"
+
+
+class KubeJobs(Client):
+    """The jobs of one namespace; blocking.
+
+    Args:
+        namespace: empty: that of the kubeconfig.
+        notice: is told what a waiting user should know.
+
+    Raises:
+        SpecError: no kubeconfig names an API server.
+    """
+
+    def __init__(self, namespace: str = "", *, notice: Callable[[str], None]) -> None:
+        self._access = find_access(os.environ)
+        self._namespace = namespace or self._access.namespace
+        self._notice = notice
+
+    @property
+    def address(self) -> str:
+        return f"kubernetes://{self._namespace}"
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return True
+
+    def _ask(self, question: Callable[[ApiServer], Awaitable[T]]) -> T:
+        async def work() -> T:
+            async with ApiServer(self._access) as server:
+                return await question(server)
+
+        return asyncio.run(work())
+
+    # Looking --------------------------------------------------------------------------------------
+
+    def _objects(self) -> list[PlainObject]:
+        async def work(server: ApiServer) -> list[PlainObject]:
+            return (await server.list(ELASTIC_JOBS, namespace=self._namespace)).items
+
+        try:
+            return sorted(self._ask(work), key=_age)
+        except NotFound as missing:
+            raise EnvironmentFault(
+                f"the cluster of {self._access.source} has no ElasticJobs: brim is not installed there"
+                "\n  hint: brim install --image IMAGE"
+            ) from missing
+
+    def _object(self, job: str) -> PlainObject:
+        async def work(server: ApiServer) -> PlainObject:
+            return await server.get(ELASTIC_JOBS, job, namespace=self._namespace)
+
+        try:
+            return self._ask(work)
+        except NotFound:
+            raise self._no_such_job(job) from None
+
+    def _no_such_job(self, job: str) -> SpecError:
+        known = [each["metadata"]["name"] for each in self._objects()][-20:]
+        there = f"in namespace {self._namespace}"
+        hint = did_you_mean(job, known) if known else f"there is none {there}: brim submit FILE.py"
+        return SpecError(_NO_JOB, got=repr(job), need=f"the id of a job {there}", hint=hint)
+
+    def jobs(self, *, unfinished: bool = False) -> list[JobView]:
+        views = [_view(each) for each in self._objects()]
+        return [view for view in views if not (unfinished and view.has_ended)]
+
+    def job(self, job: str) -> JobView:
+        return _view(self._object(job))
+
+    def wait(self, job: str, *, until: str = "ended", timeout: float = float("inf")) -> JobView:
+        end = monotonic() + timeout
+        while True:
+            view = self.job(job)
+            reached = view.has_ended or (until == "judged" and view.judged)
+            if reached or monotonic() >= end:
+                return view
+            sleep(min(_AGAIN, max(0.0, end - monotonic())))
+
+    def explain(self, job: str) -> list[ChangeView]:
+        thing = self._object(job)
+        return [read_line(line) for line in (thing.get("status") or {}).get("story", [])]
+
+    def files(self, job: str) -> list[KeptFile]:
+        """Return none: a job's records are in its master's pod and with the operator."""
+        return []
+
+    def logs(
+        self, job: str, *, worker: str = "", follow: bool = False
+    ) -> Iterator[tuple[str, str]]:
+        """Yield what the pods of a job print, each by what its name has behind the job's."""
+        self._object(job)  # which may not be there
+        seen: dict[str, int] = {}
+        while True:
+            ended = not follow or self.job(job).has_ended
+            fresh = list(self._fresh_lines(job, worker, seen))
+            yield from fresh
+            if ended and not fresh:
+                return
+            if follow and not fresh:
+                sleep(_AGAIN)
+
+    def _fresh_lines(
+        self, job: str, worker: str, seen: dict[str, int]
+    ) -> Iterator[tuple[str, str]]:
+        async def read(server: ApiServer) -> list[tuple[str, bytes]]:
+            labels = f"{MANAGED_BY}={OPERATOR},{JOB}={job}"
+            pods = (await server.list(PODS, namespace=self._namespace, labels=labels)).items
+            found: list[tuple[str, bytes]] = []
+            for name in sorted(each.metadata.name for each in pods if _has_begun(each)):
+                container = "master" if name == f"{job}-master" else "worker"
+                with contextlib.suppress(NotFound):  # it has ended meanwhile
+                    text = await server.logs(name, namespace=self._namespace, container=container)
+                    found.append((name.removeprefix(f"{job}-"), text))
+            return found
+
+        for name, text in self._ask(read):
+            if worker not in ("", name):
+                continue
+            whole = text[seen.get(name, 0) :]
+            if follow_up := whole.rpartition(b"\n")[0]:
+                seen[name] = seen.get(name, 0) + len(follow_up) + 1
+                for line in follow_up.decode(errors="replace").split("\n"):
+                    yield name, line
+
+    def cluster(self) -> ClusterView:
+        """Describe what the jobs of the namespace hold; devices are not the namespace's to see."""
+        views = self.jobs(unfinished=True)
+        nodes: dict[str, int] = {}
+        for view in views:
+            for node, count in view.nodes.items():
+                nodes[node] = nodes.get(node, 0) + count
+        none = Times(count=0, median_ms=0.0, p99_ms=0.0)
+        return ClusterView(
+            policy="", devices=0, headroom=0, held=sum(nodes.values()),
+            nodes=nodes, unfinished=len(views), cycles=none, looks=none,
+        )  # fmt: skip
+
+    # Changing -------------------------------------------------------------------------------------
+
+    def submit(self, request: Submit) -> JobView:
+        async def work(server: ApiServer) -> PlainObject:
+            stem = stem_of(request.name)
+            if request.key:
+                return await self._create(server, request, name_of_key(stem, request.key))
+            for number in range(await self._next_number(server, stem), _MOST_NUMBERS):
+                with contextlib.suppress(AlreadyExists):
+                    return await self._create(server, request, f"{stem}-{number}")
+            raise SpecError("--key", got="nothing", need=f"another name than {stem}")
+
+        try:
+            return _view(self._ask(work))
+        except AlreadyExists:
+            return self.job(name_of_key(stem_of(request.name), request.key))
+        except NotFound as missing:
+            raise EnvironmentFault(
+                f"{missing}\n  hint: brim install --image IMAGE, and kubectl create namespace "
+                f"{self._namespace}"
+            ) from missing
+
+    async def _next_number(self, server: ApiServer, stem: str) -> int:
+        things = (await server.list(ELASTIC_JOBS, namespace=self._namespace)).items
+        tails = [each["metadata"]["name"].removeprefix(f"{stem}-") for each in things]
+        return 1 + max(
+            (int(tail) for tail in tails if tail.isascii() and tail.isdecimal()), default=0
+        )
+
+    async def _create(self, server: ApiServer, request: Submit, name: str) -> PlainObject:
+        """Make the object of a job, and behind it that of its code, which goes with it.
+
+        The operator waits for the code.
+        """
+        code, job = self._written(request, name)
+        made = await server.create(ELASTIC_JOBS, job, namespace=self._namespace)
+        if code is not None:
+            meta = code["metadata"]
+            meta["ownerReferences"] = [
+                {
+                    "apiVersion": f"{GROUP}/{VERSION}",
+                    "kind": KIND,
+                    "name": name,
+                    "uid": made["metadata"]["uid"],
+                }
+            ]
+            await server.apply(CONFIG_MAPS, meta["name"], code, namespace=self._namespace)
+        return made
+
+    def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
+        code = code_map(name, self._namespace, request.bundle) if request.bundle else None
+        return code, elastic_job(name, self._namespace, request.submission)
+
+    def written(self, request: Submit) -> list[PlainObject]:
+        """Return the objects that `submit` would make, the code first; the first job has this name."""
+        stem = stem_of(request.name)
+        code, job = self._written(request, name_of_key(stem, request.key) if request.key else stem)
+        return [job] if code is None else [code, job]
+
+    def _patch(self, job: str, **fields: Any) -> JobView:
+        before = self.job(job)
+        if before.has_ended:
+            got = f"{job}, which is {before.state}"
+            raise SpecError(_NO_JOB, got=got, need="a job that has not ended")
+
+        async def work(server: ApiServer) -> PlainObject:
+            body = {"spec": fields}
+            return await server.merge_patch(ELASTIC_JOBS, job, body, namespace=self._namespace)
+
+        return _view(self._ask(work))
+
+    def resize(self, job: str, workers: WorkerRange) -> JobView:
+        return self._patch(job, workers={"min": workers.minimum, "max": workers.maximum})
+
+    def suspend(self, job: str) -> JobView:
+        return self._patch(job, suspend=True)
+
+    def resume(self, job: str) -> JobView:
+        return self._patch(job, suspend=False)
+
+    def cancel(self, job: str) -> JobView:
+        """End a job for good, and delete its object: nobody else says that a job is to end."""
+        thing = self._object(job)
+        self._delete(thing)
+        return _view(thing)
+
+    def forget(self, job: str) -> Forgotten:
+        thing = self._object(job)
+        if not _view(thing).has_ended:
+            got, hint = f"{job}, which has not ended", f"brim cancel {job}"
+            raise SpecError(_NO_JOB, got=got, need="a job that has ended", hint=hint)
+        self._delete(thing)
+        return Forgotten(job=job, bytes=0)
+
+    def _delete(self, thing: PlainObject) -> None:
+        meta = thing["metadata"]
+
+        async def work(server: ApiServer) -> None:
+            with contextlib.suppress(NotFound):
+                await server.delete(
+                    ELASTIC_JOBS,
+                    meta["name"],
+                    namespace=self._namespace,
+                    uid=meta["uid"],
+                    propagation="Background",
+                )
+
+        self._ask(work)
+
+    # What objects do not say ----------------------------------------------------------------------
+
+    def forecast(self, request: Submit) -> Forecast:
+        self._refuse()
+
+    def _call(self, *_: Any, **__: Any) -> Any:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise SpecError(
+            "--server",
+            got=self.address,
+            need="a scheduler of brim up: in Kubernetes this is for kubectl",
+            hint="kubectl get tenants,elasticjobs,nodes",
+        )
+
+
+def read_line(line: str) -> ChangeView:
+    """Return a line of the story in a job's status as an event.
+
+    >>> read_line("2026-11-24T17:00:00Z workers 1 -> 3 (surplus: 2 are free)").after
+    3
+    """
+    when, _, sentence = line.partition(" ")
+    found = _LINE.fullmatch(sentence)
+    parts = found.groupdict() if found else {"what": sentence}
+    resized = parts.get("before") is not None
+    reason, _, detail = (parts.get("why") or "").partition(": ")
+    at = 0.0
+    with contextlib.suppress(SpecError):
+        at = read_time(when, field="story")
+    return ChangeView(
+        at=at,
+        event="workers" if resized else parts["what"] or sentence,
+        before=int(parts["before"] or 0) if resized else 0,
+        after=int(parts["after"] or 0) if resized else 0,
+        reason=reason,
+        detail=detail,
+    )
+
+
+def _age(thing: PlainObject) -> tuple[str, str]:
+    return thing["metadata"].get("creationTimestamp", ""), thing["metadata"]["name"]
+
+
+def _has_begun(pod: KubePod) -> bool:
+    return pod.status.phase != "Pending"
+
+
+def _view(thing: PlainObject) -> JobView:
+    """Return a job by the record in its status; by its spec, while no operator has taken it in."""
+    meta, spec, status = thing["metadata"], thing.get("spec") or {}, thing.get("status") or {}
+    run = f"kubernetes://{meta['namespace']}/{meta['name']}"
+    said = status.get("message", "") if status.get("phase") == "Invalid" else ""
+    if not status.get("record"):
+        return _unrecorded(thing, run, said)
+    record = unpack_record(status["record"], uid=meta["uid"])
+    view = view_of(record, None, run_dir=Path(run), waits="", now=wall())
+    wish = Wish.HOLD.value if spec.get("suspend") and not record.life.ended else view.wish
+    return msgspec.structs.replace(view, job=meta["name"], run=run, wish=wish)
+
+
+def _unrecorded(thing: PlainObject, run: str, said: str) -> JobView:
+    meta, spec = thing["metadata"], thing["spec"]
+    workers = spec.get("workers") or {}
+    deadline = spec.get("deadline")
+    return JobView(
+        job=meta["name"],
+        state=Phase.SUBMITTED.value,
+        wish=(Wish.HOLD if spec.get("suspend") else Wish.RUN).value,
+        run=run,
+        tenant=spec.get("tenant") or "",
+        priority=spec.get("priority") or "",
+        minimum=workers.get("min", 1),
+        maximum=workers.get("max", 1),
+        nodes={},
+        workers=0,
+        planned=0,
+        step=0,
+        steps=None,
+        submitted=read_time(meta["creationTimestamp"], field="metadata.creationTimestamp"),
+        started=None,
+        ended=None,
+        deadline=read_time(deadline, field="spec.deadline") if deadline else None,
+        promised=False,
+        judged=False,
+        reason="",
+        detail="",
+        earliest=None,
+        estimate=None,
+        finish=None,
+        first_estimate=None,
+        half_estimate=None,
+        attained_seconds=0.0,
+        launches=0,
+        problem=said,
+        summary={},
+    )

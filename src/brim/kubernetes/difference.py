@@ -1,0 +1,143 @@
+"""Differences between the pods of a job and those that it should have: what to make, and what to end.
+
+Pure, and the same for the same pods: an operator that asks twice, or begins after another, makes
+nothing twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brim.kubernetes.identities import MASTER, KubeJob, identity_of, number_of
+from brim.kubernetes.kube_types import KubePod
+
+
+class NewWorker(NamedTuple):
+    """A worker's pod that is to be made, pinned to a node."""
+
+    name: str
+    node: str
+
+
+class PodChanges(NamedTuple):
+    """The changes that are left to make.
+
+    Attributes:
+        end: names of pods to delete, before any is made.
+        make: workers.
+    """
+
+    end: tuple[str, ...] = ()
+    make: tuple[NewWorker, ...] = ()
+
+
+@dataclass(slots=True)
+class JobPods:
+    """The pods of one start of a job, and those of its other starts.
+
+    Args:
+        master: of this start; it may have ended.
+        workers: of this start, by their numbers; some may have ended.
+        others: of starts that are over, and of objects that are gone and had the same name.
+    """
+
+    master: KubePod | None = None
+    workers: dict[int, KubePod] = field(default_factory=dict)
+    others: list[KubePod] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """True while one that is there has not ended."""
+        masters = [self.master] if self.master else []
+        return not all(pod.has_ended for pod in [*masters, *self.workers.values()])
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The slots that its workers hold, by node: one that is to end holds its slot until then."""
+        return {node: len(numbers) for node, numbers in self.by_node().items()}
+
+    def by_node(self) -> dict[str, list[int]]:
+        """The numbers of the workers that have not ended, by their nodes."""
+        found: dict[str, list[int]] = {}
+        for number, pod in self.workers.items():
+            identity = identity_of(pod)
+            if identity is not None and not pod.has_ended:
+                found.setdefault(identity.node, []).append(number)
+        return found
+
+
+def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = "") -> JobPods:
+    """Sort the pods of a job; those of anybody else are left out.
+
+    Args:
+        uid: of the job's object; empty: it is gone, and who was made for which nobody knows.
+    """
+    found = JobPods()
+    for pod in pods:
+        identity = identity_of(pod)
+        if identity is None or identity.job != job.id:
+            continue
+        number = number_of(pod, job, launch)
+        if identity.launch != launch or (uid and identity.uid != uid):
+            found.others.append(pod)
+        elif identity.role == MASTER:
+            found.master = pod
+        elif number is not None:
+            found.workers[number] = pod
+    return found
+
+
+def differences(
+    there: JobPods,
+    job: KubeJob,
+    launch: int,
+    workers: Mapping[str, int],
+    *,
+    waits: Collection[str] = (),
+) -> PodChanges:
+    """Return how to get from the pods that are there to so many workers on each node.
+
+    A pod that was asked to end holds its slot until it is gone: none is made in its place before.
+    Pods that do not train yet go first, and the youngest of the others.
+
+    Args:
+        waits: nodes on which none is made for now.
+    """
+    over = [*there.others, *(pod for pod in there.workers.values() if pod.has_ended)]
+    make: list[NewWorker] = []
+    names = {pod.metadata.name for pod in [*there.others, *there.workers.values()]}
+    free = (name for k in itertools.count() if (name := job.worker(launch, k)) not in names)
+    on = there.by_node()
+    for node, numbers in on.items():
+        staying = [number for number in numbers if not there.workers[number].is_leaving]
+        over += _least(there, staying, len(staying) - workers.get(node, 0))
+    for node in sorted(workers):
+        missing = 0 if node in waits else workers[node] - len(on.get(node, ()))
+        make += [NewWorker(next(free), node) for _ in range(missing)]
+    end = {pod.metadata.name for pod in over if not pod.is_leaving}
+    return PodChanges(tuple(sorted(end)), tuple(make))
+
+
+def beyond(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the pods without which no more than so many workers are left on any node.
+
+    Those that were asked to end are among them before any other.
+    """
+    found: list[KubePod] = []
+    for node, numbers in there.by_node().items():
+        found += _least(there, numbers, len(numbers) - workers.get(node, 0))
+    return tuple(sorted(pod.metadata.name for pod in found))
+
+
+def _least(there: JobPods, numbers: Iterable[int], count: int) -> list[KubePod]:
+    """Return the workers that are missed least."""
+
+    def worth(number: int) -> tuple[bool, bool, bool, int]:
+        pod = there.workers[number]
+        running = pod.status.phase == "Running"
+        return not pod.is_leaving, not pod.is_refused, running, -number
+
+    return [there.workers[number] for number in sorted(numbers, key=worth)[: max(0, count)]]

@@ -1,0 +1,242 @@
+"""Holds a Lease of Kubernetes while something is done that one process alone may do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from brim.clock import SystemClock, wall
+from brim.errors import EnvironmentFault, ProtocolError
+from brim.kubernetes.access import Access
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.lease import (
+    Candidate,
+    LeaseSeen,
+    LeaseTerms,
+    LookAtLease,
+    WaitForLease,
+    WriteLease,
+)
+from brim.kubernetes.refusals import Conflict, NotFound
+from brim.kubernetes.resources import Resource
+
+_RELEASED = 1  # seconds that a released Lease says it lasts, as client-go writes
+_log = logging.getLogger(__name__)
+
+
+class LeaseLost(EnvironmentFault):
+    """The Lease could not be renewed in time, or another process has it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retryable=True)
+
+
+class _LeaseMetadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
+    """A Lease as the API server has it."""
+
+    metadata: _LeaseMetadata
+    spec: _LeaseSpec | None = None
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+
+    def seen(self) -> LeaseSeen:
+        """Return it as the rules know it."""
+        spec = self.spec or _LeaseSpec()
+        return LeaseSeen(
+            version=self.metadata.resource_version,
+            holder=spec.holder_identity or "",
+            duration=float(spec.lease_duration_seconds or 0),
+            transitions=spec.lease_transitions or 0,
+            acquired=spec.acquire_time or "",
+            renewed=spec.renew_time or "",
+        )
+
+
+LEASES = Resource("coordination.k8s.io/v1", "leases", LeaseObject)
+
+
+class LeaseHolder:
+    """Waits for a Lease, holds it while work is done, and releases it.
+
+    It calls the API server by connections of its own, so that renewals never wait behind other
+    requests.
+
+    Args:
+        access: to the API server.
+        namespace: of the Lease.
+        name: of the Lease. Nobody may delete it while it is held: another process could make it.
+        identity: that no other process ever has, such as a pod's name and uid.
+        terms: the times.
+        now: seconds of a clock that nobody sets and that goes on while the host sleeps, as other
+            hosts do; None: that of this host.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        terms: LeaseTerms | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        self._access, self._namespace, self._name = access, namespace, name
+        self._identity, self._terms = identity, terms or LeaseTerms()
+        self._candidate = Candidate(identity, self._terms)
+        self._server: ApiServer | None = None
+        self._now = now or SystemClock().wall
+
+    @property
+    def holder(self) -> str:
+        """The identity of the holder as it was last seen; empty: none."""
+        return self._candidate.holder
+
+    def holds(self) -> bool:
+        """Return whether the Lease is held at this moment.
+
+        To be asked before each write, as `ApiServer` does by `may_write`: a process that was
+        stopped for a while goes on where it was, and holds the Lease no longer.
+        """
+        return self._candidate.holds(self._now())
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Wait for the Lease, then do the work; release the Lease once it has ended.
+
+        Raises:
+            LeaseLost: it was lost, and the work was cancelled. It should end the process: what the
+                work has begun and not ended is unknown.
+        """
+        async with ApiServer(self._access, timeout=self._terms.renew_within / 2) as server:
+            self._server = server
+            await self._acquire()
+            _log.info("the Lease %s/%s is held", self._namespace, self._name)
+            working = asyncio.ensure_future(work())
+            keeping = asyncio.create_task(self._keep())
+            try:
+                await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await self._end(working, keeping)
+            if not keeping.cancelled():
+                keeping.result()  # it was lost
+            working.result()
+
+    async def _acquire(self) -> None:
+        told = ""
+        while not self.holds():
+            if self.holder not in ("", told):
+                told = self.holder
+                _log.info("%s holds the Lease %s/%s", told, self._namespace, self._name)
+            await self._act()
+
+    async def _keep(self) -> None:
+        """Renew the Lease until it is lost."""
+        while self.holds():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._candidate.holds_until - self._now()):
+                    await self._act()
+        by = self.holder
+        raise LeaseLost(
+            f"the Lease {self._namespace}/{self._name} was lost: "
+            + (
+                f"{by} has it"
+                if by not in ("", self._identity)
+                else f"it was not renewed in {self._terms.renew_within:g} s"
+            )
+        )
+
+    async def _end(self, working: asyncio.Future[None], keeping: asyncio.Task[None]) -> None:
+        """End the work, and release the Lease once it has ended."""
+        working.cancel()
+        await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():  # the Lease was lost, and others may have it soon
+            await asyncio.wait((working,), timeout=self._terms.duration - self._terms.renew_within)
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+        if not working.done():
+            _log.critical("what the holder alone may do has not ended: end this process")
+        elif self.holds():
+            with contextlib.suppress(EnvironmentFault, ProtocolError):
+                await self._release()
+
+    async def _release(self) -> None:
+        assert self._server is not None
+        lease = await self._server.get(LEASES, self._name, namespace=self._namespace)
+        if write := self._candidate.release(lease.seen()):
+            await self._written(write)
+
+    async def _act(self) -> None:
+        """Do what the rules say, once."""
+        match self._candidate.step(self._now()):
+            case WaitForLease(until):
+                await asyncio.sleep(max(0.0, until - self._now()))
+            case LookAtLease():
+                await self._look()
+            case WriteLease() as write:
+                await self._write(write)
+
+    async def _look(self) -> None:
+        assert self._server is not None
+        try:
+            lease = await self._server.get(LEASES, self._name, namespace=self._namespace)
+        except NotFound:
+            self._candidate.looked(self._now(), None)
+        except (EnvironmentFault, ProtocolError) as error:
+            self._say(error)
+            self._candidate.failed(self._now(), changed=False)
+        else:
+            self._candidate.looked(self._now(), lease.seen())
+
+    async def _write(self, write: WriteLease) -> None:
+        sent = self._now()
+        try:
+            lease = await self._written(write)
+        except (Conflict, NotFound):
+            self._candidate.failed(self._now(), changed=True)
+        except (EnvironmentFault, ProtocolError) as error:
+            self._say(error)
+            self._candidate.failed(self._now(), changed=False)
+        else:
+            self._candidate.written(sent, lease.seen())
+
+    async def _written(self, write: WriteLease) -> LeaseObject:
+        assert self._server is not None
+        now = datetime.fromtimestamp(wall(), UTC).isoformat(timespec="microseconds")
+        now = now.replace("+00:00", "Z")
+        duration = math.ceil(self._terms.duration) if write.holder else _RELEASED
+        lease = LeaseObject(
+            _LeaseMetadata(self._name, self._namespace, write.version),
+            _LeaseSpec(
+                holder_identity=write.holder,
+                lease_duration_seconds=duration,
+                acquire_time=write.acquired or now,
+                renew_time=now,
+                lease_transitions=write.transitions,
+            ),
+        )
+        if not write.version:
+            return await self._server.create(LEASES, lease, namespace=self._namespace)
+        return await self._server.replace(LEASES, self._name, lease, namespace=self._namespace)
+
+    def _say(self, error: Exception) -> None:
+        _log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)

@@ -1,0 +1,114 @@
+"""Names and labels of jobs' pods: which job and which start of it a pod is of, and where. Pure.
+
+Names follow from the job alone, so what was made before an operator ended is found by the next.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from brim.kubernetes.kube_types import KubePod
+
+GROUP = "brim.dev"
+VERSION = "v1alpha1"
+KIND = "ElasticJob"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OPERATOR = "brim"  # what manages; also the name under which fields are applied
+JOB = f"{GROUP}/job"
+ROLE = f"{GROUP}/role"
+LAUNCH = f"{GROUP}/launch"
+NODE = f"{GROUP}/node"  # an annotation: a label may be shorter than the name of a node
+MASTER, WORKER = "master", "worker"
+
+# Kinds of Kubeflow by the word that stands behind the name in the ids of their jobs.
+KUBEFLOW_KINDS = {"pytorchjob": "PyTorchJob", "tfjob": "TFJob"}
+_WORDS = {kind: word for word, kind in KUBEFLOW_KINDS.items()}
+
+
+class KubeJob(NamedTuple):
+    """The name of a job's object.
+
+    Attributes:
+        kind: the word of its kind, where it is one of Kubeflow's; empty: it is an ElasticJob.
+
+    >>> KubeJob("team", "flights").id, KubeJob.parse("team.flights.v2").name
+    ('team.flights', 'flights.v2')
+    >>> KubeJob("team", "imagenet", "pytorchjob").id, KubeJob.parse("team.imagenet.pytorchjob").kind
+    ('team.imagenet.pytorchjob', 'pytorchjob')
+    """
+
+    namespace: str
+    name: str
+    kind: str = ""
+
+    @property
+    def id(self) -> str:
+        """The id of the job: names of namespaces have no dots."""
+        return f"{self.namespace}.{self.name}" + (f".{self.kind}" if self.kind else "")
+
+    @classmethod
+    def parse(cls, id: str) -> KubeJob:
+        """Return the name that an id was made of."""
+        namespace, _, name = id.partition(".")
+        before, _, word = name.rpartition(".")
+        return cls(namespace, before, word) if word in KUBEFLOW_KINDS else cls(namespace, name)
+
+    @property
+    def master(self) -> str:
+        """The name of its master's pod, and of the Service by which that is found."""
+        return f"{self.name}-{MASTER}"
+
+    def start(self, launch: int) -> str:
+        """The name of what all pods of one start have in common."""
+        return f"{self.name}-{launch}"
+
+    def worker(self, launch: int, number: int) -> str:
+        """The name of a worker's pod."""
+        return f"{self.name}-{launch}-{number}"
+
+
+class PodIdentity(NamedTuple):
+    """The job that a pod is of.
+
+    Attributes:
+        launch: the start of the job.
+        role: master or worker.
+        node: on which it is, or is to be.
+        uid: of the job's object; another one of the same name has another.
+    """
+
+    job: str
+    launch: int
+    role: str
+    node: str
+    uid: str
+
+
+def labels_of(job: KubeJob, role: str, launch: int) -> dict[str, str]:
+    """Return the labels of a pod of a job."""
+    return {MANAGED_BY: OPERATOR, JOB: job.name, ROLE: role, LAUNCH: str(launch)}
+
+
+def identity_of(pod: KubePod) -> PodIdentity | None:
+    """Return the job that a pod is of; None where it is anybody else's.
+
+    Its labels alone do not make it a job's: that has to be its owner, by the same name.
+    """
+    labels, meta = pod.metadata.labels, pod.metadata
+    role, launch = labels.get(ROLE, ""), labels.get(LAUNCH, "")
+    owners = [
+        each
+        for each in meta.owner_references
+        if each.controller and each.kind in (KIND, *_WORDS) and each.name == labels.get(JOB)
+    ]
+    if not owners or role not in (MASTER, WORKER) or not (launch.isascii() and launch.isdecimal()):
+        return None
+    job = KubeJob(meta.namespace, labels[JOB], _WORDS.get(owners[0].kind, ""))
+    node = pod.spec.node_name or meta.annotations.get(NODE, "")
+    return PodIdentity(job.id, int(launch), role, node, owners[0].uid)
+
+
+def number_of(pod: KubePod, job: KubeJob, launch: int) -> int | None:
+    """Return the number of a worker's pod among those of its start; None where it has none."""
+    number = pod.metadata.name.removeprefix(f"{job.start(launch)}-")
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else None

@@ -1,0 +1,182 @@
+"""Objects of an API server as they are read: the fields that decide something, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgspec
+
+Amounts: TypeAlias = Mapping[str, str | int | float]
+"""Quantities by resource, as they are written."""
+
+READY, SCHEDULED = "Ready", "PodScheduled"
+ENDED = frozenset({"Succeeded", "Failed"})  # phases of a pod whose containers do not run any more
+UNSCHEDULABLE = "Unschedulable"
+
+
+class _Fields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A part of an object; fields that are not named here are passed over."""
+
+
+class Owner(_Fields, frozen=True, kw_only=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class Metadata(_Fields, frozen=True, kw_only=True):
+    """The name of an object, and who has it.
+
+    Args:
+        deletion_timestamp: when it is to be gone at the latest, where it was asked to end.
+    """
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[Owner, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """`NAMESPACE/NAME`, or the name of what is in no namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Condition(_Fields, frozen=True, kw_only=True):
+    type: str
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+# Nodes --------------------------------------------------------------------------------------------
+
+
+class Taint(_Fields, frozen=True, kw_only=True):
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class NodeDescription(_Fields, frozen=True, kw_only=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeAddress(_Fields, frozen=True, kw_only=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeReport(_Fields, frozen=True, kw_only=True):
+    allocatable: Amounts = {}
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+
+
+class KubeNode(_Fields, frozen=True, kw_only=True):
+    """A node as its kubelet and its administrators describe it."""
+
+    metadata: Metadata
+    spec: NodeDescription = NodeDescription()
+    status: NodeReport = NodeReport()
+
+
+# Pods ---------------------------------------------------------------------------------------------
+
+
+class Resources(_Fields, frozen=True, kw_only=True):
+    requests: Amounts = {}
+
+
+class Container(_Fields, frozen=True, kw_only=True):
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str | None = None
+
+
+class PodDescription(_Fields, frozen=True, kw_only=True):
+    """The fields of a pod's spec.
+
+    Args:
+        resources: of the pod as a whole, where somebody has given them.
+    """
+
+    node_name: str = ""
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: Amounts = {}
+    resources: Resources | None = None
+
+
+class Terminated(_Fields, frozen=True, kw_only=True):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    finished_at: str | None = None
+
+
+class ContainerState(_Fields, frozen=True, kw_only=True):
+    terminated: Terminated | None = None
+
+
+class ContainerReport(_Fields, frozen=True, kw_only=True):
+    name: str = ""
+    state: ContainerState = ContainerState()
+    restart_count: int = 0
+    allocated_resources: Amounts = {}
+
+
+class PodReport(_Fields, frozen=True, kw_only=True):
+    """The fields of a pod's status.
+
+    Args:
+        nominated_node_name: where it is to be once others have been taken away for it.
+    """
+
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    nominated_node_name: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerReport, ...] = ()
+
+
+class KubePod(_Fields, frozen=True, kw_only=True):
+    """A pod as the API server has it."""
+
+    metadata: Metadata
+    spec: PodDescription = PodDescription()
+    status: PodReport = PodReport()
+
+    @property
+    def has_ended(self) -> bool:
+        """True where none of its containers runs, or ever will: it holds nothing."""
+        return self.status.phase in ENDED
+
+    @property
+    def is_leaving(self) -> bool:
+        """True where it was asked to end."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def is_ready(self) -> bool:
+        """True where it does what it is there for."""
+        return any(each.type == READY and each.status == "True" for each in self.status.conditions)
+
+    @property
+    def is_refused(self) -> bool:
+        """True where no node takes it as it is, and nobody is taken away for it."""
+        return not self.status.nominated_node_name and any(
+            each.type == SCHEDULED and each.status == "False" and each.reason == UNSCHEDULABLE
+            for each in self.status.conditions
+        )

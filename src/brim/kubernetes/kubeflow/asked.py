@@ -1,0 +1,462 @@
+"""Requests of Kubeflow's objects (`kubeflow.org/v1`), as the scheduler knows them. Pure.
+
+What cannot be understood is a value: errors that name the field. The rest of a template is for the
+API server to check, when pods are made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from brim.coordination.scheduled_jobs import RangeChanged, Wished
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.lifecycle import Happening, Wish
+from brim.domain.options import LARGEST_COUNT
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission, fingerprint, parse_priority
+from brim.errors import SpecError
+from brim.kubernetes.amounts import PODS, Totals, parse_amount
+from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
+from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.reading import (
+    Problems,
+    Reading,
+    choice_of,
+    object_of,
+    shown,
+    switch_of,
+    text_of,
+    whole_of,
+)
+from brim.kubernetes.tenants import KnownTenants
+
+KUBEFLOW, VERSION = "kubeflow.org", "v1"
+WORKER, MASTER, CHIEF = "Worker", "Master", "Chief"
+EXIT_CODE, NEVER = "ExitCode", "Never"
+RESTART_POLICIES = ("OnFailure", "Always", NEVER, EXIT_CODE)
+CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL = "None", "Running", "All"
+MANAGER = f"{GROUP}/operator"  # as `managedBy` names it
+TENANT, PRIORITY = f"{GROUP}/tenant", f"{GROUP}/priority"  # annotations
+REPLICAS = "replicas"  # the parameter that keeps how many workers were asked for at first
+_SECONDS = 10 * 366 * 86_400
+_MOST_CONTAINERS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowKind:
+    """A kind of objects.
+
+    Args:
+        name: as objects have it.
+        specs: the field of its replicas.
+        types: of replicas, in the order in which they get their pods; workers come last.
+        container: that does the work.
+        port: of that container, by which replicas meet.
+        restart_policy: of who says nothing.
+    """
+
+    name: str
+    specs: str
+    types: tuple[str, ...]
+    container: str
+    port: int
+    restart_policy: str
+
+    @property
+    def word(self) -> str:
+        """The word that names and labels have: `pytorchjob`."""
+        return self.name.lower()
+
+    @property
+    def plural(self) -> str:
+        return f"{self.word}s"
+
+
+KINDS = {
+    kind.word: kind
+    for kind in (
+        KubeflowKind(
+            name="PyTorchJob",
+            specs="pytorchReplicaSpecs",
+            types=(MASTER, WORKER),
+            container="pytorch",
+            port=23456,
+            restart_policy="OnFailure",
+        ),
+        KubeflowKind(
+            name="TFJob",
+            specs="tfReplicaSpecs",
+            types=(CHIEF, MASTER, "PS", "Evaluator", WORKER),
+            container="tensorflow",
+            port=2222,
+            restart_policy=NEVER,
+        ),
+    )
+}
+
+
+class Rank(NamedTuple):
+    """A place among the replicas of a job, after which its pod is named.
+
+    Attributes:
+        type: of the replica, in small letters, as names and labels have it.
+    """
+
+    type: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """The replicas of one type."""
+
+    type: str
+    count: int
+    restart_policy: str
+    template: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """The owner's wishes for the life of a job; None: there is none. Times are seconds."""
+
+    clean: str = CLEAN_NOTHING
+    to_live: float | None = None
+    deadline: float | None = None
+    most_failures: int | None = None
+    suspend: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowSpec:
+    """The request of one object.
+
+    Args:
+        replicas: by type, workers last.
+        pods: of all types together; each holds a slot.
+        spec: of the object, as it is.
+        elastic: its number of workers may change while it runs.
+        priority_class: of its pods, where their template names none.
+    """
+
+    kind: KubeflowKind
+    job: KubeJob
+    replicas: tuple[Replicas, ...]
+    pods: WorkerRange
+    spec: Mapping[str, Any]
+    elastic: bool
+    run: RunPolicy
+    priority_class: str
+
+    def of(self, type: str) -> Replicas | None:
+        """Return the replicas of a type, in whatever letters."""
+        return next((each for each in self.replicas if each.type.lower() == type.lower()), None)
+
+    @property
+    def firsts(self) -> tuple[Rank, ...]:
+        """The ranks that have to be there with any number of pods, in order.
+
+        Workers of PyTorch and TensorFlow find each other by the first of them.
+        """
+        ranks = [
+            Rank(each.type.lower(), index)
+            for each in self.replicas
+            if each.type != WORKER
+            for index in range(each.count)
+        ]
+        workers = self.pods.minimum - len(ranks) if not self.elastic else 1
+        return (*ranks, *(Rank(WORKER.lower(), index) for index in range(workers)))
+
+
+def is_ours(thing: Mapping[str, Any]) -> bool:
+    """Return whether an object is for this operator, as `managedBy` says."""
+    spec = thing.get("spec")
+    policy = spec.get("runPolicy") if isinstance(spec, Mapping) else None
+    manager = policy.get("managedBy") if isinstance(policy, Mapping) else None
+    return manager in (None, MANAGER)
+
+
+def read_asked(
+    thing: Mapping[str, Any], *, slot: Totals, first: int | None = None
+) -> KubeflowSpec | Problems:
+    """Return what an object asks for, or all that is wrong with it.
+
+    Args:
+        slot: what a pod may ask for at most.
+        first: the workers that were asked for at first; None: it is read for the first time.
+    """
+    reading = Reading()
+    kind = KINDS[str(thing.get("kind", "")).lower()]
+    meta = reading.of(read_metadata, thing) or {}
+    spec = reading.of(object_of, thing.get("spec"), path="spec") or {}
+    replicas = reading.of(_replicas, kind, spec)
+    run = reading.of(_run_policy, spec)
+    priority_class = reading.of(_priority_class, spec)
+    if reading.problems or replicas is None or run is None:
+        return tuple(reading.problems)
+    for each in replicas:
+        reading.of(_check_size, each, slot, path=f"spec.{kind.specs}.{each.type}")
+    found = reading.of(_range, kind, spec, replicas, first)
+    if reading.problems or found is None:
+        return tuple(reading.problems)
+    pods, elastic = found
+    return KubeflowSpec(
+        kind=kind,
+        job=KubeJob(meta["namespace"], meta["name"], kind.word),
+        replicas=replicas,
+        pods=pods,
+        spec=spec,
+        elastic=elastic,
+        run=run,
+        priority_class=priority_class or "",
+    )
+
+
+def submission_of(
+    thing: Mapping[str, Any], asked: KubeflowSpec, known: KnownTenants
+) -> Submission | Problems:
+    """Return the submission of a job, or what is wrong with its annotations."""
+    reading = Reading()
+    notes = thing["metadata"].get("annotations") or {}
+    tenant = reading.of(known.chosen, notes.get(TENANT), asked.job.namespace)
+    path = f"metadata.annotations.{PRIORITY}"
+    priority = reading.of(choice_of, notes.get(PRIORITY), PRIORITIES, path=path)
+    if tenant is None or priority is None:
+        return tuple(reading.problems)
+    workers = asked.of(WORKER)
+    spec = JobSpec(
+        command=(asked.kind.name,),
+        parameters={REPLICAS: str(workers.count if workers else 0)},
+        workers=asked.pods,
+        exact=False,
+        spares=0,
+    )
+    source = json.dumps([each.template for each in asked.replicas], sort_keys=True).encode()
+    return Submission(
+        spec=spec,
+        fingerprint=fingerprint(spec, source),
+        tenant=tenant,
+        priority=parse_priority(priority),
+        opaque=True,
+    )
+
+
+def first_replicas(job: ScheduledJob) -> int:
+    """Return the workers that a job was submitted with."""
+    return int(job.submission.spec.parameters[REPLICAS])
+
+
+def wishes_of(
+    thing: Mapping[str, Any], job: ScheduledJob, *, slot: Totals
+) -> tuple[list[Wished | RangeChanged], Problems]:
+    """Return what an object asks for beyond what its record says, as events; see `elastic_jobs.wishes_of`."""
+    if job.life.ended:
+        return [], ()
+    if thing["metadata"].get("deletionTimestamp") is not None:
+        if job.life.wish is Wish.CANCEL:
+            return [], ()
+        return [Wished(job.id, Happening.CANCEL, "its object is deleted")], ()
+    asked = read_asked(thing, slot=slot, first=first_replicas(job))
+    if not isinstance(asked, KubeflowSpec):
+        return [], asked
+    events: list[Wished | RangeChanged] = []
+    if job.life.wish is (Wish.RUN if asked.run.suspend else Wish.HOLD):
+        happening = Happening.HOLD if asked.run.suspend else Happening.RELEASE
+        detail = f"spec.runPolicy.suspend: {str(asked.run.suspend).lower()}"
+        events.append(Wished(job.id, happening, detail))
+    if asked.pods != job.submission.spec.workers:
+        detail = f"{asked.pods.minimum} to {asked.pods.maximum} pods"
+        events.append(RangeChanged(job.id, asked.pods, detail))
+    return events, ()
+
+
+# Replicas -----------------------------------------------------------------------------------------
+
+
+def _replicas(kind: KubeflowKind, spec: Mapping[str, Any]) -> tuple[Replicas, ...]:
+    path = f"spec.{kind.specs}"
+    given = object_of(spec.get(kind.specs), path=path)
+    known = {each.lower(): each for each in kind.types}
+    found: dict[str, Replicas] = {}
+    for name, value in given.items():
+        type = known.get(name.lower())
+        if type is None or type in found:
+            need = "one each of " + ", ".join(kind.types)
+            raise SpecError(f"{path}.{name[:60]}", got=shown(name), need=need)
+        found[type] = _one_type(kind, type, value, path=f"{path}.{name}")
+    if not found:
+        raise SpecError(path, got=shown(given or None), need="at least one type of replicas")
+    return tuple(found[type] for type in kind.types if type in found)
+
+
+def _one_type(kind: KubeflowKind, type: str, value: object, *, path: str) -> Replicas:
+    given = object_of(value, path=path)
+    most = LARGEST_COUNT if type in (WORKER, "PS") else 1
+    count = given.get("replicas")
+    return Replicas(
+        type=type,
+        count=1 if count is None else whole_of(count, path=f"{path}.replicas", least=0, most=most),
+        restart_policy=kind.restart_policy
+        if given.get("restartPolicy") in (None, "")
+        else choice_of(given["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
+        template=_template(kind, given.get("template"), path=f"{path}.template"),
+    )
+
+
+def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, Any]:
+    template = object_of(value, path=path)
+    object_of(template.get("metadata"), path=f"{path}.metadata")
+    pod = object_of(template.get("spec"), path=f"{path}.spec")
+    if pod.get("nodeName"):
+        need = "none: the scheduler says where a pod runs"
+        raise SpecError(f"{path}.spec.nodeName", got=shown(pod["nodeName"]), need=need)
+    containers = pod.get("containers")
+    at = f"{path}.spec.containers"
+    if not isinstance(containers, list) or not 1 <= len(containers) <= _MOST_CONTAINERS:
+        raise SpecError(at, got=shown(containers), need=f"a list of 1 to {_MOST_CONTAINERS}")
+    names = set()
+    for index, each in enumerate(containers):
+        container = object_of(each, path=f"{at}[{index}]")
+        names.add(text_of(container.get("name"), path=f"{at}[{index}].name", most=63))
+        text_of(container.get("image"), path=f"{at}[{index}].image")
+        for part in ("env", "ports"):
+            if not isinstance(container.get(part) or [], list):
+                raise SpecError(f"{at}[{index}].{part}", got=shown(container[part]), need="a list")
+    if kind.container not in names:
+        need = f"a container {kind.container!r}"
+        raise SpecError(at, got=", ".join(map(shown, sorted(names))), need=need)
+    return template
+
+
+def requests_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the containers of a template ask for together, as exact amounts."""
+    found: dict[str, Any] = {}
+    for container in template["spec"]["containers"]:
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name, amount in {**limits, **requests}.items():
+            found[name] = found.get(name, 0) + parse_amount(amount)
+    return found
+
+
+def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
+    """Raises SpecError where a pod asks for more than one slot has."""
+    at = f"{path}.template.spec.containers"
+    try:
+        asked = requests_of(replicas.template)
+    except (AttributeError, TypeError):
+        raise SpecError(at, got="resources", need="limits and requests by name") from None
+    for name, amount in asked.items():
+        if name in slot and name != PODS and amount > slot[name]:
+            got = f"{float(amount):g} of {name}"
+            need = f"at most what one worker gets of this operator, {float(slot[name]):g}"
+            raise SpecError(f"{at}: {name}", got=got, need=need)
+
+
+# How many -----------------------------------------------------------------------------------------
+
+
+def _range(
+    kind: KubeflowKind, spec: Mapping[str, Any], replicas: Sequence[Replicas], first: int | None
+) -> tuple[WorkerRange, bool]:
+    """Return the pods that a job may have, and whether that may change while it runs.
+
+    `replicas` is what it is submitted with. Somebody who changes it afterwards says how many it is
+    to have at most; so does an autoscaler, from the beginning.
+    """
+    workers = next((each for each in replicas if each.type == WORKER), None)
+    others = sum(each.count for each in replicas if each.type != WORKER)
+    bounds = _elastic(kind, spec, workers, others)
+    if bounds is None:
+        count = workers.count if workers else 0
+        if count + others < 1:
+            at = f"spec.{kind.specs}.{WORKER}.replicas"
+            raise SpecError(at, got=str(count), need="at least 1")
+        return WorkerRange(minimum=count + others, maximum=count + others), False
+    assert workers is not None
+    least, most = bounds
+    is_driven = bool(object_of(spec.get("elasticPolicy"), path="spec.elasticPolicy").get("metrics"))
+    if is_driven or (first is not None and workers.count != first):
+        most = min(max(least, workers.count), most)
+    return WorkerRange(minimum=least + others, maximum=most + others), True
+
+
+def _elastic(
+    kind: KubeflowKind,
+    spec: Mapping[str, Any],
+    workers: Replicas | None,
+    others: int,
+) -> tuple[int, int] | None:
+    """Return the fewest and the most workers of an elastic job; None: it is not elastic."""
+    if kind.name == "PyTorchJob":
+        return _elastic_policy(spec, workers)
+    path = "spec.enableDynamicWorker"
+    if not switch_of(spec.get("enableDynamicWorker"), path=path) or workers is None:
+        return None
+    least = _least_available(spec, others)
+    return min(least, max(1, workers.count)), max(1, workers.count)
+
+
+def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> tuple[int, int] | None:
+    path = "spec.elasticPolicy"
+    if spec.get("elasticPolicy") is None:
+        return None
+    policy = object_of(spec["elasticPolicy"], path=path)
+    if workers is None:
+        raise SpecError(path, got="no Worker", need="replicas of type Worker")
+    if spec.get("nprocPerNode") is not None and policy.get("nProcPerNode") is not None:
+        raise SpecError(f"{path}.nProcPerNode", got="both", need="spec.nprocPerNode alone")
+    said = {
+        name: whole_of(policy[name], path=f"{path}.{name}", least=1, most=LARGEST_COUNT)
+        for name in ("minReplicas", "maxReplicas")
+        if policy.get(name) is not None
+    }
+    usual = max(1, workers.count)
+    least = said.get("minReplicas", min(usual, said.get("maxReplicas", usual)))
+    most = said.get("maxReplicas", max(usual, least))
+    if least > most:
+        raise SpecError(f"{path}.minReplicas", got=str(least), need=f"at most {most}")
+    return least, most
+
+
+def _least_available(spec: Mapping[str, Any], others: int) -> int:
+    policy = object_of(spec.get("runPolicy"), path="spec.runPolicy")
+    path = "spec.runPolicy.schedulingPolicy"
+    least = object_of(policy.get("schedulingPolicy"), path=path).get("minAvailable")
+    if least is None:
+        return 1
+    return max(
+        1, whole_of(least, path=f"{path}.minAvailable", least=1, most=LARGEST_COUNT) - others
+    )
+
+
+# The run policy -----------------------------------------------------------------------------------
+
+
+def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
+    path = "spec.runPolicy"
+    policy = object_of(spec.get("runPolicy"), path=path)
+    policies = CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL
+    clean = choice_of(policy.get("cleanPodPolicy"), policies, path=f"{path}.cleanPodPolicy")
+    numbers = {
+        name: whole_of(policy[name], path=f"{path}.{name}", least=0, most=_SECONDS)
+        for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
+        if policy.get(name) is not None
+    }
+    return RunPolicy(
+        clean=clean,
+        to_live=numbers.get("ttlSecondsAfterFinished"),
+        deadline=numbers.get("activeDeadlineSeconds"),
+        most_failures=numbers.get("backoffLimit"),
+        suspend=switch_of(policy.get("suspend"), path=f"{path}.suspend"),
+    )
+
+
+def _priority_class(spec: Mapping[str, Any]) -> str:
+    path = "spec.runPolicy.schedulingPolicy"
+    policy = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
+    chosen = object_of(policy, path=path).get("priorityClass")
+    return text_of(chosen, path=f"{path}.priorityClass", most=253) if chosen else ""

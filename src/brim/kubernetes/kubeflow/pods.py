@@ -1,0 +1,281 @@
+"""Pods of Kubeflow's jobs, with the names, labels, variables and Services of its operator. Pure.
+
+The image, the command and everything else is as the owner's template has it. brim says where a pod
+runs, and that it asks for what a slot has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from brim.kubernetes.amounts import PODS, Totals
+from brim.kubernetes.identities import (
+    JOB,
+    LAUNCH,
+    MANAGED_BY,
+    NODE,
+    OPERATOR,
+    ROLE,
+    WORKER,
+)
+from brim.kubernetes.kubeflow.asked import (
+    EXIT_CODE,
+    KUBEFLOW,
+    NEVER,
+    VERSION,
+    KubeflowSpec,
+    Rank,
+    requests_of,
+)
+from brim.kubernetes.kubeflow.asked import MASTER as MASTERS
+from brim.kubernetes.kubeflow.asked import WORKER as WORKERS
+from brim.kubernetes.kubeflow.ranks import INDEX, TYPE, NewPod
+from brim.kubernetes.pods import Manifest, only_on
+
+LABELS = "training.kubeflow.org"
+JOB_NAME, OPERATOR_NAME = f"{LABELS}/job-name", f"{LABELS}/operator-name"
+JOB_ROLE = f"{LABELS}/job-role"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowStart:
+    """One start of a job.
+
+    Args:
+        uid: of its object.
+        slot: what a pod asks for at least.
+        tolerated: keys of taints that pods bear.
+    """
+
+    asked: KubeflowSpec
+    uid: str
+    launch: int
+    slot: Totals
+    tolerated: tuple[str, ...] = ()
+
+
+def name_of(asked: KubeflowSpec, rank: Rank) -> str:
+    """Return the name of a pod, and of its Service."""
+    return f"{asked.job.name}-{rank.type}-{rank.number}"
+
+
+def labels_of(asked: KubeflowSpec, rank: Rank) -> dict[str, str]:
+    """Return the labels that Kubeflow gives a pod."""
+    leads = MASTERS if asked.of(MASTERS) is not None else WORKERS
+    role = {JOB_ROLE: "master"} if rank == Rank(leads.lower(), 0) else {}
+    return {
+        OPERATOR_NAME: f"{asked.kind.word}-controller",
+        JOB_NAME: asked.job.name,
+        TYPE: rank.type,
+        INDEX: str(rank.number),
+        **role,
+    }
+
+
+def service(start: KubeflowStart, rank: Rank) -> Manifest:
+    """Return the headless Service by whose name a pod is found, ready or not."""
+    asked = start.asked
+    labels = labels_of(asked, rank)
+    selector = {name: labels[name] for name in (OPERATOR_NAME, JOB_NAME, TYPE, INDEX)}
+    port = {"name": f"{asked.kind.word}-port", "port": asked.kind.port}
+    return _object("v1", "Service", start, name_of(asked, rank), labels) | {
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector,
+            "ports": [port],
+        }
+    }
+
+
+def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
+    """Return a pod of a job; it has to be on its node."""
+    asked, rank = start.asked, new.rank
+    replicas = asked.of(rank.type)
+    assert replicas is not None
+    template = deepcopy(dict(replicas.template))
+    meta, spec = template.get("metadata") or {}, template["spec"]
+    ours = {
+        MANAGED_BY: OPERATOR,
+        JOB: asked.job.name,
+        ROLE: WORKER,
+        LAUNCH: str(start.launch),
+        **labels_of(asked, rank),
+    }
+    made = _object("v1", "Pod", start, name_of(asked, rank), {**(meta.get("labels") or {}), **ours})
+    notes = dict(meta.get("annotations") or {})
+    made["metadata"]["annotations"] = {**notes, NODE: new.node}
+    spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": only_on(new.node)}
+    policy = replicas.restart_policy
+    spec["restartPolicy"] = NEVER if policy == EXIT_CODE else policy
+    if asked.priority_class and not spec.get("priorityClassName"):
+        spec["priorityClassName"] = asked.priority_class
+    bears = [{"key": key, "operator": "Exists"} for key in start.tolerated]
+    if bears:
+        spec["tolerations"] = [*bears, *(spec.get("tolerations") or [])]
+    main = main_container(asked, spec)
+    _fill_slot(main, replicas.template, start.slot)
+    for container in spec["containers"]:
+        _set_env(container, ENV[asked.kind.name](asked, rank, container is main))
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    port = {"name": f"{asked.kind.word}-port", "containerPort": asked.kind.port}
+    ports = main.get("ports") or []
+    if all(each.get("name") != port["name"] for each in ports):
+        main["ports"] = [*ports, port]
+    return made | {"spec": spec}
+
+
+def main_container(asked: KubeflowSpec, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the container that does the work."""
+    containers: list[dict[str, Any]] = spec["containers"]
+    return next(each for each in containers if each["name"] == asked.kind.container)
+
+
+def _fill_slot(container: dict[str, Any], template: Mapping[str, Any], slot: Totals) -> None:
+    """Have a pod ask for no less than a slot, so that kube-scheduler counts as brim does."""
+    asked = requests_of(template)
+    resources = dict(container.get("resources") or {})
+    limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
+    for name, amount in slot.items():
+        if name == PODS or asked.get(name, 0) >= amount:
+            continue
+        more = amount - asked.get(name, 0)
+        mine = requests_of({"spec": {"containers": [container]}}).get(name, 0)
+        requests[name] = _written(mine + more)
+        if "/" in name or name in limits:  # devices are given as a whole
+            limits[name] = requests[name]
+    container["resources"] = resources | {"requests": requests}
+    if limits:
+        container["resources"]["limits"] = limits
+
+
+def _written(amount: Any) -> str:
+    """Return an exact amount as text: thousandths, where it is no whole number."""
+    return str(int(amount)) if amount == int(amount) else f"{-(-amount * 1000 // 1)}m"
+
+
+def _set_env(container: dict[str, Any], env: Mapping[str, str | None]) -> None:
+    """Set variables; one that is None is set only where the owner does not."""
+    there = list(container.get("env") or [])
+    theirs = {each.get("name") for each in there}
+    usual = {name: value for name, value in _USUAL.items() if name in env and name not in theirs}
+    mine = {**usual, **{name: value for name, value in env.items() if value is not None}}
+    container["env"] = [
+        *(each for each in there if each.get("name") not in mine),
+        *({"name": name, "value": value} for name, value in mine.items()),
+    ]
+
+
+# PyTorch ------------------------------------------------------------------------------------------
+
+# What torch needs to be resized: with its shared store, members of the last round look for one
+# another where nobody is any more.
+_SHARE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+_USUAL = {"PYTHONUNBUFFERED": "1", _SHARE: "1"}
+
+
+def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+    found: dict[str, str | None] = {"PYTHONUNBUFFERED": None}
+    total = asked.pods.maximum
+    per_node = asked.spec.get("nprocPerNode")
+    policy = asked.spec.get("elasticPolicy")
+    if asked.of(MASTERS) is not None:
+        number = str(rank.number + (rank.type == WORKER))
+        address, port = name_of(asked, Rank(MASTERS.lower(), 0)), str(asked.kind.port)
+        processes = int(str(per_node)) if str(per_node or "").isdecimal() else 1
+        found |= {"MASTER_ADDR": address, "MASTER_PORT": port}
+        found |= {"PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
+        found |= {"WORLD_SIZE": str(total * processes), "RANK": number, "PET_NODE_RANK": number}
+    if policy is None:
+        found |= {"PET_NPROC_PER_NODE": str(per_node or "auto"), "PET_NNODES": str(total)}
+        return found
+    others = sum(each.count for each in asked.replicas if each.type != WORKERS)
+    least = asked.pods.minimum - others
+    most = int(policy.get("maxReplicas") or asked.pods.maximum - others)
+    first = name_of(asked, Rank(WORKER, 0))
+    host, at = policy.get("rdzvHost") or first, policy.get("rdzvPort") or asked.kind.port
+    found |= {
+        _SHARE: None,
+        "PET_NPROC_PER_NODE": str(policy.get("nProcPerNode") or per_node or "auto"),
+        "PET_RDZV_ENDPOINT": f"{host}:{at}",
+        "PET_RDZV_BACKEND": str(policy.get("rdzvBackend") or "c10d"),
+        "PET_NNODES": f"{least}:{most}",
+    }
+    if policy.get("maxRestarts") is not None:
+        found["PET_MAX_RESTARTS"] = str(policy["maxRestarts"])
+    if policy.get("rdzvId") is not None:
+        found["PET_RDZV_ID"] = str(policy["rdzvId"])
+    if policy.get("rdzvConf"):
+        pairs = (f"{each.get('key')}={each.get('value')}" for each in policy["rdzvConf"])
+        found["PET_RDZV_CONF"] = ",".join(pairs)
+    if policy.get("standalone"):
+        found["PET_STANDALONE"] = ""
+    return found
+
+
+# TensorFlow ---------------------------------------------------------------------------------------
+
+
+def _tensorflow_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+    """Return `TF_CONFIG` where there are several; a dynamic worker knows itself and the servers."""
+    if not is_main or asked.pods.maximum == 1:
+        return {}
+    members = {
+        each.type.lower(): [
+            f"{name_of(asked, Rank(each.type.lower(), index))}.{asked.job.namespace}.svc:{asked.kind.port}"
+            for index in range(_most_of(asked, each.type))
+        ]
+        for each in asked.replicas
+    }
+    task = {"type": rank.type, "index": rank.number}
+    if asked.spec.get("enableDynamicWorker"):
+        mine = members[rank.type][rank.number]
+        servers = [mine] if rank.type == "ps" else members.get("ps", [])
+        worker = {str(rank.number): mine} if rank.type == WORKER else {}
+        config: dict[str, Any] = {"cluster": {"worker": worker, "ps": servers}, "task": task}
+    else:
+        config = {"cluster": members, "task": task, "environment": "cloud"}
+    return {"TF_CONFIG": json.dumps(config, separators=(",", ":"))}
+
+
+def _most_of(asked: KubeflowSpec, type: str) -> int:
+    replicas = asked.of(type)
+    assert replicas is not None
+    if type != WORKERS:
+        return replicas.count
+    others = sum(each.count for each in asked.replicas if each.type != WORKERS)
+    return max(replicas.count, asked.pods.maximum - others)
+
+
+ENV: Mapping[str, Callable[[KubeflowSpec, Rank, bool], dict[str, str | None]]] = {
+    "PyTorchJob": _torch_env,
+    "TFJob": _tensorflow_env,
+}
+
+
+def owner_of(asked: KubeflowSpec, uid: str) -> Manifest:
+    """Return the reference of what a job owns, and is deleted with it."""
+    return {
+        "apiVersion": f"{KUBEFLOW}/{VERSION}",
+        "kind": asked.kind.name,
+        "name": asked.job.name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def _object(
+    version: str, kind: str, start: KubeflowStart, name: str, labels: Mapping[str, str]
+) -> Manifest:
+    metadata = {
+        "name": name,
+        "namespace": start.asked.job.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner_of(start.asked, start.uid)],
+    }
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}

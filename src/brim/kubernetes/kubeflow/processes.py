@@ -1,0 +1,365 @@
+"""The pods of Kubeflow's jobs: looked at in what is known, made and ended by requests.
+
+Nobody inside is asked: a resize is a number of pods, and a pod that is deleted gets its own grace
+period. How a job has ended is read from its pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from brim.backends.processes import Launch
+from brim.coordination.reconcile import ByNode
+from brim.coordination.sightings import NodeSeen, Seen
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.kubernetes.identities import KubeJob, identity_of
+from brim.kubernetes.known_pods import KnownPods
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kubeflow.asked import CLEAN_NOTHING, CLEAN_RUNNING, KubeflowSpec
+from brim.kubernetes.kubeflow.pods import KubeflowStart, pod_of, service
+from brim.kubernetes.kubeflow.ranks import (
+    RankedPods,
+    changes,
+    last_words,
+    outcome_of,
+    ranked,
+    was_taken_away,
+)
+from brim.kubernetes.places import NodePlaces
+from brim.kubernetes.pods import Manifest
+from brim.kubernetes.processes import KubeProcesses
+from brim.kubernetes.retries import Retries
+from brim.kubernetes.status import Stall
+
+_FORCED = 1  # seconds that a pod has to end that was to end before
+_log = logging.getLogger(__name__)
+
+
+class KubeflowServer(Protocol):
+    """Makes and ends objects; raises EnvironmentFault where that cannot be."""
+
+    async def make(self, manifest: Manifest) -> bool: ...
+
+    async def make_pod(self, manifest: Manifest) -> KubePod | None: ...
+
+    async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None: ...
+
+    async def end_job(self, job: KubeJob, uid: str) -> None:
+        """Delete the object of a job, and what it owns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowOrder:
+    """The object of a job as far as its pods go.
+
+    Args:
+        began: when it got its first pods, seconds since 1970; None: it has had none.
+        ended: when it ended; None: it has not.
+        is_over: it has ended.
+    """
+
+    uid: str
+    asked: KubeflowSpec
+    start: Callable[[int], KubeflowStart]
+    began: float | None = None
+    ended: float | None = None
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class _Pods:
+    """The knowledge of this operator about a start, beyond its pods.
+
+    Args:
+        wanted: pods by node, as they were asked last; None: nobody has asked yet.
+        failures: pods that have failed and were ended.
+        last: the last words of the last of them.
+    """
+
+    launch: int
+    wanted: ByNode | None = None
+    failures: int = 0
+    last: str = ""
+    counted: set[str] = field(default_factory=set)
+
+
+class KubeflowProcesses:
+    """The pods of Kubeflow's jobs, as `Processes` asks for them.
+
+    Args:
+        order: the object of a job by its id; None where it is gone.
+        untouched: jobs whose records cannot be read: nobody knows which pods they should have.
+    """
+
+    def __init__(
+        self,
+        server: KubeflowServer,
+        pods: KnownPods,
+        places: NodePlaces,
+        *,
+        order: Callable[[str], KubeflowOrder | None],
+        clock: Clock,
+        untouched: Collection[str] = (),
+    ) -> None:
+        self._server, self._pods, self._places = server, pods, places
+        self._order, self._clock = order, clock
+        self._untouched = frozenset(untouched)
+        self._jobs: dict[str, _Pods] = {}
+        self._retries = Retries()
+        self._beside: dict[str, asyncio.Task[None]] = {}
+
+    # What is seen ---------------------------------------------------------------------------------
+
+    def tidy(self, running: Mapping[str, int], jobs: Iterable[str]) -> None:
+        """End the pods that nobody needs: of jobs that wait or have ended, and of other starts.
+
+        Args:
+            running: the number of its present start by job that has processes.
+            jobs: those of which there may be something to end.
+        """
+        self._jobs = {
+            job: kept for job, kept in self._jobs.items() if job in running or self._order(job)
+        }
+        for job in {*jobs, *self._pods.jobs()} - self._untouched:
+            if KubeJob.parse(job).kind:
+                self._tidy_one(job, running.get(job))
+
+    def _tidy_one(self, job: str, launch: int | None) -> None:
+        order, pods = self._order(job), self._pods.of(job)
+        if order is None or not order.is_over:
+            uid = order.uid if order is not None else ""
+            over = [pod for pod in pods if not _is_of(pod, launch, uid)]
+            self._later(job, self._end_each([pod for pod in over if not pod.is_leaving]), over)
+            return
+        clean = order.asked.run.clean
+        if clean != CLEAN_NOTHING:
+            ended = clean == CLEAN_RUNNING
+            over = [pod for pod in pods if not (pod.is_leaving or (ended and pod.has_ended))]
+            self._later(job, self._end_each(over), over)
+        to_live = order.asked.run.to_live
+        now = self._clock.wall()
+        if to_live is not None and order.ended is not None and now > order.ended + to_live:
+            self._later(job, self._server.end_job(KubeJob.parse(job), order.uid), [job])
+
+    def look(self, launch: Launch) -> Seen:
+        order, there = self._order(launch.job), self._there(launch)
+        if order is None:
+            return Seen(alive=there.alive, workers=there.held, agents=frozenset({launch.home}))
+        known = self._of(launch)
+        self._count_failures(launch, known, there)
+        now = self._clock.wall()
+        age = 0.0 if order.began is None else now - order.began
+        outcome = outcome_of(order.asked, there, failures=known.failures, age=age, last=known.last)
+        if outcome.outcome:
+            return Seen(
+                alive=False,
+                workers=there.held,
+                outcome=outcome.outcome,
+                who="user" if outcome.outcome == "failed" else "",
+                problem=outcome.why,
+                summary={"exit": outcome.outcome, "reason": outcome.reason},
+            )
+        return Seen(
+            alive=bool(known.wanted) or there.alive,
+            workers=there.held,
+            agents=frozenset({launch.home, *self._agents(launch, order, known, there)}),
+            problem=known.last,
+        )
+
+    def _agents(
+        self, launch: Launch, order: KubeflowOrder, known: _Pods, there: RankedPods
+    ) -> set[str]:
+        """Return the nodes on which nothing is missing; see `KubeProcesses`."""
+        if known.wanted is None:
+            return set(there.held)
+        waits = self._retries.waits(launch.job, self._clock.now())
+        todo = changes(order.asked, there, known.wanted, waits=waits)
+        if todo.end:
+            return set()
+        missing = {
+            node for node, count in known.wanted.items() if there.filled.get(node, 0) < count
+        }
+        return (set(there.held) - missing) | waits | (set(known.wanted) - missing)
+
+    def _count_failures(self, launch: Launch, known: _Pods, there: RankedPods) -> None:
+        for pod in there.pods.values():
+            uid = pod.metadata.uid
+            if pod.status.phase != "Failed" or uid in known.counted or was_taken_away(pod):
+                continue
+            known.counted.add(uid)
+            known.failures += 1
+            known.last = last_words(pod)
+            identity = identity_of(pod)
+            node = identity.node if identity is not None else ""
+            self._retries.failed(launch.job, node, self._clock.now())
+
+    def _of(self, launch: Launch) -> _Pods:
+        known = self._jobs.get(launch.job)
+        if known is None or known.launch != launch.number:
+            known = self._jobs[launch.job] = _Pods(launch.number)
+        return known
+
+    def _there(self, launch: Launch) -> RankedPods:
+        order = self._order(launch.job)
+        pods = self._pods.of(launch.job)
+        uids = {identity.uid for pod in pods if (identity := identity_of(pod)) is not None}
+        uid = order.uid if order is not None else next(iter(sorted(uids)), "")
+        return ranked(pods, launch.number, uid)
+
+    # What is asked --------------------------------------------------------------------------------
+
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        self._retries.forget(launch.job)
+        await self._bring_about(launch, workers)
+
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        await self._bring_about(launch, workers)
+
+    async def leave(self, launch: Launch, node: str) -> None:
+        """Do nothing: without pods there is nothing on a node."""
+
+    async def lose(self, launch: Launch, node: str) -> None:
+        """Do nothing: nobody inside is told."""
+
+    async def suspend(self, launch: Launch) -> None:
+        self._of(launch).wanted = {}
+        await self._end_each(pod for pod in self._there(launch).pods.values() if not pod.is_leaving)
+
+    async def force(self, launch: Launch, workers: ByNode) -> None:
+        """End what is too much: first as anybody is asked to end, and at once who was asked before."""
+        order, there = self._order(launch.job), self._there(launch)
+        if workers and order is not None:
+            await self._end_each(changes(order.asked, there, workers).end)
+            return
+        self._of(launch).wanted = {}
+        await self._end_each(there.pods.values(), forced=True)
+
+    async def close(self) -> None:
+        """Begin nothing any more."""
+        for task in list(self._beside.values()):
+            task.cancel()
+        await asyncio.gather(*self._beside.values(), return_exceptions=True)
+
+    # Requests -------------------------------------------------------------------------------------
+
+    async def _bring_about(self, launch: Launch, workers: ByNode) -> None:
+        order = self._order(launch.job)
+        if order is None:
+            raise EnvironmentFault(f"the object of {launch.job} is gone")
+        known, there = self._of(launch), self._there(launch)
+        known.wanted = dict(workers)
+        self._count_failures(launch, known, there)  # of who has failed since the last look
+        waits = self._retries.waits(launch.job, self._clock.now())
+        todo = changes(order.asked, there, workers, waits=waits)
+        await self._end_each(pod for pod in todo.end if not pod.is_leaving)
+        start = order.start(launch.number)
+        await asyncio.gather(*(self._server.make(service(start, new.rank)) for new in todo.make))
+        results = await asyncio.gather(
+            *(self._make(pod_of(start, new)) for new in todo.make), return_exceptions=True
+        )
+        for new, result in zip(todo.make, results, strict=True):
+            if isinstance(result, BaseException):
+                self._retries.failed(launch.job, new.node, self._clock.now())
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _make(self, manifest: Manifest) -> None:
+        made = await self._server.make_pod(manifest)
+        if made is not None:
+            self._pods.made(made, self._clock.now())
+
+    async def _end_each(self, pods: Iterable[KubePod], *, forced: bool = False) -> None:
+        async def end(pod: KubePod) -> None:
+            gone = pod.has_ended or self._is_lost(pod)
+            grace = 0 if gone else _FORCED if forced and pod.is_leaving else None
+            await self._server.end_pod(pod, grace=grace)
+            self._pods.ending(pod, self._clock.now())
+
+        await asyncio.gather(*map(end, list(pods)))
+
+    def _is_lost(self, pod: KubePod) -> bool:
+        """Return whether nobody will ever hear how a pod has ended."""
+        node: NodeSeen | None = self._places.seen(self._clock.now()).get(pod.spec.node_name)
+        return bool(pod.spec.node_name) and (node is None or node.lost)
+
+    def _later(self, job: str, work: Coroutine[Any, Any, None], over: list[Any]) -> None:
+        """Do what nobody waits for, one thing at a time for a job."""
+        if not over or job in self._beside:
+            work.close()
+            return
+
+        async def quietly() -> None:
+            with contextlib.suppress(EnvironmentFault):
+                await work
+
+        task = self._beside[job] = asyncio.create_task(quietly())
+
+        def forget(_: asyncio.Task[None]) -> None:
+            del self._beside[job]
+            work.close()
+
+        task.add_done_callback(forget)
+
+
+class ProcessesOfEachKind:
+    """The pods of all jobs, each by its kind."""
+
+    def __init__(
+        self, elastic: KubeProcesses, kubeflow: KubeflowProcesses, jobs: Callable[[], Iterable[str]]
+    ) -> None:
+        self._elastic, self._kubeflow, self._jobs = elastic, kubeflow, jobs
+
+    def stall(self, job: str) -> Stall | None:
+        """Return why the pods of a job are not made; None where they are."""
+        return self._elastic.stall(job)
+
+    def forgive(self, job: str) -> None:
+        """Know of no failures of a job: it is another one now, or gone."""
+        self._elastic.forgive(job)
+
+    def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
+        seen = self._elastic.nodes(names, running)
+        self._kubeflow.tidy(running, self._jobs())
+        return seen
+
+    def look(self, launch: Launch) -> Seen:
+        return self._of(launch).look(launch)
+
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        await self._of(launch).start(launch, workers)
+
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        await self._of(launch).resize(launch, workers)
+
+    async def leave(self, launch: Launch, node: str) -> None:
+        await self._of(launch).leave(launch, node)
+
+    async def lose(self, launch: Launch, node: str) -> None:
+        await self._of(launch).lose(launch, node)
+
+    async def suspend(self, launch: Launch) -> None:
+        await self._of(launch).suspend(launch)
+
+    async def force(self, launch: Launch, workers: ByNode) -> None:
+        await self._of(launch).force(launch, workers)
+
+    async def close(self) -> None:
+        """Follow nobody, and begin nothing any more."""
+        await self._elastic.close()
+        await self._kubeflow.close()
+
+    def _of(self, launch: Launch) -> KubeProcesses | KubeflowProcesses:
+        return self._kubeflow if KubeJob.parse(launch.job).kind else self._elastic
+
+
+def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
+    identity = identity_of(pod)
+    return identity is not None and identity.launch == launch and uid in ("", identity.uid)

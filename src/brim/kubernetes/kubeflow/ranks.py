@@ -1,0 +1,270 @@
+"""Decides which pods of a Kubeflow job to make and to end, and what has become of the job. Pure.
+
+Kubeflow numbers replicas from 0, and names and services have the number. A plan counts pods by node.
+So the pods that stay are those with the lowest numbers, and a new one gets the lowest that is free.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brim.kubernetes.identities import LAUNCH, identity_of
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kubeflow.asked import (
+    CHIEF,
+    EXIT_CODE,
+    MASTER,
+    NEVER,
+    WORKER,
+    KubeflowSpec,
+    Rank,
+)
+from brim.kubernetes.retries import TAKEN_AWAY
+
+TYPE, INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
+_LEADERS = (CHIEF, MASTER)  # whose success is the job's
+_RETRYABLE = 128  # exit codes from here on are of signals
+_LONGEST = 2_000  # characters of last words
+
+
+class NewPod(NamedTuple):
+    """A pod that is to be made, and the node that it has to be on."""
+
+    rank: Rank
+    node: str
+
+
+class RankChanges(NamedTuple):
+    """The changes that are left to make: pods to end, before any is made, and pods to make."""
+
+    end: tuple[KubePod, ...] = ()
+    make: tuple[NewPod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPods:
+    """The pods of one start of a job, by rank."""
+
+    pods: Mapping[Rank, KubePod] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> bool:
+        """True while one has not ended."""
+        return not all(pod.has_ended for pod in self.pods.values())
+
+    @property
+    def held(self) -> dict[str, int]:
+        """The slots that are held, by node."""
+        found: dict[str, int] = {}
+        for pod in self.pods.values():
+            if not pod.has_ended:
+                found[_node_of(pod)] = found.get(_node_of(pod), 0) + 1
+        return found
+
+    @property
+    def filled(self) -> dict[str, int]:
+        """The slots that need no other pod, by node: those that are held, and of pods that are done."""
+        found: dict[str, int] = {}
+        for pod in self.pods.values():
+            if not pod.has_ended or pod.status.phase == "Succeeded":
+                found[_node_of(pod)] = found.get(_node_of(pod), 0) + 1
+        return found
+
+
+def ranked(pods: Iterable[KubePod], launch: int, uid: str) -> RankedPods:
+    """Return the pods of a start of the object with this uid, by rank."""
+    found: dict[Rank, KubePod] = {}
+    for pod in pods:
+        identity, rank = identity_of(pod), rank_of(pod)
+        if rank is None or identity is None:
+            continue
+        if (identity.launch, identity.uid) == (launch, uid):
+            found[rank] = pod
+    return RankedPods(found)
+
+
+def rank_of(pod: KubePod) -> Rank | None:
+    """Return the rank of a pod; None where it has none."""
+    type, index = pod.metadata.labels.get(TYPE, ""), pod.metadata.labels.get(INDEX, "")
+    if not type or LAUNCH not in pod.metadata.labels:
+        return None
+    return (
+        Rank(type, int(index)) if index.isascii() and index.isdecimal() and len(index) < 9 else None
+    )
+
+
+def _node_of(pod: KubePod) -> str:
+    identity = identity_of(pod)
+    return identity.node if identity is not None else pod.spec.node_name
+
+
+def changes(
+    asked: KubeflowSpec,
+    there: RankedPods,
+    workers: Mapping[str, int],
+    *,
+    waits: Collection[str] = (),
+) -> RankChanges:
+    """Decide which pods to make and to end, so that each node has so many.
+
+    Args:
+        there: of this start.
+        workers: pods by node.
+        waits: nodes on which nothing is to be made now.
+    """
+    first = {rank: number for number, rank in enumerate(asked.firsts)}
+
+    def order(rank: Rank) -> tuple[int, int]:
+        return first.get(rank, len(first)), rank.number
+
+    room = dict(workers)
+    about_to_be_free = 0
+    kept: list[Rank] = []
+    end: list[KubePod] = []
+    for rank in sorted(there.pods, key=order):
+        pod = there.pods[rank]
+        if pod.has_ended and pod.status.phase != "Succeeded":
+            end.append(pod)
+        elif room.get(_node_of(pod), 0) > 0:
+            room[_node_of(pod)] -= 1
+            if pod.is_leaving:  # it holds its slot, and its name, until it is gone
+                about_to_be_free += 1
+            else:
+                kept.append(rank)
+        elif not pod.is_leaving:
+            end.append(pod)
+    missing = [rank for rank in first if rank not in kept]
+    spare = [rank for rank in reversed(kept) if rank not in first]
+    gives = spare[: max(0, len(missing) - sum(room.values()) - about_to_be_free)]
+    end += [there.pods[rank] for rank in gives]
+    nodes = [node for node in sorted(room) for _ in range(room[node]) if node not in waits]
+    new = itertools.islice(_free(missing, kept), len(nodes))
+    make = [
+        NewPod(rank, node)
+        for rank, node in zip(new, nodes, strict=True)
+        if rank not in there.pods  # whose name is taken until it is gone
+    ]
+    return RankChanges(tuple(end), tuple(make))
+
+
+def _free(missing: Sequence[Rank], kept: Collection[Rank]) -> Iterator[Rank]:
+    """Return ranks that nobody has: first those that have to be there."""
+    yield from missing
+    for index in itertools.count():
+        rank = Rank(WORKER.lower(), index)
+        if rank not in kept and rank not in missing:
+            yield rank
+
+
+# What has become of it ----------------------------------------------------------------------------
+
+
+class JobOutcome(NamedTuple):
+    """The end of a job, `done` or `failed`, and why."""
+
+    outcome: str = ""
+    reason: str = ""
+    why: str = ""
+
+
+def outcome_of(
+    asked: KubeflowSpec, there: RankedPods, *, failures: int, age: float, last: str = ""
+) -> JobOutcome:
+    """Return how a job has ended; an empty outcome: it has not.
+
+    A pod that was taken away is no failure of its job's, whatever its restart policy.
+
+    Args:
+        failures: pods that have failed and were made again.
+        age: seconds since the job began.
+        last: the last words of the last of those pods.
+    """
+    run = asked.run
+    if run.deadline is not None and age > run.deadline:
+        why = f"it has been active for longer than {run.deadline:g} s"
+        return JobOutcome("failed", "DeadlineExceeded", why)
+    done = {rank for rank, pod in there.pods.items() if pod.status.phase == "Succeeded"}
+    if _has_succeeded(asked, there, done):
+        return JobOutcome("done")
+    for rank, pod in there.pods.items():
+        if _ended_badly(pod) and not _is_to_replace(asked, rank, pod):
+            return JobOutcome("failed", "", last_words(pod))
+    restarts = sum(
+        each.restart_count for pod in there.pods.values() for each in pod.status.container_statuses
+    )
+    if run.most_failures is not None and failures + restarts > run.most_failures:
+        why = f"its pods have failed {failures + restarts} times, of {run.most_failures} at most"
+        why += f"; {last}" if last else ""
+        return JobOutcome("failed", "BackoffLimitExceeded", why)
+    return JobOutcome()
+
+
+def _has_succeeded(asked: KubeflowSpec, there: RankedPods, done: Collection[Rank]) -> bool:
+    leader = next((type for type in _LEADERS if asked.of(type) is not None), "")
+    if leader:
+        return Rank(leader.lower(), 0) in done
+    workers = {rank for rank in done if rank.type == WORKER.lower()}
+    if asked.kind.name == "TFJob":
+        everybody = asked.spec.get("successPolicy") == "AllWorkers"
+        first = Rank(WORKER.lower(), 0) in done
+        return first if not everybody else bool(workers) and len(workers) >= _workers_of(there)
+    is_enough = bool(workers) if asked.elastic else len(workers) >= _workers_of(there)
+    return bool(workers) and is_enough
+
+
+def _workers_of(there: RankedPods) -> int:
+    return sum(rank.type == WORKER.lower() for rank in there.pods)
+
+
+def _ended_badly(pod: KubePod) -> bool:
+    return pod.status.phase == "Failed" and not was_taken_away(pod)
+
+
+def was_taken_away(pod: KubePod) -> bool:
+    """Return whether a pod has ended for others' sake."""
+    return pod.is_leaving or pod.status.reason in TAKEN_AWAY
+
+
+def _is_to_replace(asked: KubeflowSpec, rank: Rank, pod: KubePod) -> bool:
+    """Return whether another pod is to take the place of one that has failed."""
+    if pod.status.phase != "Failed":
+        return False
+    replicas = asked.of(rank.type)
+    policy = replicas.restart_policy if replicas is not None else NEVER
+    # A worker that TensorFlow can do without fails alone.
+    spared = asked.elastic and asked.kind.name != "PyTorchJob" and rank.type == WORKER.lower()
+    if was_taken_away(pod) or spared or policy not in (NEVER, EXIT_CODE):
+        return True
+    code = max((each.exit_code for each in _ends(pod)), default=0)
+    return policy == EXIT_CODE and code >= _RETRYABLE
+
+
+class _ContainerEnd(NamedTuple):
+    name: str
+    exit_code: int
+    reason: str
+    message: str
+
+
+def _ends(pod: KubePod) -> list[_ContainerEnd]:
+    return [
+        _ContainerEnd(each.name, ended.exit_code, ended.reason, ended.message)
+        for each in pod.status.container_statuses
+        if (ended := each.state.terminated) is not None
+    ]
+
+
+def last_words(pod: KubePod) -> str:
+    """Say how a pod has ended: its exit codes, and what its containers said last."""
+    said = [
+        f"{end.name} exited with {end.exit_code}"
+        + (f" ({end.reason})" if end.reason not in ("", "Error", "Completed") else "")
+        + (f": {end.message.strip()[-_LONGEST:]}" if end.message.strip() else "")
+        for end in _ends(pod)
+        if end.exit_code or len(_ends(pod)) == 1
+    ]
+    why = "; ".join(said) or pod.status.message or pod.status.reason or "nobody knows why"
+    return f"{pod.metadata.name}: {why}"

@@ -1,0 +1,121 @@
+"""The records of Kubeflow's jobs on their objects.
+
+They are in an annotation: the schema of a status is Kubeflow's, and servers leave out what that does
+not have. Who may change an object may change that, so the operator signs what it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from brim.domain.scheduled_job import ScheduledJob
+from brim.errors import EnvironmentFault
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW, VERSION
+from brim.kubernetes.record_text import pack_record, unpack_record
+from brim.kubernetes.refusals import Conflict, Invalid, NotFound
+from brim.kubernetes.resources import PlainObject, Resource
+
+RECORD = f"{GROUP}/record"  # an annotation
+RESOURCES = {
+    word: Resource(f"{KUBEFLOW}/{VERSION}", kind.plural, PlainObject)
+    for word, kind in KINDS.items()
+}
+
+
+def job_of(thing: Mapping[str, Any], word: str) -> KubeJob:
+    """Return the name of the job of an object of this kind."""
+    return KubeJob(thing["metadata"]["namespace"], thing["metadata"]["name"], word)
+
+
+def sign(record: ScheduledJob, key: bytes) -> str:
+    """Return a record as its annotation has it."""
+    text = pack_record(record)
+    return f"{record.key}.{_mark(record.key, text, key)}.{text}"
+
+
+def _mark(uid: str, text: str, key: bytes) -> str:
+    return hmac.new(key, f"{uid}/{text}".encode(), hashlib.sha256).hexdigest()
+
+
+def read_records(
+    objects: Iterable[tuple[str, PlainObject]], key: bytes
+) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
+    """Return the records of objects, each with its kind, and why others cannot be read, by job.
+
+    A record of another object was copied with that, and is none.
+
+    Args:
+        key: with which they were signed.
+    """
+    found: list[ScheduledJob] = []
+    unreadable: dict[str, EnvironmentFault] = {}
+    for word, thing in objects:
+        written = (thing["metadata"].get("annotations") or {}).get(RECORD, "")
+        uid = thing["metadata"]["uid"]
+        of, _, rest = written.partition(".")
+        mark, _, text = rest.partition(".")
+        if of != uid:
+            continue
+        id = job_of(thing, word).id
+        try:
+            if not hmac.compare_digest(mark.encode(), _mark(uid, text, key).encode()):
+                raise EnvironmentFault(
+                    "the record of this job is none that an operator has written"
+                )
+            found.append(unpack_record(text, uid=uid))
+        except EnvironmentFault as fault:
+            unreadable[id] = fault
+    return found, unreadable
+
+
+async def write_record(server: ApiServer, job: str, thing: PlainObject, written: str) -> None:
+    """Have the object of a job keep its record; one that is gone, or another by now, keeps none.
+
+    Args:
+        written: see `sign`.
+
+    Raises:
+        EnvironmentFault: the server does not take it.
+    """
+    body = {"metadata": {"uid": thing["metadata"]["uid"], "annotations": {RECORD: written}}}
+    name = KubeJob.parse(job)
+    resource = RESOURCES[name.kind]
+    try:
+        await server.merge_patch(resource, name.name, body, namespace=name.namespace)
+    except NotFound:
+        return
+    except (Conflict, Invalid):  # the uid is another one
+        await _raise_unless_gone(server, job, thing)
+
+
+async def write_status(server: ApiServer, job: str, thing: PlainObject, status: Any) -> None:
+    """Have the object of a job have this status, as `write_record` does with its record."""
+    change = [
+        {"op": "test", "path": "/metadata/uid", "value": thing["metadata"]["uid"]},
+        {"op": "add", "path": "/status", "value": status},
+    ]
+    name = KubeJob.parse(job)
+    resource = RESOURCES[name.kind]
+    try:
+        await server.json_patch(
+            resource, name.name, change, namespace=name.namespace, subresource="status"
+        )
+    except NotFound:
+        return
+    except Invalid:
+        await _raise_unless_gone(server, job, thing)
+
+
+async def _raise_unless_gone(server: ApiServer, job: str, thing: PlainObject) -> None:
+    """Raise the error that is handled, if the object is still that one."""
+    name = KubeJob.parse(job)
+    with contextlib.suppress(NotFound):
+        there = await server.get(RESOURCES[name.kind], name.name, namespace=name.namespace)
+        if there["metadata"]["uid"] == thing["metadata"]["uid"]:
+            raise

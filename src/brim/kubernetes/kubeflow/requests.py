@@ -1,0 +1,29 @@
+"""Requests to an API server by which Kubeflow's jobs get their pods, and lose them."""
+
+from __future__ import annotations
+
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kubeflow.jobs import KubeflowJobs
+from brim.kubernetes.pod_requests import PodRequests
+from brim.kubernetes.pods import Manifest
+
+
+class KubeflowRequests:
+    """Makes and ends the objects of jobs; see `KubeflowServer`."""
+
+    def __init__(self, server: ApiServer, jobs: KubeflowJobs) -> None:
+        self._pods, self._jobs = PodRequests(server), jobs
+
+    async def make(self, manifest: Manifest) -> bool:
+        return await self._pods.make(manifest)
+
+    async def make_pod(self, manifest: Manifest) -> KubePod | None:
+        return await self._pods.make_pod(manifest)
+
+    async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
+        await self._pods.end_pod(pod, grace=grace)
+
+    async def end_job(self, job: KubeJob, uid: str) -> None:
+        await self._jobs.end_job(job, uid)

@@ -1,0 +1,154 @@
+"""Kubeflow's kinds as CustomResourceDefinitions, for servers that have none of Kubeflow's own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brim.kubernetes.kubeflow.asked import (
+    CLEAN_ALL,
+    CLEAN_NOTHING,
+    CLEAN_RUNNING,
+    KINDS,
+    KUBEFLOW,
+    RESTART_POLICIES,
+    VERSION,
+    WORKER,
+    KubeflowKind,
+)
+
+Schema = dict[str, Any]
+_OPEN = "x-kubernetes-preserve-unknown-fields"
+_COUNT: Schema = {"type": "integer", "format": "int32", "minimum": 0}
+_TEXT: Schema = {"type": "string"}
+_SWITCH: Schema = {"type": "boolean"}
+_TIME: Schema = {"type": "string", "format": "date-time"}
+_CLEAN: Schema = {"type": "string", "enum": [CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL]}
+
+
+def _fields(**fields: Schema) -> Schema:
+    return {"type": "object", "properties": fields}
+
+
+def _run_policy() -> Schema:
+    amount: Schema = {"x-kubernetes-int-or-string": True}
+    return _fields(
+        cleanPodPolicy=_CLEAN,
+        ttlSecondsAfterFinished=_COUNT,
+        activeDeadlineSeconds={**_COUNT, "format": "int64"},
+        backoffLimit=_COUNT,
+        suspend=_SWITCH,
+        managedBy=_TEXT,
+        schedulingPolicy=_fields(
+            minAvailable=_COUNT,
+            queue=_TEXT,
+            minResources={"type": "object", "additionalProperties": amount},
+            priorityClass=_TEXT,
+            scheduleTimeoutSeconds=_COUNT,
+        ),
+    )
+
+
+def _replicas(kind: KubeflowKind) -> Schema:
+    one = _fields(
+        replicas=_COUNT,
+        restartPolicy={"type": "string", "enum": list(RESTART_POLICIES)},
+        template={"type": "object", _OPEN: True},
+    )
+    # Types may be written in any letters: the operator checks them.
+    most = len(kind.types)
+    return {"type": "object", "maxProperties": most, "additionalProperties": one}
+
+
+def _own(kind: KubeflowKind) -> Schema:
+    """Return the fields that a kind alone has."""
+    if kind.name == "PyTorchJob":
+        pair = _fields(key=_TEXT, value=_TEXT)
+        elastic = _fields(
+            minReplicas=_COUNT,
+            maxReplicas=_COUNT,
+            rdzvBackend=_TEXT,
+            rdzvPort=_COUNT,
+            rdzvHost=_TEXT,
+            rdzvId=_TEXT,
+            rdzvConf={"type": "array", "items": pair},
+            standalone=_SWITCH,
+            nProcPerNode=_COUNT,
+            maxRestarts=_COUNT,
+            metrics={"type": "array", "items": {"type": "object", _OPEN: True}},
+        )
+        return {"nprocPerNode": _TEXT, "elasticPolicy": elastic}
+    policy = {"type": "string", "enum": ["", "AllWorkers"]}
+    return {"successPolicy": policy, "enableDynamicWorker": _SWITCH}
+
+
+def _status() -> Schema:
+    condition = _fields(
+        type=_TEXT,
+        status=_TEXT,
+        reason=_TEXT,
+        message=_TEXT,
+        lastUpdateTime=_TIME,
+        lastTransitionTime=_TIME,
+    )
+    replicas = _fields(active=_COUNT, succeeded=_COUNT, failed=_COUNT, selector=_TEXT)
+    return _fields(
+        conditions={"type": "array", "items": {**condition, "required": ["type", "status"]}},
+        replicaStatuses={"type": "object", "additionalProperties": replicas},
+        startTime=_TIME,
+        completionTime=_TIME,
+        lastReconcileTime=_TIME,
+    )
+
+
+def crd_of(kind: KubeflowKind) -> Schema:
+    """Return the definition of a kind: what Kubeflow's own operator takes, without its defaults."""
+    # Kubeflow's SDK reads no object without a run policy.
+    policy = {**_run_policy(), "default": {}}
+    spec = _fields(**_own(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
+    subresources: Schema = {"status": {}}
+    if kind.name == "PyTorchJob":
+        subresources["scale"] = {
+            "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
+            "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",
+            "labelSelectorPath": f".status.replicaStatuses.{WORKER}.selector",
+        }
+    schema = _fields(
+        apiVersion=_TEXT,
+        kind=_TEXT,
+        metadata={"type": "object"},
+        spec={**spec, "required": [kind.specs]},
+        status=_status(),
+    )
+    state = {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"}
+    age = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+    version: Schema = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": [state, age],
+        "subresources": subresources,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {
+        "kind": kind.name,
+        "listKind": f"{kind.name}List",
+        "plural": kind.plural,
+        "singular": kind.word,
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{KUBEFLOW}"},
+        "spec": {
+            "group": KUBEFLOW,
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [version],
+        },
+    }
+
+
+def kubeflow_crds() -> Mapping[str, Schema]:
+    """All definitions, by the name of the file in which each is kept."""
+    return {f"kubeflow-{kind.plural}.yaml": crd_of(kind) for kind in KINDS.values()}

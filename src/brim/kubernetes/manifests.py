@@ -1,0 +1,257 @@
+"""The objects that install an operator: its rights, and the Deployment that keeps it up. Pure.
+
+Rights are the fewest with which it works. What it makes in the namespaces of jobs, it makes and
+deletes; Secrets of jobs it never reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from brim.errors import SpecError
+from brim.kubernetes.elastic_jobs import JOBS
+from brim.kubernetes.identities import GROUP, MANAGED_BY
+from brim.kubernetes.schemas import crds
+from brim.kubernetes.tenants import TENANTS
+
+Manifest = dict[str, Any]
+
+NAME = "brim-operator"  # the name of all that is its own
+MEMORY = f"{NAME}-memory"  # the ConfigMap of what a cycle leaves to the next
+STATE = "/var/lib/brim"
+_TEMPORARY = "/tmp"
+_USER = 1000  # no image has to name one
+_READ = ["get", "list", "watch"]
+_NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_IMAGE = "[A-Za-z0-9][^\\s\\x00-\\x1f]{0,511}"
+_LABELS = {"app.kubernetes.io/name": NAME, MANAGED_BY: "brim-install"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The choices of who installs an operator.
+
+    Args:
+        image: of the operator: has brim with its extra `cluster`.
+        job_image: of jobs that name none; empty: the operator's.
+        slot: what a worker gets, by resource.
+        namespace: of the operator.
+        of: the one namespace whose jobs it runs; empty: those of all. It sees nodes and pods of the
+            whole cluster in any case, since others' pods take devices.
+        arguments: of `brim operator`, beside those that follow from the above.
+        replicas: one of them decides; the others wait to take over.
+        resources: of each, as a container has them.
+    """
+
+    image: str
+    job_image: str = ""
+    slot: Mapping[str, str | int | float] = field(
+        default_factory=lambda: {"cpu": 1, "memory": "2Gi"}
+    )
+    namespace: str = "brim-system"
+    of: str = ""
+    arguments: tuple[str, ...] = ()
+    replicas: int = 1
+    resources: Mapping[str, Any] = field(
+        default_factory=lambda: {
+            "requests": {"cpu": "250m", "memory": "512Mi"},
+            "limits": {"memory": "2Gi"},
+        }
+    )
+
+    def __post_init__(self) -> None:
+        if not self.image or self.replicas < 1:
+            got = f"image {self.image!r}, {self.replicas} replicas"
+            raise SpecError("installation", got=got, need="an image, and at least one replica")
+        for option, name in (("--namespace", self.namespace), ("--watch", self.of)):
+            if not re.fullmatch(_NAMESPACE, name) and (name or option == "--namespace"):
+                need = "a namespace: 1 to 63 letters a to z, digits and '-', no '-' at either end"
+                raise SpecError(option, got=repr(name), need=need, hint=f"{option} brim-system")
+        for option, image in (("--image", self.image), ("--job-image", self.job_image)):
+            if image and not re.fullmatch(_IMAGE, image):
+                need = "the name of an image, as a pod has it"
+                raise SpecError(option, got=repr(image), need=need, hint=f"{option} images/brim:1")
+        if self.of == self.namespace:
+            raise SpecError(
+                "--watch",
+                got=f"{self.of}, the operator's own namespace",
+                need="another one: a pod of a job there could have the operator's key and rights",
+                hint=f"--namespace brim-system --watch {self.of}",
+            )
+
+
+def manifests(chosen: Installation) -> list[Manifest]:
+    """Return all objects of an installation, in the order in which a server can take them."""
+    return [
+        _namespace(chosen),
+        *crds().values(),
+        *roles_of_people(),
+        _object("v1", "ServiceAccount", chosen.namespace) | {"automountServiceAccountToken": False},
+        *_rights(chosen),
+        _callers(chosen),
+        deployment(chosen),
+    ]
+
+
+def _namespace(chosen: Installation) -> Manifest:
+    thing = _object("v1", "Namespace", "", name=chosen.namespace)
+    for mode in ("enforce", "audit", "warn"):
+        thing["metadata"]["labels"][f"pod-security.kubernetes.io/{mode}"] = "restricted"
+    return thing
+
+
+# Rights -------------------------------------------------------------------------------------------
+
+
+def _rights(chosen: Installation) -> Iterator[Manifest]:
+    """The operator's: to see the cluster, to run jobs in its namespaces, to keep its own."""
+    seen = [
+        _rule("", ["nodes", "pods"], ["list", "watch"]),
+        _rule(GROUP, [TENANTS], ["list", "watch"]),
+    ]
+    jobs = [
+        _rule(GROUP, [JOBS], ["list", "watch"]),
+        _rule(GROUP, [f"{JOBS}/status"], ["patch"]),
+        # An owner that is to be deleted behind what it owns is changed, to those who check that.
+        _rule(GROUP, [f"{JOBS}/finalizers"], ["update"]),
+        _rule("", ["pods"], ["create", "delete"]),
+        _rule("", ["secrets"], ["create", "delete"]),
+        _rule(
+            "", ["configmaps"], ["get", "create", "delete"]
+        ),  # get: the code that people put there
+        # get: an object of that name may be there, and be somebody else's.
+        _rule("", ["services", "persistentvolumeclaims"], ["get", "create"]),
+        _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
+    ]
+    own = [
+        _rule("coordination.k8s.io", ["leases"], ["create"]),
+        _rule("coordination.k8s.io", ["leases"], ["get", "update"], [NAME]),
+        _rule("", ["configmaps", "secrets"], ["create"]),
+        _rule("", ["configmaps"], ["get", "patch"], [MEMORY]),
+        _rule("", ["secrets"], ["get"], [NAME]),
+    ]
+    # Names of what has no namespace are the whole cluster's: several operators may be there.
+    name = f"{NAME}-{chosen.namespace}"
+    if chosen.of:
+        yield from _granted(chosen, seen, name=name)
+        yield from _granted(chosen, jobs, name=name, namespace=chosen.of)
+    else:
+        yield from _granted(chosen, [*seen, *jobs], name=name)
+    yield from _granted(chosen, own, name=NAME, namespace=chosen.namespace)
+
+
+def _granted(
+    chosen: Installation, rules: Sequence[Manifest], *, name: str, namespace: str = ""
+) -> Iterator[Manifest]:
+    """Rules that the operator's account has: in one namespace, or everywhere."""
+    group, kind = "rbac.authorization.k8s.io", "Role" if namespace else "ClusterRole"
+    version = f"{group}/v1"
+    yield _object(version, kind, namespace, name=name) | {"rules": list(rules)}
+    yield _object(version, f"{kind}Binding", namespace, name=name) | {
+        "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": chosen.namespace}],
+    }
+
+
+def roles_of_people() -> list[Manifest]:
+    """Rights on jobs that come with the roles `view`, `edit` and `admin` of a namespace.
+
+    Nobody's are those on the status: who writes that says what a job was promised.
+    """
+    write = ["create", "update", "patch", "delete", "deletecollection"]
+    changed = [_rule(GROUP, [JOBS], [*_READ, *write])]
+    changed += [_rule(GROUP, [f"{JOBS}/scale"], ["get", "update", "patch"])]
+    seen = [_rule(GROUP, [JOBS, f"{JOBS}/status", f"{JOBS}/scale"], _READ)]
+    made = []
+    for name, rules in (("edit", changed), ("view", seen)):
+        role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "", name=f"brim-jobs-{name}")
+        for whose in ("edit", "admin") if name == "edit" else ("view",):
+            label = f"rbac.authorization.k8s.io/aggregate-to-{whose}"
+            role["metadata"]["labels"][label] = "true"
+        made.append(role | {"rules": rules})
+    return made
+
+
+def _rule(
+    group: str, resources: list[str], verbs: list[str], names: Sequence[str] = ()
+) -> Manifest:
+    rule: Manifest = {"apiGroups": [group], "resources": resources, "verbs": list(verbs)}
+    return rule | {"resourceNames": list(names)} if names else rule
+
+
+def _callers(chosen: Installation) -> Manifest:
+    """The operator calls the masters of jobs, and is called by nobody."""
+    return _object("networking.k8s.io/v1", "NetworkPolicy", chosen.namespace) | {
+        "spec": {
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
+            "policyTypes": ["Ingress"],
+        }
+    }
+
+
+# The operator -------------------------------------------------------------------------------------
+
+
+def deployment(chosen: Installation) -> Manifest:
+    """Return the Deployment that keeps the operator up.
+
+    Its volumes may be lost: all that counts is in objects.
+    """
+    names = {"app.kubernetes.io/name": NAME}
+    command = ["python3", "-m", "brim", "operator", "--state", STATE]
+    command += ["--namespace", chosen.namespace, "--identity", "$(POD_NAME)"]
+    command += ["--image", chosen.job_image or chosen.image]
+    command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
+    command += ["--watch", chosen.of] if chosen.of else []
+    # With the version that a server adds: who applies this by another manager changes nothing then.
+    pod_name = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
+    container = {
+        "name": "operator",
+        "image": chosen.image,
+        "command": command,
+        **({"args": list(chosen.arguments)} if chosen.arguments else {}),
+        "env": [
+            {"name": "HOME", "value": _TEMPORARY},
+            {"name": "POD_NAME", "valueFrom": pod_name},
+        ],
+        "resources": dict(chosen.resources),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "state", "mountPath": STATE},
+            {"name": "tmp", "mountPath": _TEMPORARY},
+        ],
+    }
+    pod = {
+        "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "state", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+    }
+    return _object("apps/v1", "Deployment", chosen.namespace) | {
+        "spec": {
+            "replicas": chosen.replicas,
+            "selector": {"matchLabels": names},
+            "template": {"metadata": {"labels": dict(_LABELS)}, "spec": pod},
+        }
+    }
+
+
+def _object(version: str, kind: str, namespace: str, *, name: str = NAME) -> Manifest:
+    meta: Manifest = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": version, "kind": kind, "metadata": meta | {"labels": dict(_LABELS)}}

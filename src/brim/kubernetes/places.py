@@ -1,0 +1,263 @@
+"""Places for workers on the nodes of Kubernetes: how many slots each has free of others. Pure.
+
+A slot is what one worker gets. A node has as many as its allocatable resources hold beside the
+requests of all pods that are no workers of jobs. What kube-scheduler refuses is taken in as well: a
+pod that no node takes stands for a slot that is not there, for a while.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from brim.coordination.sightings import AgentSeen, NodeSeen
+from brim.domain.cluster import MOST_DEVICES, Node
+from brim.errors import SpecError
+from brim.kubernetes.amounts import PODS, Totals, asked_by, parse_amount, parse_amounts, total
+from brim.kubernetes.identities import WORKER, PodIdentity, identity_of
+from brim.kubernetes.kube_types import READY, Amounts, KubeNode, KubePod, Taint
+
+_CLOSES = frozenset({"NoSchedule", "NoExecute"})  # effects of taints
+_TO_RETURN = 5.0  # seconds that plans count on a node whose kubelet says that it is not ready
+_REFUSED, _LONGEST_REFUSED = 10.0, 300.0  # seconds that a slot is not counted; doubled each time
+
+# Taints that nodes get before they are taken away: by autoscalers, and by those who pass on the
+# notices of clouds.
+GIVES_WAY = frozenset(
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "aws-node-termination-handler/asg-lifecycle-termination",
+        "aws-node-termination-handler/rebalance-recommendation",
+        "aws-node-termination-handler/scheduled-maintenance",
+        "aws-node-termination-handler/spot-itn",
+        "cloud.google.com/impending-node-termination",
+        "karpenter.sh/disrupted",
+        "node.cloudprovider.kubernetes.io/shutdown",
+        "node.kubernetes.io/out-of-service",
+        "remediation.kubernetes.azure.com/spot-eviction",
+    }
+)
+
+
+def slot_of(amounts: Amounts) -> Totals:
+    """Return what one worker takes.
+
+    Raises:
+        SpecError: that is nothing, or less than nothing of something.
+
+    >>> {name: str(amount) for name, amount in slot_of({"cpu": "500m"}).items()}
+    {'pods': '1', 'cpu': '1/2'}
+    """
+    found = {name: parse_amount(amount) for name, amount in amounts.items()}
+    odd = sorted(name for name, amount in found.items() if amount < 0)
+    if odd or not any(found.values()):
+        raise SpecError(
+            "slot",
+            got=f"{odd[0]}: {amounts[odd[0]]}" if odd else "nothing",
+            need="what one worker gets, more than 0 of at least one resource",
+            hint="slot: {cpu: 1, memory: 2Gi}",
+        )
+    return {PODS: Fraction(1), **{name: amount for name, amount in found.items() if amount}}
+
+
+def slots_in(allocatable: Totals, taken: Totals, slot: Totals) -> int:
+    """Count the slots that fit beside what is taken; none where there is less than nothing left."""
+    free = (
+        math.floor((allocatable.get(name, Fraction(0)) - taken.get(name, Fraction(0))) / amount)
+        for name, amount in slot.items()
+    )
+    return max(0, min(MOST_DEVICES, *free, MOST_DEVICES))
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """Slots of a node that kube-scheduler does not see.
+
+    Args:
+        slots: how many.
+        until: when they are tried again.
+        wait: seconds that they were not tried for.
+        without: the slots that the node was believed to have; other ones end the refusal.
+    """
+
+    slots: int
+    until: float
+    wait: float
+    without: int
+
+
+class NodePlaces:
+    """The nodes and pods of a cluster as slots, kept up to date object by object.
+
+    Args:
+        slot: see `slot_of`.
+        tolerated: keys of taints that the pods of workers bear.
+    """
+
+    def __init__(self, slot: Totals, *, tolerated: Collection[str] = ()) -> None:
+        self._slot, self._tolerated = slot, frozenset(tolerated)
+        self._nodes: dict[str, KubeNode] = {}
+        self._pods: dict[str, tuple[KubePod, str]] = {}  # and their nodes
+        self._on: dict[str, dict[str, KubePod]] = {}  # pods by node
+        self._asked: dict[str, Totals] = {}
+        self._unready: dict[str, float] = {}  # since when
+        self._refusals: dict[str, _Refusal] = {}
+        self._seen: dict[str, NodeSeen] = {}
+        self._changed: set[str] = set()
+        self._left_alone: frozenset[str] = frozenset()
+
+    def leave_alone(self, jobs: Collection[str]) -> None:
+        """Count the pods of these jobs as anybody's: nobody decides about them."""
+        self._left_alone = frozenset(jobs)
+        self._changed |= self._on.keys()
+
+    def take_node(self, name: str, node: KubeNode | None) -> None:
+        """Know a node as it is now; None: it is gone."""
+        if node is None:
+            self._nodes.pop(name, None)
+        else:
+            self._nodes[name] = node
+        self._changed.add(name)
+
+    def take_pod(self, key: str, pod: KubePod | None) -> None:
+        """Know a pod as it is now; None: it is gone."""
+        _, before = self._pods.pop(key, (None, ""))
+        self._asked.pop(key, None)
+        if before:
+            del self._on[before][key]
+            if not self._on[before]:
+                del self._on[before]
+            self._changed.add(before)
+        node = "" if pod is None or pod.has_ended else _place_of(pod)
+        if pod is not None and node:
+            self._pods[key] = pod, node
+            self._on.setdefault(node, {})[key] = pod
+            self._changed.add(node)
+
+    def seen(self, now: float) -> Mapping[str, NodeSeen]:
+        """Return what is seen of each node.
+
+        Args:
+            now: monotonic seconds.
+        """
+        due = {name for name, since in self._unready.items() if now - since > _TO_RETURN}
+        due |= {name for name, each in self._refusals.items() if each.slots and now >= each.until}
+        changed, self._changed = self._changed | due, set()
+        if changed:
+            self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}
+            self._seen = {name: seen for name, seen in self._seen.items() if name in self._nodes}
+        return self._seen
+
+    # One node -------------------------------------------------------------------------------------
+
+    def _look(self, name: str, now: float) -> NodeSeen:
+        node = self._nodes.get(name)
+        if node is None:
+            self._unready.pop(name, None)
+            self._refusals.pop(name, None)
+            return NodeSeen(up=False)
+        mine, others = self._of_jobs(name)
+        agents = _agents(each for _, each in mine)
+        staying = sum(not pod.is_leaving for pod, _ in mine)
+        problem, lost = self._readiness(name, node, now)
+        closed = problem or _closed(node, self._tolerated)
+        slots = self._slots(name, node, others)
+        slots -= self._refused(name, slots, [pod for pod, _ in mine], now)
+        # Who is there stays; nobody is to come.
+        devices = min(slots, staying) if closed else slots
+        address = next((a.address for a in node.status.addresses if a.type == "InternalIP"), "")
+        return NodeSeen(
+            up=not closed,
+            gone=bool(problem),
+            lost=lost,
+            problem=closed,
+            brings=Node(id=name, devices=max(0, devices)),
+            address=address,
+            leaving=_gives_way(node),
+            agents=agents,
+        )
+
+    def _of_jobs(self, name: str) -> tuple[list[tuple[KubePod, PodIdentity]], list[str]]:
+        """Return the workers of jobs on a node, and the keys of all other pods."""
+        mine: list[tuple[KubePod, PodIdentity]] = []
+        others: list[str] = []
+        for key, pod in self._on.get(name, {}).items():
+            identity = identity_of(pod)
+            is_mine = identity is not None and identity.job not in self._left_alone
+            if is_mine and identity is not None and identity.role == WORKER:
+                mine.append((pod, identity))
+            else:
+                others.append(key)
+        return mine, others
+
+    def _readiness(self, name: str, node: KubeNode, now: float) -> tuple[str, bool]:
+        """Say why a node is not ready, or nothing, and whether nobody should count on it."""
+        ready = next((each for each in node.status.conditions if each.type == READY), None)
+        if ready is not None and ready.status == "True":
+            self._unready.pop(name, None)
+            return "", False
+        since = self._unready.setdefault(name, now)
+        unheard = ready is None or ready.status != "False"
+        words = (ready.reason if ready else "") or "it has not said that it is ready"
+        return words, unheard or now - since > _TO_RETURN
+
+    def _slots(self, name: str, node: KubeNode, others: Iterable[str]) -> int:
+        for key in others:
+            if key not in self._asked:
+                self._asked[key] = asked_by(self._pods[key][0])
+        taken = total(self._asked[key] for key in others)
+        return slots_in(parse_amounts(node.status.allocatable), taken, self._slot)
+
+    def _refused(self, name: str, slots: int, pods: Iterable[KubePod], now: float) -> int:
+        """Count the slots of a node that are not there, as kube-scheduler says."""
+        refused = sum(pod.is_refused and not pod.is_leaving for pod in pods)
+        known = self._refusals.get(name)
+        if known is not None and known.without != slots:
+            del self._refusals[name]
+            known = None
+        if known is not None and now < known.until:
+            known.slots = max(known.slots, refused)
+            return known.slots
+        if refused:
+            wait = min(_LONGEST_REFUSED, 2 * known.wait) if known else _REFUSED
+            self._refusals[name] = _Refusal(refused, now + wait, wait, slots)
+            return refused
+        if known is not None:
+            known.slots = 0  # it is tried again, and how long it was not is remembered
+        return 0
+
+
+def _place_of(pod: KubePod) -> str:
+    """Return the node that a pod is on, or is to be on; empty where nobody knows."""
+    identity = identity_of(pod)
+    planned = identity.node if identity is not None else ""
+    return pod.spec.node_name or planned or pod.status.nominated_node_name
+
+
+def _agents(identities: Iterable[PodIdentity]) -> tuple[AgentSeen, ...]:
+    counts = Counter((each.job, each.launch) for each in identities)
+    return tuple(AgentSeen(*start, workers=count) for start, count in sorted(counts.items()))
+
+
+def _closed(node: KubeNode, tolerated: Collection[str]) -> str:
+    """Say why nobody is to come to a node; empty where pods may."""
+    if node.metadata.deletion_timestamp is not None:
+        return "it is being removed"
+    if node.spec.unschedulable:
+        return "it is cordoned"
+    taint = next((each for each in node.spec.taints if _closes(each, tolerated)), None)
+    return f"it has the taint {taint.key}" if taint else ""
+
+
+def _closes(taint: Taint, tolerated: Collection[str]) -> bool:
+    return taint.effect in _CLOSES and taint.key not in tolerated
+
+
+def _gives_way(node: KubeNode) -> bool:
+    """Return whether a node is about to be taken away, so that everybody is to leave it in time."""
+    return node.metadata.deletion_timestamp is not None or any(
+        taint.key in GIVES_WAY for taint in node.spec.taints
+    )

@@ -1,0 +1,69 @@
+"""Requests to an API server by which jobs get their pods, and lose them."""
+
+from __future__ import annotations
+
+import contextlib
+
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.pods import KubeStart, Manifest
+from brim.kubernetes.processes import NameTaken
+from brim.kubernetes.refusals import AlreadyExists, Conflict, NotFound
+from brim.kubernetes.resources import PlainObject, Resource
+
+PODS = Resource("v1", "pods", KubePod)
+SECRETS = Resource("v1", "secrets", PlainObject)
+CONFIG_MAPS = Resource("v1", "configmaps", PlainObject)
+_KINDS = {
+    "Secret": SECRETS,
+    "ConfigMap": CONFIG_MAPS,
+    "Service": Resource("v1", "services", PlainObject),
+    "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims", PlainObject),
+    "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies", PlainObject),
+}
+
+
+class PodRequests:
+    """Makes and ends the objects of jobs; see `brim.kubernetes.processes.PodServer`."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+
+    async def make(self, manifest: Manifest) -> bool:
+        kind, meta = _KINDS[manifest["kind"]], manifest["metadata"]
+        try:
+            await self._server.create(kind, manifest, namespace=meta["namespace"])
+        except AlreadyExists:
+            if kind not in (SECRETS, CONFIG_MAPS):  # whose names are of this object alone
+                await self._check_owner(kind, manifest)
+            return False
+        return True
+
+    async def _check_owner(self, kind: Resource[PlainObject], manifest: Manifest) -> None:
+        """Raises NameTaken where the object of that name is not the job's."""
+        meta = manifest["metadata"]
+        (owner,) = meta["ownerReferences"]
+        there = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
+        owners = there.get("metadata", {}).get("ownerReferences", [])
+        if not any(each.get("uid") == owner["uid"] for each in owners):
+            key = f"{meta['namespace']}/{meta['name']}"
+            raise NameTaken(manifest["kind"], key, owner["name"])
+
+    async def make_pod(self, manifest: Manifest) -> KubePod | None:
+        namespace = manifest["metadata"]["namespace"]
+        try:
+            return await self._server.create(PODS, manifest, namespace=namespace)
+        except AlreadyExists:
+            return None
+
+    async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
+        meta = pod.metadata
+        with contextlib.suppress(NotFound, Conflict):  # it is gone, or another has its name
+            await self._server.delete(
+                PODS, meta.name, namespace=meta.namespace, grace=grace, uid=meta.uid
+            )
+
+    async def forget_start(self, start: KubeStart) -> None:
+        for kind in (SECRETS, CONFIG_MAPS):
+            with contextlib.suppress(NotFound):
+                await self._server.delete(kind, start.files, namespace=start.job.namespace)

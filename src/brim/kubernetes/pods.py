@@ -1,0 +1,338 @@
+"""The objects that run a job, as an API server takes them: pods, and what they need beside them.
+
+Pure: the same job gives the same objects. All of them have the job as their owner, so nothing is
+left of it where it is deleted. Pods satisfy the standard "restricted" of Pod Security.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from brim.kubernetes.identities import (
+    GROUP,
+    JOB,
+    KIND,
+    MANAGED_BY,
+    MASTER,
+    NODE,
+    OPERATOR,
+    ROLE,
+    VERSION,
+    WORKER,
+    KubeJob,
+    labels_of,
+)
+from brim.kubernetes.kube_types import Amounts
+from brim.storage.job_file import JOB_FILE
+
+Manifest: TypeAlias = dict[str, Any]
+
+MASTER_PORT = 7077
+_WORKER_PORTS = (7100, 7163)
+_RUN, _TEMPORARY, _FILES = "/brim", "/tmp", "/etc/brim/job"
+_HEARTBEAT = f"{_TEMPORARY}/brim-heartbeat"
+_USER = 1000  # whose files are in the volumes; no image has to name one
+_LEAST_GRACE = 30.0  # seconds: an agent takes 25 of them to leave at a boundary
+_TO_REJOIN = 600.0  # seconds that a worker waits for another master
+_PATIENCE = 7 * 86_400.0  # seconds that a master waits for a worker: suspending is the operator's
+_SECRET_KEY = "token"
+_NAMESPACE = "kubernetes.io/metadata.name"  # a label that API servers give, and nobody can change
+_OPERATOR_POD = {"app.kubernetes.io/name": "brim-operator"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWishes:
+    """The wishes of an administrator, and of a job's owner, for the job's pods.
+
+    Args:
+        image: has brim and what the job imports.
+        operator_namespace: the one whose pods may pass for the operator's.
+        slot: what a worker gets.
+        master: what a master gets.
+        grace: seconds to leave.
+        priority_class: by which kube-scheduler orders and preempts; empty: the cluster's usual.
+        template, master_template: fields of pods of workers, and of the master's, that the owner has
+            given; those that brim decides are not theirs.
+        claim: the `storageClassName` and the `size` of a volume on which the master keeps the run;
+            None: it keeps it where its pod is.
+        code: the ConfigMap with the job's bundle; empty: it has none.
+        tolerated: keys of taints that the nodes of this cluster have and pods bear.
+    """
+
+    image: str
+    operator_namespace: str
+    slot: Amounts
+    master: Amounts = field(default_factory=lambda: {"cpu": "250m", "memory": "512Mi"})
+    grace: float = _LEAST_GRACE
+    priority_class: str = ""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    master_template: Mapping[str, Any] = field(default_factory=dict)
+    claim: Mapping[str, Any] | None = None
+    code: str = ""
+    tolerated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeStart:
+    """One start of a job.
+
+    Args:
+        uid: of its object.
+    """
+
+    job: KubeJob
+    uid: str
+    launch: int
+
+    @property
+    def files(self) -> str:
+        """The name of the Secret and the ConfigMap of this start, which no other object's has."""
+        mark = hashlib.sha256(self.uid.encode()).hexdigest()[:8]
+        return f"{self.job.start(self.launch)}-{mark}"
+
+
+def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
+    """Return the claim for the volume on which a job's master keeps its run."""
+    chosen = {name: claim[name] for name in ("storageClassName",) if claim.get(name) is not None}
+    return _object("v1", "PersistentVolumeClaim", start.job.master, start) | {
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": claim["size"]}},
+            **chosen,
+        }
+    }
+
+
+def secret(start: KubeStart, token: str) -> Manifest:
+    """Return the Secret with the token of a start."""
+    data = {_SECRET_KEY: _encoded(token.encode())}
+    return _object("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
+
+
+def config_map(start: KubeStart, spec: bytes) -> Manifest:
+    """Return the ConfigMap with the spec of a start, as `brim master` reads it."""
+    return _object("v1", "ConfigMap", start.files, start) | {"data": {JOB_FILE: spec.decode()}}
+
+
+def service(start: KubeStart) -> Manifest:
+    """Return the Service by whose name a job's master is found, ready or not."""
+    return _object("v1", "Service", start.job.master, start) | {
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {JOB: start.job.name, ROLE: MASTER},
+            "ports": [{"name": MASTER, "port": MASTER_PORT}],
+        }
+    }
+
+
+def network_policy(start: KubeStart, operator_namespace: str) -> Manifest:
+    """Return the policy by which only the job's pods, and the operator, may call its pods.
+
+    Anybody can have a label, and nobody a namespace that is not theirs: the operator is known by both.
+    """
+    of_the_job = {"podSelector": {"matchLabels": {JOB: start.job.name}}}
+    there = {"matchLabels": {_NAMESPACE: operator_namespace}}
+    operator = {"namespaceSelector": there, "podSelector": {"matchLabels": _OPERATOR_POD}}
+    first, last = _WORKER_PORTS
+    return _object("networking.k8s.io/v1", "NetworkPolicy", start.job.master, start) | {
+        "spec": {
+            "podSelector": {"matchLabels": {MANAGED_BY: OPERATOR, JOB: start.job.name}},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {"from": [of_the_job, operator], "ports": [{"port": MASTER_PORT}]},
+                {"from": [of_the_job], "ports": [{"port": first, "endPort": last}]},
+            ],
+        }
+    }
+
+
+def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifest:
+    """Return the pod of a job's master.
+
+    Args:
+        rejoins: workers of this start may be there, which keep copies of its journal.
+    """
+    command = ["python3", "-m", "brim", "master", f"{_FILES}/{JOB_FILE}", "--auto-resume"]
+    command += ["--run-dir", f"{_RUN}/{start.job.id}", "--listen", f"0.0.0.0:{MASTER_PORT}"]
+    command += ["--patience", f"{_PATIENCE:.0f}s", "--heartbeat-file", _HEARTBEAT]
+    command += ["--summary-file", "/dev/termination-log"]  # which the pod's status has
+    if not rejoins:
+        command += ["--rejoin-timeout", "0s"]
+    parts = [start.files, *([wishes.code] if wishes.code else [])]
+    files = {
+        "name": "files",
+        "projected": {"sources": [{"configMap": {"name": part}} for part in parts]},
+    }
+    mount = {"name": "files", "mountPath": _FILES, "readOnly": True}
+    claim = {"persistentVolumeClaim": {"claimName": start.job.master}}
+    run = {"name": "run", **(claim if wishes.claim else {"emptyDir": {}})}
+    pod = _pod(start, start.job.master, MASTER, wishes, command, requests=wishes.master)
+    pod["spec"]["volumes"] += [run, files]
+    pod["spec"]["containers"][0]["volumeMounts"] += [{"name": "run", "mountPath": _RUN}, mount]
+    pod["spec"]["containers"][0]["ports"] = [{"name": MASTER, "containerPort": MASTER_PORT}]
+    return pod
+
+
+def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> Manifest:
+    """Return the pod of a worker, which is to be on this node."""
+    first, last = _WORKER_PORTS
+    command = [
+        "python3",
+        "-m",
+        "brim",
+        "agent",
+        f"{start.job.master}:{MASTER_PORT}",
+        "--workers",
+        "1",
+    ]
+    command += ["--patience", f"{_TO_REJOIN:.0f}s", "--ports", f"{first}-{last}"]
+    command += ["--heartbeat-file", _HEARTBEAT]
+    pod = _pod(start, name, WORKER, wishes, command, requests=wishes.slot)
+    pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), NODE: node}
+    pod["spec"]["affinity"] = {**pod["spec"].get("affinity", {}), "nodeAffinity": only_on(node)}
+    return pod
+
+
+def only_on(node: str) -> Manifest:
+    """Return the affinity of a pod that has to be on this node."""
+    here = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+
+
+def _pod(
+    start: KubeStart,
+    name: str,
+    role: str,
+    wishes: PodWishes,
+    command: Sequence[str],
+    *,
+    requests: Amounts,
+) -> Manifest:
+    pod = _object("v1", "Pod", name, start)
+    given = wishes.template if role == WORKER else wishes.master_template
+    mine = labels_of(start.job, role, start.launch)
+    pod["metadata"]["labels"] = {**given.get("metadata", {}).get("labels", {}), **mine}
+    if annotations := given.get("metadata", {}).get("annotations"):
+        pod["metadata"]["annotations"] = dict(annotations)
+    theirs = dict(given.get("spec", {}))
+    containers = theirs.pop("containers", [])
+    container: Mapping[str, Any] = next(
+        (each for each in containers if each.get("name") == role), {}
+    )
+    others = [each for each in containers if each.get("name") != role]
+    spec: Manifest = {
+        **theirs,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": round(max(_LEAST_GRACE, wishes.grace)),
+        "securityContext": {**theirs.get("securityContext", {}), **_restricted_pod()},
+        "tolerations": [
+            *({"key": key, "operator": "Exists"} for key in wishes.tolerated),
+            *theirs.get("tolerations", []),
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *theirs.get("volumes", [])],
+        "containers": [_container(start, role, wishes, container, command, requests), *others],
+    }
+    if wishes.priority_class:
+        spec["priorityClassName"] = wishes.priority_class
+    return pod | {"spec": spec}
+
+
+def _container(
+    start: KubeStart,
+    role: str,
+    wishes: PodWishes,
+    given: Mapping[str, Any],
+    command: Sequence[str],
+    requests: Amounts,
+) -> Manifest:
+    token = {"secretKeyRef": {"name": start.files, "key": _SECRET_KEY}}
+    env: list[Manifest] = [
+        {"name": "BRIM_TOKEN", "valueFrom": token},
+        {"name": "BRIM_MACHINE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "TMPDIR", "value": _TEMPORARY},
+    ]
+    ours = {each["name"] for each in env}
+    theirs = [each for each in given.get("env", []) if each.get("name") not in ours]
+    if not any(each.get("name") == "HOME" for each in theirs):
+        env.append({"name": "HOME", "value": _TEMPORARY})  # its root cannot be written
+    mounts = [{"name": "tmp", "mountPath": _TEMPORARY}, *given.get("volumeMounts", [])]
+    return {
+        **given,
+        "name": role,
+        "image": given.get("image") or wishes.image,
+        "command": list(command),
+        "args": [],
+        "env": [*env, *theirs],
+        "resources": {"requests": dict(requests), "limits": _limits(requests)},
+        "volumeMounts": mounts,
+        "securityContext": _restricted_container(),
+        # The status of a pod that fails has the last of its log.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "readinessProbe": _probe(f"assert 'ready' in open({_HEARTBEAT!r}).read()", every=5),
+        "livenessProbe": _probe(
+            f"import os, time; assert time.time() - os.stat({_HEARTBEAT!r}).st_mtime < 60", every=20
+        ),
+    }
+
+
+def _limits(requests: Amounts) -> Amounts:
+    """Return the limits: what is idle of a processor may be used, and of nothing else."""
+    return {name: amount for name, amount in requests.items() if name != "cpu"}
+
+
+def _probe(statement: str, *, every: int) -> Manifest:
+    """Return a probe by a statement of Python: an image may have nothing else."""
+    return {
+        "exec": {"command": ["python3", "-I", "-S", "-c", statement]},
+        "periodSeconds": every,
+        "timeoutSeconds": 5,
+        "initialDelaySeconds": every,
+    }
+
+
+def _restricted_pod() -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _restricted_container() -> Manifest:
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def _object(version: str, kind: str, name: str, start: KubeStart) -> Manifest:
+    owner = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "name": start.job.name,
+        "uid": start.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": start.job.namespace,
+        "labels": {MANAGED_BY: OPERATOR, JOB: start.job.name},
+        "ownerReferences": [owner],
+    }
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def _encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode()

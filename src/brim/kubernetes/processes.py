@@ -1,0 +1,479 @@
+"""The processes of scheduled jobs as pods: looked at in what is known, made and ended by requests.
+
+A worker is a pod, so a number of workers is a number of pods, and a job's master is told nothing of
+it. Whatever ends a pod, another one is missing, and is made at the next look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from brim.backends.processes import Launch
+from brim.backends.watching import recordable
+from brim.coordination.reconcile import ByNode
+from brim.coordination.sightings import NodeSeen, Seen
+from brim.decoding import UNDECODABLE
+from brim.domain.job import WorkerRange
+from brim.domain.kept_run import kept_spec
+from brim.errors import EnvironmentFault
+from brim.interfaces import Clock
+from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
+from brim.kubernetes.identities import MASTER, KubeJob, identity_of
+from brim.kubernetes.known_pods import KnownPods
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.places import NodePlaces
+from brim.kubernetes.pods import (
+    MASTER_PORT,
+    KubeStart,
+    Manifest,
+    PodWishes,
+    config_map,
+    master_pod,
+    network_policy,
+    secret,
+    service,
+    volume_claim,
+    worker_pod,
+)
+from brim.kubernetes.refusals import Forbidden, Invalid, NotFound
+from brim.kubernetes.retries import MASTERS, Retries
+from brim.kubernetes.runs_seen import RunsSeen
+from brim.kubernetes.status import NAME_TAKEN, PODS_REFUSED, Stall
+from brim.wire.listening import joined_address
+
+_FORCED = 1  # seconds that a pod has to end that was to end before
+_TO_CHANGE = "spec.template, spec.masterTemplate, spec.priorityClassName or spec.volumeClaim"
+_log = logging.getLogger(__name__)
+
+
+AskToSuspend = Callable[[str, str], Awaitable[None]]
+"""Asks a master to suspend its run, by `HOST:PORT` and the run's token.
+
+Raises EnvironmentFault where it does not say yes.
+"""
+
+
+class NameTaken(EnvironmentFault):
+    """A name that a job needs is that of an object which is not of the job.
+
+    Args:
+        kind, key: of that object.
+        job: the name of the job.
+    """
+
+    def __init__(self, kind: str, key: str, job: str) -> None:
+        super().__init__(
+            f"the {kind} {key} is not of {job}; the job needs that name\n"
+            "  hint: delete it, or give the job another name"
+        )
+
+
+class PodServer(Protocol):
+    """Makes and ends objects; raises EnvironmentFault where that cannot be."""
+
+    async def make(self, manifest: Manifest) -> bool:
+        """Make an object; False where there is one of its name."""
+        ...
+
+    async def make_pod(self, manifest: Manifest) -> KubePod | None:
+        """Make a pod; None where there is one of its name."""
+        ...
+
+    async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
+        """Ask a pod to end; one that is gone has ended."""
+        ...
+
+    async def forget_start(self, start: KubeStart) -> None:
+        """Delete what a start that is over had beside its pods."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOrder:
+    """The object of a job, as far as its pods go.
+
+    Args:
+        uid: of the object.
+    """
+
+    uid: str
+    wishes: PodWishes
+
+
+class KubeProcesses:
+    """The pods of jobs.
+
+    Args:
+        server: makes and ends them.
+        pods, places: what is known; who watches the server keeps them up to date.
+        runs: of the jobs.
+        order: the object of a job by its id; None where it is gone.
+        token: for a start of the job with this uid.
+        ask_to_suspend: asks a run's master.
+        untouched: jobs whose records cannot be read: nobody knows which pods they should have.
+        tell: called with a job of which there is news in `stall`.
+    """
+
+    def __init__(
+        self,
+        server: PodServer,
+        pods: KnownPods,
+        places: NodePlaces,
+        runs: RunsSeen,
+        *,
+        order: Callable[[str], PodOrder | None],
+        token: Callable[[str, int], str],
+        ask_to_suspend: AskToSuspend,
+        clock: Clock,
+        untouched: Collection[str] = (),
+        tell: Callable[[str], None] = lambda job: None,
+    ) -> None:
+        self._server, self._pods, self._places, self._runs = server, pods, places, runs
+        self._order, self._token, self._ask = order, token, ask_to_suspend
+        self._clock, self._untouched = clock, frozenset(untouched)
+        self._wanted: dict[str, dict[str, int]] = {}  # workers by job, as it was asked last
+        self._retries, self._tell = Retries(), tell
+        self._beside: set[asyncio.Task[None]] = set()
+
+    def stall(self, job: str) -> Stall | None:
+        """Return why the pods of a job are not made; None where they are."""
+        return self._retries.stall(job)
+
+    def forgive(self, job: str) -> None:
+        """Know of no failures of a job: it is another one now, or gone."""
+        self._retries.forget(job)
+
+    # What is seen ---------------------------------------------------------------------------------
+
+    def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
+        """Return all nodes; those that are named have no devices, and are always up."""
+        self._pods.expire(self._clock.now())
+        self._runs.keep(running)
+        self._wanted = {job: kept for job, kept in self._wanted.items() if job in running}
+        self._end_left_over(running)
+        here = {name: NodeSeen(up=True) for name in names}
+        return {**self._places.seen(self._clock.now()), **here}
+
+    def look(self, launch: Launch) -> Seen:
+        there = self._there(launch)
+        self._retries.note(launch.job, there, self._clock.now())
+        order = self._order(launch.job)
+        if order is not None and (address := _address_of(there.master)):
+            self._runs.call(launch.job, address, self._token(order.uid, launch.number))
+        watch = self._runs.watch(launch.job)
+        words = self._words(launch, there)
+        is_over = self._is_over(launch, there)
+        if is_over and (there.master is None or there.master.has_ended):
+            self._end_all(there)  # one that waits for a node would wait for nothing
+        agents = self._agents(launch, there, is_over=is_over)
+        seen = watch.seen(
+            alive=there.alive or watch.behind,
+            workers=there.held,
+            agents=frozenset({launch.home, *agents}),
+        )
+        return _with_last_words(seen, words) if words and not seen.alive else seen
+
+    def _words(self, launch: Launch, there: JobPods) -> dict[str, Any]:
+        """Return the summary that a run has left with its master alone; empty where it has not."""
+        watch = self._runs.watch(launch.job)
+        return {} if watch.summary or watch.failed else _last_words(there.master)
+
+    def _is_over(self, launch: Launch, there: JobPods) -> bool:
+        """Return whether a run has said how it has ended: nothing is made for it any more."""
+        watch = self._runs.watch(launch.job)
+        return bool(watch.summary or watch.failed or self._words(launch, there))
+
+    def _there(self, launch: Launch) -> JobPods:
+        job, order = KubeJob.parse(launch.job), self._order(launch.job)
+        uid = order.uid if order is not None else ""
+        return pods_of(self._pods.of(launch.job), job, launch.number, uid=uid)
+
+    def _agents(self, launch: Launch, there: JobPods, *, is_over: bool) -> Collection[str]:
+        """Return the nodes on which nothing is missing.
+
+        Where something is, the job is asked again for what it was asked.
+        """
+        wanted = self._wanted.get(launch.job)
+        if wanted is None:
+            return there.held.keys()
+        if is_over:
+            return {*there.held, *wanted}
+        waits = self._retries.waits(launch.job, self._clock.now())
+        if not self._has_master(there) and MASTERS not in waits:
+            return ()
+        full = {node for node, count in wanted.items() if there.held.get(node, 0) >= count}
+        return {*there.held, *waits} - (wanted.keys() - full - set(waits))
+
+    # What is asked --------------------------------------------------------------------------------
+
+    async def start(self, launch: Launch, workers: ByNode) -> None:
+        order = self._order_of(launch)
+        start = _start_of(launch, order)
+        self._retries.forget(launch.job)
+        self._runs.begin(launch.job, self._clock.wall())
+        try:
+            await self._make_beside(start, order.wishes, launch)
+        except EnvironmentFault as fault:
+            self._failed(launch.job, MASTERS, fault)
+            raise
+        await self._bring_about(launch, start, order.wishes, workers)
+        if launch.number > 1:
+            self._later(self._server.forget_start(replace(start, launch=launch.number - 1)))
+
+    async def resize(self, launch: Launch, workers: ByNode) -> None:
+        if self._is_over(launch, self._there(launch)):
+            return
+        order = self._order_of(launch)
+        await self._bring_about(launch, _start_of(launch, order), order.wishes, workers)
+
+    async def leave(self, launch: Launch, node: str) -> None:
+        there = self._there(launch)
+        numbers = there.by_node().get(node, [])
+        await self._end_each([there.workers[number] for number in numbers])
+
+    async def lose(self, launch: Launch, node: str) -> None:
+        """Do nothing: its master misses agents by itself."""
+
+    async def suspend(self, launch: Launch) -> None:
+        order, there = self._order_of(launch), self._there(launch)
+        address = _address_of(there.master)
+        if not address:  # it is asked again, and one that is gone is there by then
+            waits = self._retries.waits(launch.job, self._clock.now())
+            await self._bring_master(_start_of(launch, order), order.wishes, there, waits=waits)
+            raise EnvironmentFault(f"the master of {launch.job} has no address now")
+        await self._ask(address, self._token(order.uid, launch.number))
+        self._wanted[launch.job] = {}
+
+    async def force(self, launch: Launch, workers: ByNode) -> None:
+        there, wanted = self._there(launch), workers or self._wanted.get(launch.job, {})
+        # A pod ends by itself: while one is slow to end, those that are to stay train on.
+        names = set(beyond(there, wanted)) if wanted else set()
+        if workers or names:
+            surplus = [pod for pod in there.workers.values() if pod.metadata.name in names]
+        else:
+            self._wanted[launch.job] = {}
+            surplus = [*there.workers.values(), *filter(None, [there.master])]
+        await self._end_each(surplus, forced=True)
+
+    async def close(self) -> None:
+        """Follow nobody, and begin nothing any more."""
+        self._runs.close()
+        for task in list(self._beside):
+            task.cancel()
+        await asyncio.gather(*self._beside, return_exceptions=True)
+
+    # Requests -------------------------------------------------------------------------------------
+
+    def _order_of(self, launch: Launch) -> PodOrder:
+        order = self._order(launch.job)
+        if order is None:
+            raise EnvironmentFault(f"the object of {launch.job} is gone")
+        return order
+
+    async def _make_beside(self, start: KubeStart, wishes: PodWishes, launch: Launch) -> None:
+        """Make what the pods of a start need; what is there already was made for it."""
+        manifests = [
+            secret(start, self._token(start.uid, start.launch)),
+            config_map(start, _spec_of(launch)),
+            service(start),
+            network_policy(start, wishes.operator_namespace),
+            *([volume_claim(start, wishes.claim)] if wishes.claim else []),
+        ]
+        await asyncio.gather(*(self._server.make(each) for each in manifests))
+
+    async def _bring_about(
+        self, launch: Launch, start: KubeStart, wishes: PodWishes, workers: ByNode
+    ) -> None:
+        """Make the pods that are missing, and end those that are too many."""
+        self._wanted[launch.job] = dict(workers)
+        there, now = self._there(launch), self._clock.now()
+        waits = self._retries.waits(launch.job, now)
+        todo = differences(there, start.job, start.launch, workers, waits=waits)
+        by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
+        await self._end_each([by_name[name] for name in todo.end])
+        results = await asyncio.gather(
+            self._bring_master(start, wishes, there, waits=waits),
+            *(
+                self._make(start, worker_pod(start, wishes, name=name, node=node), node)
+                for name, node in todo.make
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _bring_master(
+        self, start: KubeStart, wishes: PodWishes, there: JobPods, *, waits: Collection[str]
+    ) -> None:
+        """Make the master's pod where there is none; one that has ended has its name until then."""
+        master = there.master
+        if master is not None and not self._has_master(there):
+            await self._end_each([master], forced=True)
+        elif master is None and MASTERS not in waits:
+            rejoins = any(not pod.has_ended for pod in there.workers.values())
+            await self._make(start, master_pod(start, wishes, rejoins=rejoins), MASTERS)
+
+    def _has_master(self, there: JobPods) -> bool:
+        """Return whether a pod of the master runs, or will."""
+        master = there.master
+        return master is not None and not (master.has_ended or self._is_lost(master))
+
+    def _is_lost(self, pod: KubePod) -> bool:
+        """Return whether nobody will ever hear how a pod has ended."""
+        node = self._places.seen(self._clock.now()).get(pod.spec.node_name)
+        return bool(pod.spec.node_name) and (node is None or node.lost)
+
+    async def _make(self, start: KubeStart, manifest: Manifest, node: str) -> None:
+        """Make a pod, and note where that came to nothing."""
+        job = start.job.id
+        try:
+            made = await self._server.make_pod(manifest)
+            if made is None:
+                self._check_name(start, manifest["metadata"]["name"])
+            else:
+                self._pods.made(made, self._clock.now())
+        except EnvironmentFault as fault:
+            self._failed(job, node, fault)
+            raise
+        if self._retries.stall(job):
+            self._retries.made(job, node)
+            self._tell(job)
+
+    def _failed(self, job: str, node: str, fault: EnvironmentFault) -> None:
+        stall, known = _stall_of(fault), self._retries.stall(job)
+        if known is not None and stall is not None and stall.reason == known.reason:
+            stall = known  # of another pod, and as good
+        elif stall is not None:
+            _log.warning("the pods of %s are not made: %s", job, fault)
+            self._tell(job)
+        self._retries.failed(job, node, self._clock.now(), stall)
+
+    def _check_name(self, start: KubeStart, name: str) -> None:
+        """Raises NameTaken where the pod of that name is not of the job, and never was.
+
+        One that is not known yet is of the job: the server has not told of it.
+        """
+        key = f"{start.job.namespace}/{name}"
+        there = self._pods.named(key)
+        identity = identity_of(there) if there is not None else None
+        if there is not None and (identity is None or identity.job != start.job.id):
+            raise NameTaken("Pod", key, start.job.name)
+
+    async def _end_each(self, pods: Iterable[KubePod], *, forced: bool = False) -> None:
+        """Ask pods to end.
+
+        Args:
+            forced: at once, also those that were asked before. Nobody waits for the word of a node
+                that is lost: what ran there ends where that node comes back.
+        """
+        ending = [pod for pod in pods if forced or not pod.is_leaving]
+
+        async def end(pod: KubePod) -> None:
+            gone = pod.has_ended or self._is_lost(pod)
+            await self._server.end_pod(pod, grace=(0 if gone else _FORCED) if forced else None)
+            self._pods.ending(pod, self._clock.now())
+
+        await asyncio.gather(*map(end, ending))
+
+    # Beside what is asked -------------------------------------------------------------------------
+
+    def _end_left_over(self, running: Mapping[str, int]) -> None:
+        """End the pods that are of no job's present start."""
+        for job in self._pods.jobs():
+            if job in self._untouched or KubeJob.parse(job).kind:
+                continue
+            order, launch = self._order(job), running.get(job)
+            uid = order.uid if order is not None else ""
+            pods = [pod for pod in self._pods.of(job) if not _is_of(pod, launch, uid)]
+            if over := [pod for pod in pods if not pod.is_leaving]:
+                self._later(self._end_each(over))
+
+    def _end_all(self, there: JobPods) -> None:
+        over = [pod for pod in there.workers.values() if not (pod.has_ended or pod.is_leaving)]
+        if over:
+            self._later(self._end_each(over))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what nobody waits for; where it comes to nothing, a later look sees that."""
+
+        async def quietly() -> None:
+            with contextlib.suppress(EnvironmentFault):
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        task.add_done_callback(lambda _: work.close())  # which it is not, where that never began
+
+
+def _stall_of(fault: EnvironmentFault) -> Stall | None:
+    """Return what somebody has to do something about; None where the next attempt may go well."""
+    if isinstance(fault, NameTaken):
+        return Stall(NAME_TAKEN, str(fault))
+    if isinstance(fault, Invalid | Forbidden | NotFound):
+        said = f"change {_TO_CHANGE}: the API server refuses what they ask for: {fault}"
+        return Stall(PODS_REFUSED, said)
+    return None
+
+
+def _address_of(master: KubePod | None) -> str:
+    """Return where a master is called; empty where it cannot be."""
+    if master is None or master.has_ended or not master.status.pod_ip:
+        return ""
+    return joined_address(master.status.pod_ip, MASTER_PORT)
+
+
+def _last_words(master: KubePod | None) -> dict[str, Any]:
+    """Return the summary of a run that nobody followed to its end; empty where there is none."""
+    for container in master.status.container_statuses if master is not None else ():
+        ended = container.state.terminated
+        if container.name == MASTER and ended is not None:
+            with contextlib.suppress(*UNDECODABLE):
+                summary = msgspec.json.decode(ended.message, type=dict[str, Any])
+                return recordable(summary) if isinstance(summary.get("exit"), str) else {}
+    return {}
+
+
+def _with_last_words(seen: Seen, summary: dict[str, Any]) -> Seen:
+    """Return a look at a run with what its master said of its end."""
+    failed = summary["exit"] == "failed"
+    steps = summary.get("steps")
+    return replace(
+        seen,
+        step=steps if isinstance(steps, int) else seen.step,
+        outcome=summary["exit"],
+        who="user" if failed else "",
+        problem="its run has failed: the logs of its pods say why" if failed else "",
+        summary=summary,
+    )
+
+
+def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
+    """Return whether a pod is of this start of this object; an empty uid is that of any."""
+    identity = identity_of(pod)
+    return identity is not None and identity.launch == launch and uid in ("", identity.uid)
+
+
+def _start_of(launch: Launch, order: PodOrder) -> KubeStart:
+    return KubeStart(job=KubeJob.parse(launch.job), uid=order.uid, launch=launch.number)
+
+
+def _spec_of(launch: Launch) -> bytes:
+    """Return the spec as the job's master reads it.
+
+    The run takes workers as they come, from the first on and as many as it can have: how many that
+    are is the scheduler's business, and its owner may change it.
+    """
+    spec = kept_spec(launch.spec, launch.job)
+    workers = WorkerRange(minimum=1, maximum=max(spec.workers.maximum, spec.micro_batches))
+    faults = spec.faults if launch.number <= 1 else ()
+    alone = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
+    return msgspec.json.encode(alone)

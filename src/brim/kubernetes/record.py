@@ -1,0 +1,358 @@
+"""The record of a cluster's jobs on its API server, and the book that is filled from it.
+
+A job's record is in the status of its object, and what the last cycle left is in one ConfigMap. The
+book on disk is a working copy: it is filled when an operator comes up, and nothing is done about what
+it has before that is on the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from brim.domain.cluster import ClusterSpec
+from brim.domain.course import Change
+from brim.domain.resizing import BELIEVED
+from brim.domain.schedule import Decision, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
+from brim.errors import EnvironmentFault, StorageFault
+from brim.interfaces import Clock
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import (
+    GROUP,
+    JOB,
+    MANAGED_BY,
+    OPERATOR,
+    ROLE,
+    VERSION,
+    WORKER,
+    KubeJob,
+)
+from brim.kubernetes.manifests import MEMORY
+from brim.kubernetes.pod_requests import CONFIG_MAPS
+from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.refusals import Invalid, NotFound, Refusal
+from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.status import Stall, status_of
+from brim.scheduler.cycles import encode_cycle
+from brim.storage.book import Book
+from brim.storage.database import Database
+from brim.storage.migrations import migrate
+
+ELASTIC_JOBS = Resource(f"{GROUP}/{VERSION}", "elasticjobs", PlainObject)
+_MEMORY_KEY, _POLICY_KEY = "memory", "policy"
+_AGAIN, _LONGEST_PAUSE = 0.1, 5.0  # seconds before what could not be written is tried again
+NEVER = frozenset({400, 413, 422})  # answers that another attempt gets as well
+_TICK = 0.5  # seconds between two looks for what nobody waits for
+_PROGRESS = 5.0  # seconds after which the mere progress of a job is written
+_AT_ONCE = 8  # statuses that nobody waits for: requests that somebody waits for find a way past
+_log = logging.getLogger(__name__)
+
+WriteRecord = Callable[[PlainObject, ScheduledJob, Sequence[Change], Stall | None], Awaitable[None]]
+"""Writes the record of a job, given its object, its story and why nothing comes of it."""
+
+
+class RecordKeeper:
+    """Writes the records of a book to the objects of its jobs, and their statuses with them.
+
+    Args:
+        database: of the book.
+        objects: the object of a job as the server tells of it; None: there is none.
+        ready: counts the workers of a job that train.
+        failed: pods of a job that have failed, as its status has them.
+        kubeflow: writes the record of a job of one of Kubeflow's kinds, and its status.
+        stall: why nothing comes of a job; None: there is no reason.
+        namespace: of the ConfigMap for what cycles leave.
+    """
+
+    def __init__(
+        self,
+        server: ApiServer,
+        book: Book,
+        database: Database,
+        *,
+        objects: Callable[[str], PlainObject | None],
+        ready: Callable[[str], int],
+        failed: Callable[[str], Sequence[Mapping[str, Any]]],
+        kubeflow: WriteRecord,
+        stall: Callable[[str], Stall | None],
+        namespace: str,
+        clock: Clock,
+    ) -> None:
+        self._server, self._book, self._database = server, book, database
+        self._objects, self._ready, self._namespace = objects, ready, namespace
+        self._failed, self._stall, self._kubeflow = failed, stall, kubeflow
+        self._clock = clock
+        self._due: set[str] = set(book.jobs)  # an earlier operator may not have written all
+        self._moved: set[str] = set(book.jobs)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._memory_lock = asyncio.Lock()
+        self._written: dict[str, tuple[dict[str, Any], float]] = {}  # statuses, and when
+        self._cycle = 0  # the number of the last one whose memory is written
+        self._memory = b""
+
+    def tell(self, job: str) -> None:
+        """Hear that there is news of a job, which is to be written."""
+        self._due.add(job)
+
+    def moved(self, job: str) -> None:
+        """Hear that a pod of a job has changed: another number of its workers may train."""
+        self._moved.add(job)
+
+    async def settled(self, jobs: Collection[str]) -> None:
+        """Wait until what the book has of these jobs and of the last cycle is on the server.
+
+        While the server does not take it, nothing is done about them. What else there is to write
+        is written beside (see `run`): it holds up nobody.
+        """
+        left, pause = set(jobs), _AGAIN
+        while True:
+            left, memory = await self._write_all(left)
+            if not left and memory:
+                return
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    async def run(self) -> None:
+        """Write what nobody waits for, now and then, until cancelled."""
+        pause = _TICK
+        while True:
+            await asyncio.sleep(pause)
+            self._due |= self._late()
+            due = sorted(self._due)
+            left: set[str] = set()
+            for at in range(0, len(due) or 1, _AT_ONCE):  # once at least, for the cycles' memory
+                some = due[at : at + _AT_ONCE]
+                not_taken, _ = await self._write_all(job for job in some if job in self._due)
+                left |= not_taken
+            pause = min(_LONGEST_PAUSE, 2 * pause) if left else _TICK
+
+    def _late(self) -> set[str]:
+        """Return the jobs whose statuses have shown for too long what is not so any more."""
+        found: set[str] = set()
+        moved, self._moved = self._moved, set()
+        for record in self._book.unfinished():
+            status, at = self._written.get(record.id, ({}, 0.0))
+            late = self._clock.now() - at > _PROGRESS
+            if late and record.progress.step != status.get("step", 0):
+                found.add(record.id)
+            elif record.id in moved:
+                ready = self._ready(record.id)
+                if ready == status.get("workers", {}).get("ready", 0):
+                    continue
+                if late or ready >= record.workers:  # else more of them are about to be ready
+                    found.add(record.id)
+                else:
+                    self._moved.add(record.id)
+        return found
+
+    async def _write_all(self, jobs: Iterable[str]) -> tuple[set[str], bool]:
+        """Write the statuses of jobs, and what the last cycle left.
+
+        Returns:
+            The jobs that are to be written again later, and whether the memory is on the server.
+        """
+        left: set[str] = set()
+        asked = list(jobs)
+        self._due -= set(asked)
+        writing = [*map(self._write, asked), self._write_memory()]
+        results = await asyncio.gather(*writing, return_exceptions=True)
+        for job, result in zip([*asked, ""], results, strict=True):
+            if job and isinstance(result, Exception) and _is_for_ever(result):
+                # One job's record must not keep those of all others.
+                _log.error("the record of %s is not written: %s", job, result, exc_info=result)
+            elif isinstance(result, EnvironmentFault) and not isinstance(result, StorageFault):
+                _log.warning("the record of %s is not written yet: %s", job or "cycles", result)
+                left |= {job} - {""}
+            elif isinstance(result, BaseException):
+                raise result
+        self._due |= left
+        return left, not isinstance(results[-1], BaseException)
+
+    async def _write(self, job: str) -> None:
+        """Write the status of a job where it is another one.
+
+        One at a time of a job, or what is written last would not be what is so.
+        """
+        async with self._locks.setdefault(job, asyncio.Lock()):
+            thing, record = self._objects(job), self._book.jobs.get(job)
+            if record is None or thing is None or thing["metadata"]["uid"] != record.key:
+                self._written.pop(job, None)
+                return  # what is gone needs no record
+            name = KubeJob.parse(job)
+            if name.kind:
+                await self._kubeflow(thing, record, self._book.story(record), self._stall(job))
+                self._written[job] = {}, self._clock.now()
+                return
+            before, _ = self._written.get(job, (thing.get("status"), 0.0))
+            status = status_of(
+                record,
+                generation=thing["metadata"].get("generation", 0),
+                before=before,
+                now=self._clock.wall() + self._clock.set_by(),
+                story=self._book.story(record),
+                ready=self._ready(job),
+                selector=f"{MANAGED_BY}={OPERATOR},{JOB}={name.name},{ROLE}={WORKER}",
+                failed=self._failed(job),
+                stall=self._stall(job),
+            )
+            if status != before:
+                await write_status(self._server, thing, status)
+            self._written[job] = status, self._clock.now()
+
+    async def _write_memory(self) -> None:
+        async with self._memory_lock:
+            if self._database.last_cycle_number() == self._cycle:
+                return
+            last = self._database.last_cycle()
+            assert last is not None, "a cycle is forgotten only behind later ones"
+            if last.memory != self._memory:
+                packed = base64.b64encode(zlib.compress(last.memory)).decode()
+                body = {
+                    "apiVersion": "v1",
+                    "kind": "ConfigMap",
+                    "metadata": {"name": MEMORY, "namespace": self._namespace},
+                    "data": {_POLICY_KEY: last.policy},
+                    "binaryData": {_MEMORY_KEY: packed},
+                }
+                await self._server.apply(CONFIG_MAPS, MEMORY, body, namespace=self._namespace)
+            self._cycle, self._memory = last.number, last.memory
+
+
+def _is_for_ever(error: Exception) -> bool:
+    """Return whether a record could not be written, and another attempt would not help."""
+    if isinstance(error, Refusal):
+        return error.code in NEVER
+    return not isinstance(error, EnvironmentFault)
+
+
+async def write_status(server: ApiServer, thing: PlainObject, status: dict[str, Any]) -> None:
+    """Have the object of a job have this status; one that is gone, or another by now, has none.
+
+    It is written as a whole, if the object is still that one.
+
+    Raises:
+        EnvironmentFault: the server does not take it.
+    """
+    meta = thing["metadata"]
+    change = [
+        {"op": "test", "path": "/metadata/uid", "value": meta["uid"]},
+        {"op": "add", "path": "/status", "value": status},
+    ]
+    name, namespace = meta["name"], meta["namespace"]
+    try:
+        await server.json_patch(
+            ELASTIC_JOBS, name, change, namespace=namespace, subresource="status"
+        )
+    except NotFound:
+        _log.info("%s/%s is gone, with its status", namespace, name)
+    except Invalid:
+        with contextlib.suppress(NotFound):
+            there = await server.get(ELASTIC_JOBS, name, namespace=namespace)
+            if there["metadata"]["uid"] == meta["uid"]:
+                raise
+
+
+# When an operator comes up ------------------------------------------------------------------------
+
+
+def read_records(
+    objects: Iterable[PlainObject],
+) -> tuple[list[ScheduledJob], dict[str, EnvironmentFault]]:
+    """Return the records that objects have, and why others cannot be read, by job."""
+    found: list[ScheduledJob] = []
+    unreadable: dict[str, EnvironmentFault] = {}
+    for thing in objects:
+        meta, status = thing["metadata"], thing.get("status") or {}
+        text = status.get("record")
+        if text is None:
+            continue
+        id = KubeJob(meta["namespace"], meta["name"]).id
+        try:
+            record = unpack_record(text, uid=meta["uid"])
+            if record.id != id:
+                raise EnvironmentFault(f"the record of this job is that of {record.id}")
+            found.append(record)
+        except EnvironmentFault as fault:
+            unreadable[id] = fault
+    return found, unreadable
+
+
+def open_book(
+    path: Path,
+    records: Iterable[ScheduledJob],
+    *,
+    memory: Mapping[str, Any] | None,
+    spec: ClusterSpec,
+) -> Database:
+    """Return the database of a book with exactly these jobs.
+
+    Stories and speeds of an earlier life are kept where they are there.
+
+    Args:
+        memory: the ConfigMap of what the last cycle left; None: there is none.
+        spec: of the cluster.
+
+    Raises:
+        StorageFault: the disk takes none.
+    """
+    try:
+        database = _opened(path)
+    except EnvironmentFault as fault:
+        # It is a copy: what it alone has are stories and speeds.
+        _log.warning("%s is begun from scratch: %s", path, fault)
+        for each in path.parent.glob(f"{path.name}*"):
+            each.unlink()
+        database = _opened(path)
+    with database.together():
+        _fill(database, sorted(records, key=lambda record: (record.submitted, record.number)))
+        if memory is not None:
+            _remember(database, memory, spec)
+    return database
+
+
+def _opened(path: Path) -> Database:
+    if path.exists():
+        migrate(path)
+    database = Database(path)
+    for _ in database.jobs():
+        pass  # as far as it can be read
+    return database
+
+
+def _fill(database: Database, records: list[ScheduledJob]) -> None:
+    there = {record.id for record in records}
+    for _, id, _ in list(database.jobs()):
+        if id not in there:
+            database.forget_job(id, "")
+    numbers: set[int] = set()
+    for record in records:
+        if record.number in numbers:  # of two operators, of which one had lost its disk
+            record.number = max(numbers) + 1
+        numbers.add(record.number)
+        database.put_job(record.number, record.id, msgspec.msgpack.encode(record))
+
+
+def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) -> None:
+    """Have the last cycle be the one that left this, whatever it was."""
+    try:
+        packed = base64.b64decode(memory["binaryData"][_MEMORY_KEY], validate=True)
+        left, policy = zlib.decompress(packed), str(memory["data"][_POLICY_KEY])
+    except (LookupError, TypeError, ValueError, zlib.error) as error:
+        _log.warning("what the last cycle left cannot be read (%s): plans are made again", error)
+        return
+    last = database.last_cycle()
+    if last is not None and (last.memory, last.policy) == (left, policy):
+        return
+    nothing = Snapshot(
+        now=0.0, cluster=spec.cluster, capacity=0, jobs=(), arrived=(), overheads=BELIEVED
+    )
+    database.add_cycle(0.0, policy, encode_cycle(nothing, Decision(workers={})), left)

@@ -1,0 +1,94 @@
+"""Pauses before a pod is made again where the last ones failed. Pure.
+
+A pod that was taken away is made again at once. One that ends by itself would do so again: each time
+it is longer until the next is made. So it is with one that the server refuses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from brim.kubernetes.difference import JobPods
+from brim.kubernetes.identities import identity_of
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.status import Stall
+
+MASTERS = ""  # in place of a node: the pod of the job's master
+_FIRST, _LONGEST = 1.0, 60.0  # seconds; doubled each time
+_WELL = 120.0  # seconds without a failure, after which those before are forgotten
+TAKEN_AWAY = frozenset({"Evicted", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})
+
+
+@dataclass(slots=True)
+class _Failures:
+    count: int = 0
+    last: float = 0.0
+    stall: Stall | None = None
+
+    @property
+    def until(self) -> float:
+        return self.last + min(_LONGEST, _FIRST * 2.0 ** (min(self.count, 10) - 1))
+
+
+@dataclass(slots=True)
+class _StartFailures:
+    failures: dict[str, _Failures] = field(default_factory=dict)
+    seen: set[str] = field(default_factory=set)  # uids of pods that have ended
+
+
+class Retries:
+    """The failures of the present starts of jobs. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, _StartFailures] = {}
+
+    def note(self, job: str, pods: JobPods, now: float) -> None:
+        """Note which pods have ended by themselves since the last call."""
+        masters = [pods.master] if pods.master is not None else []
+        failed = [pod for pod in [*masters, *pods.workers.values()] if _ended_by_itself(pod)]
+        if not failed and job not in self._jobs:
+            return
+        known = self._jobs.setdefault(job, _StartFailures())
+        for pod in failed:
+            if pod.metadata.uid not in known.seen:
+                self.failed(job, MASTERS if pod is pods.master else _node_of(pod), now)
+        known.seen = {pod.metadata.uid for pod in failed}
+
+    def failed(self, job: str, node: str, now: float, stall: Stall | None = None) -> None:
+        """Note a failure on a node; a stall is why the next attempts may fail as well."""
+        failures = self._jobs.setdefault(job, _StartFailures()).failures.setdefault(
+            node, _Failures()
+        )
+        failures.count = 1 if now - failures.last > _WELL else failures.count + 1
+        failures.last, failures.stall = now, stall
+
+    def made(self, job: str, node: str) -> None:
+        """Note that a pod could be made on a node."""
+        if job in self._jobs and node in self._jobs[job].failures:
+            self._jobs[job].failures[node].stall = None
+
+    def stall(self, job: str) -> Stall | None:
+        """Return why the pods of a job are not made; None where they are."""
+        known = self._jobs.get(job)
+        stalls = [each.stall for each in known.failures.values() if each.stall] if known else []
+        return min(stalls, default=None)
+
+    def waits(self, job: str, now: float) -> set[str]:
+        """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""
+        known = self._jobs.get(job)
+        if known is None:
+            return set()
+        return {node for node, failures in known.failures.items() if now < failures.until}
+
+    def forget(self, job: str) -> None:
+        """Know nothing of the last start any more."""
+        self._jobs.pop(job, None)
+
+
+def _ended_by_itself(pod: KubePod) -> bool:
+    return pod.has_ended and not (pod.is_leaving or pod.status.reason in TAKEN_AWAY)
+
+
+def _node_of(pod: KubePod) -> str:
+    identity = identity_of(pod)
+    return identity.node if identity is not None else ""

@@ -1,0 +1,390 @@
+"""Exact jobs on nodes of different kinds: which can have how much where, and a policy asked so. Pure.
+
+Nodes of different kinds compute different bits, so an exact job is on nodes of one kind: once it has
+computed, on those of the kind on which it began (`Job.kinds`). A policy counts devices, and knows no
+kinds. So it is asked with each exact job limited to what it could have (`ask_within`): first to the
+devices of its largest kind, and then, where its workers do not fit beside those of others, to as many
+as do; it is asked again until nobody is given what cannot be used. A job that cannot have its minimum
+is left out for this cycle: it takes nothing from others, and nothing is idle for it.
+
+What fits (`on_one_kind`): first each exact job has its base: its minimum, and where its deadline is
+promised as much of all that it was given as there is room for. Those that hold devices come first,
+whose minima nobody takes, then higher priorities, promised ones, and the rest in the order of
+submission. Then each has what it holds beyond that, and what it is to have more, where there is
+room. Jobs that are not exact make room, unless they are pinned: there is always enough elsewhere for
+those who leave, since an exact job that is given n devices leaves n to others, wherever it goes. So
+an exact job that is given workers waits for nothing but pinned jobs and the bases of other exact
+ones, on every kind that it may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from brim.domain.cluster import Cluster
+from brim.domain.quantities import counted
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Policy,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
+from brim.domain.workload import Job
+
+_MOST_ASKS = 8  # of the policy in a cycle; what still does not fit then is idle until the next
+
+ByNode = Mapping[str, int]
+
+
+def ask_within(
+    snapshot: Snapshot, policy: Policy, place: Callable[[Snapshot, Decision], Decision]
+) -> Decision:
+    """Ask a policy for what exact jobs can use.
+
+    Args:
+        place: puts the workers of a decision on nodes, or gives fewer where they do not fit.
+    """
+    limits, asks = _most(snapshot), 0
+    promised = {state.job.id for state in snapshot.jobs if _is_promised(state)}
+    judged: dict[str, Verdict] | None = None  # where no promised job had to do with less
+    while True:
+        seen = _limited(snapshot, limits)
+        given = policy(seen)
+        decision = place(seen, given)
+        fewer = {
+            job: decision.workers.get(job, 0)
+            for job, count in given.workers.items()
+            if decision.workers.get(job, 0) < count
+        }
+        limits |= fewer
+        asks += 1
+        if not fewer or asks == _MOST_ASKS:
+            if judged is not None:
+                verdicts = _without_new_promises(decision.verdicts, judged)
+                decision = replace(decision, verdicts=tuple(verdicts))
+            return _explained(snapshot, decision, limits)
+        if judged is None and promised & fewer.keys():
+            judged = {each.job: each for each in given.verdicts}
+
+
+def _without_new_promises(
+    verdicts: Iterable[Verdict], judged: Mapping[str, Verdict]
+) -> Iterator[Verdict]:
+    """Yield verdicts, and no promise that was not made before.
+
+    It would be of devices that promised jobs cannot use now, and will need later.
+    """
+    for each in verdicts:
+        before = judged.get(each.job)
+        if not isinstance(each, Admitted) or not each.promises or isinstance(before, Admitted):
+            yield each
+        elif before is not None:
+            yield before
+
+
+def _is_promised(state: JobState) -> bool:
+    return state.standing is Standing.ADMITTED and state.job.deadline is not None
+
+
+def _by_kind(cluster: Cluster) -> dict[str, int]:
+    """The devices of each kind that has any."""
+    found: dict[str, int] = {}
+    for node in cluster.nodes:
+        if node.devices:
+            found[node.kind] = found.get(node.kind, 0) + node.devices
+    return found
+
+
+def _may_be_on(job: Job, kind: str) -> bool:
+    return job.kinds is None or kind in job.kinds
+
+
+def _room_for(job: Job, devices: Mapping[str, int]) -> int:
+    """Return the devices of the largest kind that a job may be on."""
+    return max((count for kind, count in devices.items() if _may_be_on(job, kind)), default=0)
+
+
+def _most(snapshot: Snapshot) -> dict[str, int]:
+    """Return the most workers of each exact job that could else be given more than a kind has."""
+    devices = _by_kind(snapshot.cluster)
+    if not devices:
+        return {}
+    whole = sum(devices.values())
+    rooms = {s.job.id: (s.job, _room_for(s.job, devices)) for s in snapshot.jobs if s.job.exact}
+    return {
+        id: room
+        for id, (job, room) in rooms.items()
+        if room < whole and room < max(job.ceiling, job.requested, job.minimum)
+    }
+
+
+def _left_out(job: Job, limit: int | None) -> bool:
+    return limit is not None and limit < max(1, job.minimum)
+
+
+def _limited(snapshot: Snapshot, limits: Mapping[str, int]) -> Snapshot:
+    """The snapshot as a policy may see it: no job can be given more than its limit."""
+    if not limits:
+        return snapshot
+    jobs = tuple(
+        state._replace(job=_with_at_most(state.job, limits.get(state.job.id)))
+        for state in snapshot.jobs
+        if not _left_out(state.job, limits.get(state.job.id))
+    )
+    there = {state.job.id for state in jobs}
+    return replace(
+        snapshot, jobs=jobs, arrived=tuple(job for job in snapshot.arrived if job in there)
+    )
+
+
+def _with_at_most(job: Job, limit: int | None) -> Job:
+    if limit is None:
+        return job
+    requested = min(job.requested, limit)
+    most = limit if job.maximum is None else min(job.maximum, limit)
+    duration = job.work / job.curve.best[min(requested, len(job.curve.best) - 1)]
+    return replace(job, maximum=most, requested=requested, duration=duration)
+
+
+def _explained(snapshot: Snapshot, decision: Decision, limits: Mapping[str, int]) -> Decision:
+    """The decision with a reason for each job that has no more because of kinds, and a verdict."""
+    if not limits:
+        return decision
+    devices = _by_kind(snapshot.cluster)
+    reasons, verdicts = dict(decision.reasons), list(decision.verdicts)
+    for state in snapshot.jobs:
+        job = state.job
+        limit = limits.get(job.id)
+        if limit is None:
+            continue
+        if _left_out(job, limit):
+            why = _why_nothing(job, devices)
+            reasons[job.id] = Reason.ONE_KIND, why
+            if job.id in snapshot.arrived:
+                verdicts.append(_verdict_without(job, why))
+        elif limit == decision.workers.get(job.id, 0) < job.ceiling:
+            text = f"{counted(limit, 'worker')}: no more fit on nodes that are alike"
+            reasons[job.id] = Reason.ONE_KIND, f"{text} (brim nodes says how others differ)"
+    return replace(decision, reasons=reasons, verdicts=tuple(verdicts))
+
+
+def _verdict_without(job: Job, why: str) -> Verdict:
+    """Return the verdict on a job about which no policy was asked."""
+    if job.deadline is None:
+        return Admitted(job=job.id, reason=Reason.ONE_KIND, detail=why, promises=False)
+    return Rejected(job=job.id, reason=Reason.ONE_KIND, detail=why, runs=True)
+
+
+def _why_nothing(job: Job, devices: Mapping[str, int]) -> str:
+    if not any(_may_be_on(job, kind) for kind in devices):
+        return (
+            "no node with devices is of the kind on which it began, and any other would compute "
+            f"other bits; brim resume {job.id} --any-kind lets it go on there"
+        )
+    room = _room_for(job, devices)
+    need = (
+        "nodes are not alike (brim nodes says how), and an exact job is on those that are: it needs "
+        f"{counted(max(1, job.minimum), 'device')} there"
+    )
+    if room < job.minimum:
+        return f"{need}, and no more than {room} are; with --no-exact it could be on any"
+    return f"{need}, and other exact jobs leave fewer"
+
+
+# Places -------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Claim:
+    """The workers that an exact job is given, and those that fit on nodes of one kind.
+
+    Args:
+        promised: it has all of that, as far as there is room, before others have more than a base.
+        base: workers that it has before anybody has more.
+        kind: that it is to be on; None: it has to wait.
+        count: workers that it has there.
+    """
+
+    state: JobState
+    wanted: int
+    promised: bool
+    base: int
+    held: ByNode
+    kind: str | None = None
+    count: int = 0
+    nodes: dict[str, int] = field(default_factory=dict)
+
+
+def on_one_kind(
+    snapshot: Snapshot,
+    workers: Mapping[str, int],
+    kept: Mapping[str, ByNode],
+    *,
+    pinned: Iterable[str],
+) -> dict[str, dict[str, int]]:
+    """Return the workers by node of every exact job that is to have some: all on one kind.
+
+    A job has fewer than it was given where no more fit, and none where its minimum does not. Where
+    all of them may be on all nodes, their places do not matter here, and none is returned.
+
+    Args:
+        workers: that jobs were given.
+        kept: by job that holds devices, the workers that can stay where they are.
+        pinned: jobs that must not be moved.
+    """
+    claims = _claims(snapshot, workers, kept)
+    kinds = _by_kind(snapshot.cluster)
+    if len(kinds) < 2 and all(
+        _may_be_on(claim.state.job, kind) for claim in claims for kind in kinds
+    ):
+        return {}
+    exact = {claim.state.job.id for claim in claims}
+    stays = {node.id: 0 for node in snapshot.cluster.nodes}  # devices of jobs that nobody moves
+    moves = dict(stays)  # of those that may be
+    fixed = frozenset(pinned)
+    for job, nodes in kept.items():
+        if job not in exact:
+            for node in nodes.keys() & stays.keys():  # the others are gone
+                (stays if job in fixed else moves)[node] += nodes[node]
+    _Sharing(snapshot.cluster, stays, moves).share(claims)
+    _settle(claims, snapshot.cluster, stays, moves)
+    return {claim.state.job.id: claim.nodes for claim in claims}
+
+
+def _claims(
+    snapshot: Snapshot, workers: Mapping[str, int], kept: Mapping[str, ByNode]
+) -> list[_Claim]:
+    """The claims of exact jobs, in the order in which they are heard."""
+    found: list[tuple[tuple[bool, int, bool], _Claim]] = []
+    for state in snapshot.jobs:
+        job, wanted = state.job, workers.get(state.job.id, 0)
+        if job.exact and wanted:
+            promised, base = _is_promised(state), min(max(1, job.minimum), wanted)
+            order = (job.id not in kept, -job.priority, not promised)
+            found.append((order, _Claim(state, wanted, promised, base, kept.get(job.id, {}))))
+    return [claim for _, claim in sorted(found, key=lambda each: each[0])]
+
+
+class _Sharing:
+    """Devices of each kind, as exact jobs share them."""
+
+    def __init__(
+        self, cluster: Cluster, stays: Mapping[str, int], moves: Mapping[str, int]
+    ) -> None:
+        self.kind_of = {node.id: node.kind for node in cluster.nodes if node.devices}
+        self.room = dict.fromkeys(self.kind_of.values(), 0)  # that bases leave
+        self.calm = dict(self.room)  # of it, what nobody holds
+        self.soft = dict(self.room)  # of it, what exact jobs hold beyond their base
+        for node in cluster.nodes:
+            if node.devices:
+                room = max(0, node.devices - stays[node.id])
+                self.room[node.kind] += room
+                self.calm[node.kind] += max(0, room - moves[node.id])
+
+    def share(self, claims: Sequence[_Claim]) -> None:
+        """Say on which kind each is, and with how many workers."""
+        holding = [claim for claim in claims if claim.held]
+        for claim in holding:
+            self._choose(claim)
+        for claim in holding:
+            self._grow(claim, claim.wanted if claim.promised else 0)
+        for claim in claims:
+            if not claim.held:
+                self._choose(claim)
+                self._grow(claim, claim.wanted if claim.promised else 0)
+        for claim in claims:
+            self._grow(claim, self._held(claim))
+        for claim in claims:
+            self._grow(claim, claim.wanted)
+
+    def _grow(self, claim: _Claim, most: int) -> None:
+        if claim.kind is not None:
+            more = max(0, min(most - claim.count, self.room[claim.kind]))
+            claim.count += more
+            self.room[claim.kind] -= more
+
+    def _held(self, claim: _Claim, kind: str | None = None) -> int:
+        kind = claim.kind if kind is None else kind
+        there = sum(n for node, n in claim.held.items() if self.kind_of.get(node) == kind)
+        return min(there, claim.wanted)
+
+    def _choose(self, claim: _Claim) -> None:
+        ranked = [
+            (self._rank(claim, kind), kind)
+            for kind, room in self.room.items()
+            if room >= claim.base and _may_be_on(claim.state.job, kind)
+        ]
+        if not ranked:
+            return
+        _, kind = max(ranked, key=lambda each: each[0])
+        held = self._held(claim, kind)
+        self.soft[kind] += 0 if claim.promised else max(0, held - claim.base)
+        self.calm[kind] -= max(held, self._fitting(claim, kind, claim.wanted))
+        self.room[kind] -= claim.base
+        claim.kind, claim.count = kind, claim.base
+
+    def _fitting(self, claim: _Claim, kind: str, most: int) -> int:
+        soft = 0 if claim.promised else self.soft[kind]
+        return max(claim.base, min(most, self.room[kind] - soft))
+
+    def _rank(self, claim: _Claim, kind: str) -> tuple[int, int, int, int, int]:
+        """Say how good a kind is for a job: the first that is as good as any is taken.
+
+        It stays where it is. Else it goes where it has most now, then where it could have most
+        later, since it cannot go elsewhere then, then where the fewest have to give way for it,
+        and then where it leaves the least over.
+        """
+        fitting = self._fitting(claim, kind, claim.wanted)
+        later = self._fitting(claim, kind, max(claim.wanted, claim.state.job.requested))
+        disturbed = max(0, fitting - max(0, self.calm[kind]))
+        return self._held(claim, kind), fitting, later, -disturbed, -self.room[kind]
+
+
+def _settle(
+    claims: Sequence[_Claim], cluster: Cluster, stays: Mapping[str, int], moves: Mapping[str, int]
+) -> None:
+    """Put the workers of each claim on nodes of its kind."""
+    free = {node.id: max(0, node.devices - stays[node.id]) for node in cluster.nodes}
+    for claim in claims:  # all that hold devices before anybody has others
+        for node in cluster.nodes:
+            if node.kind == claim.kind:
+                _take(claim, node.id, claim.held.get(node.id, 0), free)
+    calm = {node: count - moves[node] for node, count in free.items()}
+    for claim in claims:
+        here = [node.id for node in cluster.nodes if node.kind == claim.kind]
+        for among in (calm, free):
+            _fill(claim, here, among, free if among is calm else calm)
+
+
+def _take(claim: _Claim, node: str, most: int, *frees: dict[str, int]) -> None:
+    count = min(most, frees[0][node], claim.count - sum(claim.nodes.values()))
+    if count > 0:
+        claim.nodes[node] = claim.nodes.get(node, 0) + count
+        for free in frees:
+            free[node] -= count
+
+
+def _fill(
+    claim: _Claim, nodes: Sequence[str], free: dict[str, int], as_well: dict[str, int]
+) -> None:
+    """Take what a claim lacks from the node that has just enough, or else from the largest.
+
+    Its own nodes come first.
+    """
+    while lacks := claim.count - sum(claim.nodes.values()):
+        open_ = [node for node in nodes if free[node] > 0]
+        if not open_:
+            return
+        enough = [node for node in open_ if free[node] >= lacks]
+        node = (
+            min(enough, key=lambda node: (node not in claim.nodes, free[node]))
+            if enough
+            else max(open_, key=lambda node: (node in claim.nodes, free[node]))
+        )
+        _take(claim, node, lacks, free, as_well)

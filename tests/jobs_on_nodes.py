@@ -1,0 +1,295 @@
+"""ElasticJobs on the real nodes of the cluster for tests, scheduled by an operator that is installed there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from brim.clock import monotonic, sleep
+from brim.errors import EnvironmentFault
+from brim.kubernetes.manifests import NAME, Installation, manifests
+from brim.storage.bundles import digest_of, pack
+from brim_lab.kubernetes.cluster import NodeCluster
+from brim_lab.kubernetes.groups import members
+from brim_lab.kubernetes.settings import group_of
+from clusters import image
+
+GPU = "example.com/gpu"  # of which each node has 8
+OPERATORS = "brim-system"
+WITHIN = 240.0  # seconds: a node that is lost is seen to be after 17, and the machine may be busy
+_LOOK = 0.1
+_CLASS = "of-tests"
+_MINE = {"app.kubernetes.io/part-of": "brim-tests"}
+
+
+def until(holds: Callable[[], Any], what: Callable[[], object], within: float = WITHIN) -> Any:
+    """Wait for something that must happen; else fail with what there is instead."""
+    deadline = monotonic() + within
+    while True:
+        try:
+            if found := holds():
+                return found
+        except EnvironmentFault:  # an object is not there, or the server is not
+            pass
+        assert monotonic() < deadline, what()
+        sleep(_LOOK)
+
+
+class JobsOnNodes:
+    """A namespace for jobs, restricted as Pod Security has it, on a cluster with an operator.
+
+    Args:
+        slot: what a worker gets.
+        namespace: for the jobs.
+
+    Attributes:
+        folder: of this machine, which pods have as a volume in the same place.
+    """
+
+    def __init__(self, cluster: NodeCluster, namespace: str) -> None:
+        self.cluster, self.api, self.namespace = cluster, cluster.api, namespace
+        self.folder = Path(tempfile.mkdtemp(prefix="brim-jobs-", dir="/var/tmp"))
+        self.folder.chmod(0o777)
+
+    # The operator ---------------------------------------------------------------------------------
+
+    def install(self, slot: Mapping[str, str], *arguments: str) -> None:
+        """Install two operators, of which one waits, and the namespace with its volume."""
+        chosen = Installation(
+            image=image(),
+            slot=slot,
+            replicas=2,
+            arguments=arguments,
+            resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
+        )
+        self.apply(*manifests(chosen))
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", **_MINE}
+        meta = {"name": self.namespace, "labels": labels}
+        self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+        self.add_volume("data", self.folder)
+        self.operator()
+
+    def uninstall(self) -> None:
+        """Remove all of that, jobs first: their operator has to see them go."""
+        with contextlib.suppress(EnvironmentFault):  # it was never installed
+            self.kubectl("delete", "elasticjobs", "--all", "--timeout=60s")
+        self.cluster.kubectl(
+            "delete", "namespace", self.namespace, OPERATORS, "--ignore-not-found", "--timeout=90s"
+        )
+        mine = ",".join(f"{name}={value}" for name, value in _MINE.items())
+        for kind in ("persistentvolumes", "priorityclasses", "tenants"):
+            self.cluster.kubectl("delete", kind, "-l", mine)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def operator(self) -> str:
+        """The name of the operator's pod that holds the Lease; waits for one that runs."""
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATORS}/leases/{NAME}"
+        pods = f"/api/v1/namespaces/{OPERATORS}/pods"
+
+        def look() -> str:
+            holder = self.api.ask(lease)["spec"].get("holderIdentity", "")
+            names = [each["metadata"]["name"] for each in self.api.ask(pods)["items"]]
+            return next((name for name in names if name and holder.startswith(name)), "")
+
+        return str(until(look, lambda: self.cluster.kubectl("get", "pods,events", "-n", OPERATORS)))
+
+    def kill(self, *words: str) -> int:
+        """Send SIGKILL to the processes in containers whose command has all these arguments."""
+        found = [pid for pid in members(group_of(self.cluster.name)) if _has(pid, words)]
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return len(found)
+
+    # Objects --------------------------------------------------------------------------------------
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
+
+    def apply(self, *things: Mapping[str, Any]) -> None:
+        text = "\n---\n".join(json.dumps(thing) for thing in things)
+        self.cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+
+    def add_volume(self, claim: str, folder: Path) -> None:
+        """Have a folder of this machine as the volume of a claim, on all nodes."""
+        name = f"{self.namespace}-{claim}"
+        size = {"storage": "1Gi"}
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": _CLASS}
+        meta = {"name": name, "labels": _MINE}
+        path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
+        reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta}
+        wants = {**shared, "resources": {"requests": size}, "volumeName": name}
+        meta = {"name": claim, "namespace": self.namespace}
+        there = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta}
+        self.apply(
+            volume | {"spec": {**shared, "capacity": size, **path, **reference}},
+            there | {"spec": wants},
+        )
+
+    def add_priority(self, name: str, value: int) -> None:
+        meta = {"name": name, "labels": _MINE}
+        kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta}
+        self.apply(kind | {"value": value})
+
+    def add_tenant(self, name: str, *, guaranteed: int) -> None:
+        """Have a tenant whose jobs are in this namespace; others of these may borrow what is idle."""
+        spec = {"cohort": "all", "guaranteed": guaranteed, "namespaces": [self.namespace]}
+        meta = {"name": name, "labels": _MINE}
+        tenant = {"apiVersion": "brim.dev/v1alpha1", "kind": "Tenant", "metadata": meta}
+        self.apply(tenant | {"spec": spec})
+
+    def submit(self, name: str, code: Mapping[str, bytes], **spec: Any) -> None:
+        """Submit a job with this code, of which the first file is the one to run.
+
+        Args:
+            spec: of the object, beside what it says of code and pods.
+        """
+        bundle = pack(code)
+        meta = {"name": f"{name}-code", "namespace": self.namespace}
+        config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        mounts = [{"name": "data", "mountPath": str(self.folder)}]
+        said = {
+            "file": next(iter(code)),
+            "bundle": {"configMap": f"{name}-code", "sha256": digest_of(bundle)},
+            "runs": f"{self.folder}/runs",
+            **{
+                key: {
+                    "spec": {
+                        "volumes": volumes,
+                        "containers": [{"name": who, "volumeMounts": mounts}],
+                    }
+                }
+                for key, who in (("template", "worker"), ("masterTemplate", "master"))
+            },
+            **spec,
+        }
+        meta = {"name": name, "namespace": self.namespace}
+        job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": meta}
+        code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
+        self.apply(config_map | code_of_it, job | {"spec": said})
+
+    def occupy(self, name: str, node: str, priority: str, amount: str = "8") -> None:
+        """Have a pod of a higher priority take the devices of a node."""
+        alone = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        container = {
+            "name": "main",
+            "image": image(),
+            "command": ["python3", "-c", "import signal; signal.pause()"],
+            "resources": {"limits": {GPU: amount}},
+            "securityContext": alone,
+        }
+        spec = {
+            "priorityClassName": priority,
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [container],
+        }
+        meta = {"name": name, "namespace": self.namespace}
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+
+    # What there is --------------------------------------------------------------------------------
+
+    def pods(self, job: str) -> dict[str, dict[str, Any]]:
+        """The pods of a job by name."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=brim.dev/job%3D{job}"
+        return {each["metadata"]["name"]: each for each in self.api.ask(path)["items"]}
+
+    def status(self, job: str) -> dict[str, Any]:
+        path = f"/apis/brim.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs/{job}"
+        return dict(self.api.ask(path).get("status", {}))
+
+    def workers(self, job: str) -> dict[str, str]:
+        """The nodes of a job's workers that train, by the names of their pods."""
+        return {
+            name: pod["spec"]["nodeName"]
+            for name, pod in self.pods(job).items()
+            if name != f"{job}-master" and _is_ready(pod)
+        }
+
+    def uids(self, job: str) -> dict[str, str]:
+        """The uids of a job's pods by name: one that was made again has another."""
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods(job).items()}
+
+    def node_of(self, pod: str) -> str:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}"
+        return str(self.api.ask(path)["spec"].get("nodeName", ""))
+
+    def run_of(self, job: str) -> Path:
+        """The copy of a run's records, which is at most a few seconds old."""
+        return self.folder / "runs" / f"{self.namespace}.{job}"
+
+    def records(self, job: str, name: str) -> list[dict[str, Any]]:
+        """The lines of `events` or `steps` that have come there."""
+        parts = sorted((self.run_of(job) / f"{name}.jsonl").glob("part-*"))
+        text = "".join(each.read_text() for each in parts).rpartition("\n")[0]
+        return [json.loads(line) for line in text.splitlines()]
+
+    def events(self, job: str, kind: str) -> list[dict[str, Any]]:
+        return [each for each in self.records(job, "events") if each["kind"] == kind]
+
+    def step(self, job: str) -> int:
+        steps = self.records(job, "steps")
+        return int(steps[-1]["step"]) if steps else 0
+
+    def until_training(self, job: str, workers: int, within: float = WITHIN) -> None:
+        """Wait until so many workers are there, and they have made steps since."""
+        until(lambda: len(self.workers(job)) == workers, lambda: self.told(job), within)
+        stood_at = self.step(job)
+
+        def look() -> bool:
+            rounds = self.events(job, "round")
+            is_whole = bool(rounds) and rounds[-1]["world_size"] == workers
+            return is_whole and self.step(job) > stood_at
+
+        until(look, lambda: self.told(job), within)
+
+    def hurry(self, job: str) -> None:
+        """End the pauses of a job's workers."""
+        for name in self.workers(job):
+            self.kubectl("exec", name, "-c", "worker", "--", "touch", "/tmp/hurry")
+
+    def until_ended(self, job: str, within: float = WITHIN) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            status = self.status(job)
+            return status if status.get("completionTime") else None
+
+        ended: dict[str, Any] = until(look, lambda: self.told(job), within)
+        return ended
+
+    def told(self, job: str) -> str:
+        """What there is of a job, for a failure."""
+        said = [json.dumps(self.status(job), indent=1)]
+        with contextlib.suppress(EnvironmentFault):
+            said.append(self.kubectl("get", "pods", "-o", "wide"))
+        for name in self.pods(job):
+            with contextlib.suppress(EnvironmentFault):
+                said.append(f"{name}:\n{self.kubectl('logs', name, '--tail=30')}")
+        for line in self.cluster.kubectl("get", "pods", "-n", OPERATORS, "-o", "name").split():
+            with contextlib.suppress(EnvironmentFault):
+                logs = self.cluster.kubectl("logs", "-n", OPERATORS, line, "--tail=30")
+                said.append(f"{line}:\n{logs}")
+        return "\n".join(said)
+
+
+def _has(pid: int, words: tuple[str, ...]) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return False
+    return set(words) <= set(command)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]

@@ -1,0 +1,171 @@
+"""An API server in memory, with kubelets and kube-scheduler, as far as pods go.
+
+What a test on a real server shows, this shows at every point in time and under every death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+
+from brim.errors import EnvironmentFault
+from brim.kubernetes.known_pods import KnownPods
+from brim.kubernetes.kube_types import KubeNode, KubePod
+from brim.kubernetes.places import NodePlaces, slot_of
+from brim.kubernetes.pods import KubeStart, Manifest
+from brim.storage.mirror import RecordsMirror
+from kube_objects import SLOT, node
+
+
+def nothing() -> None:
+    pass
+
+
+class FakeServer:
+    """Objects by kind and name; pods live as a kubelet has them live.
+
+    Args:
+        point: called before each request that changes something, and after it.
+    """
+
+    def __init__(self, point: Callable[[], None] = nothing) -> None:
+        self.point = point
+        self.objects: dict[tuple[str, str, str], Manifest] = {}
+        self.nodes = {f"node{k}": node(f"node{k}") for k in range(2)}
+        self.made: list[str] = []
+        self.down = ""  # why it does not answer
+        self.refused: dict[str, Exception] = {}  # pods by name, and what is said of them
+        self.asked = 0  # how often a pod was asked for
+        self._uids = itertools.count(1)
+
+    # As `PodServer` -------------------------------------------------------------------------------
+
+    async def make(self, manifest: Manifest) -> bool:
+        return self._make(manifest) is not None
+
+    async def make_pod(self, manifest: Manifest) -> KubePod | None:
+        self.asked += 1
+        if refusal := self.refused.get(manifest["metadata"]["name"]):
+            raise refusal
+        made = self._make(manifest)
+        return None if made is None else msgspec.convert(made, KubePod)
+
+    async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
+        self._ask()
+        key = "Pod", pod.metadata.namespace, pod.metadata.name
+        there = self.objects.get(key)
+        if there is not None and there["metadata"]["uid"] == pod.metadata.uid:
+            there["metadata"]["deletionTimestamp"] = "2026-11-24T17:00:00Z"
+            if grace == 0 or not there["spec"].get("nodeName"):
+                del self.objects[key]
+        self.point()
+
+    async def forget_start(self, start: KubeStart) -> None:
+        self._ask()
+        for kind in ("Secret", "ConfigMap"):
+            self.objects.pop((kind, start.job.namespace, start.files), None)
+        self.point()
+
+    def _ask(self) -> None:
+        if self.down:
+            raise EnvironmentFault(self.down)
+        self.point()
+
+    def _make(self, manifest: Manifest) -> Manifest | None:
+        self._ask()
+        meta = manifest["metadata"]
+        key = manifest["kind"], meta["namespace"], meta["name"]
+        if key in self.objects:
+            return None
+        made = deepcopy(manifest)
+        made["metadata"]["uid"] = f"uid {next(self._uids)}"
+        made["status"] = {"phase": "Pending"}
+        self.objects[key] = made
+        self.made.append(f"{key[0]} {key[2]}")
+        self.point()
+        return deepcopy(made)
+
+    # What happens there ---------------------------------------------------------------------------
+
+    @property
+    def pods(self) -> dict[str, Manifest]:
+        return {name: made for (kind, _, name), made in self.objects.items() if kind == "Pod"}
+
+    def settle(self) -> None:
+        """Bind and run what is pending, and end what was asked to."""
+        for key, made in list(self.objects.items()):
+            if key[0] != "Pod":
+                continue
+            if "deletionTimestamp" in made["metadata"]:
+                del self.objects[key]
+            elif made["status"]["phase"] == "Pending":
+                wanted = made["metadata"].get("annotations", {}).get("brim.dev/node", "node0")
+                made["spec"]["nodeName"] = wanted
+                made["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
+
+    def end(self, name: str, phase: str = "Failed", **status: Any) -> None:
+        """The containers of a pod have ended."""
+        self.pods[name]["status"] = {"phase": phase, **status}
+
+    def foreign(self, name: str) -> None:
+        """Somebody makes a pod that is of no job."""
+        made: Manifest = {
+            "metadata": {"name": name, "namespace": "team", "uid": f"uid {next(self._uids)}"},
+            "spec": {"nodeName": "node0", "containers": [{"name": "main"}]},
+            "status": {"phase": "Running"},
+        }
+        self.objects["Pod", "team", name] = made
+
+    def vanish(self, name: str) -> None:
+        """Somebody deletes a pod, and it is gone."""
+        key = next(key for key in self.objects if key[0] == "Pod" and key[2] == name)
+        del self.objects[key]
+
+
+class Watched:
+    """What a watch of such a server has told, when it is asked to go on."""
+
+    def __init__(self, server: FakeServer) -> None:
+        self.places = NodePlaces(slot_of(SLOT))
+        self.pods = KnownPods(self.places)
+        self._server = server
+        self._known: dict[str, KubePod] = {}
+        self._nodes: dict[str, KubeNode] = {}
+
+    def catch_up(self) -> None:
+        now = {
+            f"{made['metadata']['namespace']}/{name}": msgspec.convert(made, KubePod)
+            for name, made in self._server.pods.items()
+        }
+        for key in self._known.keys() - now.keys():
+            self.pods.told(key, self._known[key], None)
+        for key, there in now.items():
+            before = self._known.get(key)
+            if before is not None and before.metadata.uid != there.metadata.uid:
+                self.pods.told(key, before, None)
+                before = None
+            if there != before:
+                self.pods.told(key, before, there)
+        self._known = now
+        for name in self._nodes.keys() | self._server.nodes.keys():
+            if self._nodes.get(name) != self._server.nodes.get(name):
+                self.places.take_node(name, self._server.nodes.get(name))
+        self._nodes = dict(self._server.nodes)
+
+
+class FakeFollower:
+    """Follows nobody: tests write what a run's master would have written."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def follow(
+    mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
+) -> FakeFollower:
+    return FakeFollower()

@@ -1,0 +1,90 @@
+"""Objects as an API server would give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.kube_types import KubeNode, KubePod
+from brim.kubernetes.pods import KubeStart, PodWishes, master_pod, worker_pod
+
+JOB = KubeJob("team", "flights")
+SLOT: dict[str, Any] = {"cpu": "1", "memory": "2Gi"}
+WISHES = PodWishes(image="registry.example/brim:1", operator_namespace="brim-system", slot=SLOT)
+
+
+def start_of(job: KubeJob = JOB, launch: int = 1) -> KubeStart:
+    return KubeStart(job=job, uid=f"uid of {job.name}", launch=launch)
+
+
+def node(name: str = "n1", *, ready: str = "True", **fields: Any) -> KubeNode:
+    allocatable = fields.pop("allocatable", {"cpu": "4", "memory": "16Gi", "pods": "110"})
+    taints = [{"key": key, "effect": effect} for key, effect in fields.pop("taints", ())]
+    conditions = [{"type": "Ready", "status": ready, "reason": "KubeletReady"}]
+    metadata = {"name": name, **fields.pop("metadata", {})}
+    made = {
+        "metadata": metadata,
+        "spec": {"taints": taints, **fields},
+        "status": {"allocatable": allocatable, "conditions": conditions},
+    }
+    return msgspec.convert(made, KubeNode)
+
+
+def pod(name: str, node: str = "", *, phase: str = "Running", **requests: str) -> KubePod:
+    """A pod of nobody that we know."""
+    containers = [{"name": "main", "resources": {"requests": requests}}]
+    made = {
+        "metadata": {"name": name, "namespace": "others"},
+        "spec": {"nodeName": node, "containers": containers},
+        "status": {"phase": phase},
+    }
+    return msgspec.convert(made, KubePod)
+
+
+def worker(
+    number: int,
+    node: str = "n1",
+    *,
+    job: KubeJob = JOB,
+    launch: int = 1,
+    phase: str = "Running",
+    bound: bool = True,
+    leaving: bool = False,
+    refused: bool = False,
+) -> KubePod:
+    """A worker's pod, some time after it was made."""
+    made = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)
+    return seen(made, node if bound else "", phase=phase, leaving=leaving, refused=refused)
+
+
+def master(
+    *, job: KubeJob = JOB, launch: int = 1, node: str = "n1", phase: str = "Running", **rest: bool
+) -> KubePod:
+    return seen(master_pod(start_of(job, launch), WISHES, rejoins=False), node, phase=phase, **rest)
+
+
+def seen(
+    made: dict[str, Any],
+    node: str,
+    *,
+    phase: str = "Running",
+    leaving: bool = False,
+    refused: bool = False,
+) -> KubePod:
+    """A pod that was made, as a server gives it."""
+    metadata = {**made["metadata"], "uid": f"uid of {made['metadata']['name']}"}
+    if leaving:
+        metadata["deletionTimestamp"] = "2026-11-24T17:00:00Z"
+    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    status = {"phase": phase, "conditions": conditions if refused else []}
+    return msgspec.convert(
+        {
+            **made,
+            "metadata": metadata,
+            "spec": {**made["spec"], "nodeName": node},
+            "status": status,
+        },
+        KubePod,
+    )

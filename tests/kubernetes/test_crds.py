@@ -1,0 +1,23 @@
+"""The CustomResourceDefinitions: what is committed is what is made."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import yaml
+
+from brim.kubernetes.kubeflow.schemas import kubeflow_crds
+from brim.kubernetes.schemas import crds
+
+SCRIPT = Path(__file__).parents[2] / "docs" / "reference" / "make_crds.py"
+
+
+def test_committed_files_are_what_is_made_of_the_options() -> None:
+    made = runpy.run_path(str(SCRIPT))
+    committed = {path.name: path.read_text() for path in made["FOLDER"].iterdir()}
+    assert committed == made["render"](), f"run {SCRIPT.relative_to(SCRIPT.parents[2])}"
+    assert {name: yaml.safe_load(text) for name, text in committed.items()} == {
+        **crds(),
+        **kubeflow_crds(),
+    }

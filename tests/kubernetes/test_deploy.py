@@ -1,0 +1,158 @@
+"""What deploy/ has for kustomize and Helm: current, and the same objects as `brim install` applies."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from brim.kubernetes.manifests import Installation, Manifest, manifests
+from brim_lab.kubernetes.binaries import binary
+from clusters import need, no_cluster
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+CHART = DEPLOY / "helm" / "brim"
+
+# Helm's engine is Go's text/template; these are the only functions of its own that the chart calls.
+ENGINE = """
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"text/template"
+)
+
+func main() {
+	var values, known map[string]any
+	if err := json.Unmarshal([]byte(os.Args[1]), &values); err != nil {
+		panic(err)
+	}
+	known = map[string]any{"Values": values, "Release": map[string]any{"Namespace": os.Args[2]}}
+	functions := template.FuncMap{
+		"quote":    strconv.Quote,
+		"toJson":   func(value any) (string, error) { text, err := json.Marshal(value); return string(text), err },
+		"required": func(_ string, value any) any { return value },
+		"default": func(usual, value any) any {
+			if value == "" || value == nil {
+				return usual
+			}
+			return value
+		},
+	}
+	for _, file := range os.Args[3:] {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			panic(err)
+		}
+		parsed := template.Must(template.New(file).Option("missingkey=error").Funcs(functions).Parse(string(text)))
+		if err := parsed.Execute(os.Stdout, known); err != nil {
+			panic(err)
+		}
+		os.Stdout.WriteString("\\n---\\n")
+	}
+}
+"""
+
+
+def in_order(things: Iterable[Manifest]) -> list[Manifest]:
+    plain = json.loads(json.dumps([each for each in things if each]))
+    return sorted(plain, key=lambda each: (each["kind"], each["metadata"]["name"], str(each)))
+
+
+def test_all_files_are_current_and_none_is_left() -> None:
+    made = runpy.run_path(str(DEPLOY / "make_deploy.py"))["render"]()
+    assert {path: (DEPLOY / path).read_text() for path in made} == made
+    there = {str(each.relative_to(DEPLOY)) for each in DEPLOY.rglob("*") if each.is_file()}
+    own = {"make_deploy.py", "Dockerfile", "README.md"}
+    assert {each for each in there if "__pycache__" not in each} - own == made.keys()
+
+
+@pytest.mark.parametrize(
+    ("overlay", "chosen"),
+    [
+        ("all-namespaces", Installation(image="brim:1")),
+        ("one-namespace", Installation(image="brim:1", of="team")),
+    ],
+)
+def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Installation) -> None:
+    need("kubectl")
+    words = [str(binary("kubectl")), "kustomize", str(DEPLOY / "kustomize" / overlay)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert in_order(yaml.safe_load_all(done.stdout)) == in_order(manifests(chosen))
+
+
+def test_the_name_of_the_image_is_in_one_place(tmp_path: Path) -> None:
+    need("kubectl")
+    shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
+    file = tmp_path / "kustomize" / "one-namespace" / "kustomization.yaml"
+    file.write_text(file.read_text().replace("newName: brim", "newName: images/brim"))
+    words = [str(binary("kubectl")), "kustomize", str(file.parent)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    chosen = Installation(image="images/brim:1", of="team")
+    assert in_order(yaml.safe_load_all(done.stdout)) == in_order(manifests(chosen))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that fills templates in as Helm does."""
+    go = shutil.which("go")
+    if go is None:
+        no_cluster(
+            "no Go, whose text/template fills Helm's charts in; to have it: go.dev/doc/install"
+        )
+    folder = tmp_path_factory.mktemp("engine")
+    (folder / "main.go").write_text(ENGINE)
+    words = [go, "build", "-o", str(folder / "engine"), str(folder / "main.go")]
+    subprocess.run(words, check=True, capture_output=True, timeout=240, cwd=folder)
+    return folder / "engine"
+
+
+def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
+    usual = yaml.safe_load((CHART / "values.yaml").read_text())
+    files = sorted(map(str, (CHART / "templates").iterdir()))
+    words = [str(engine), json.dumps(usual | values), namespace, *files]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    crds = [yaml.safe_load(each.read_text()) for each in (CHART / "crds").iterdir()]
+    return [*crds, *yaml.safe_load_all(done.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen"),
+    [
+        ({"image": "images/brim:1"}, {"image": "images/brim:1"}),
+        (
+            {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
+             "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
+             "resources": {"requests": {"cpu": "1"}}},
+            {"image": "images/brim:1", "of": "team", "job_image": "images/job:2", "replicas": 2,
+             "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
+             "resources": {"requests": {"cpu": "1"}}},
+        ),
+    ],
+    ids=["usual", "everything"],
+)  # fmt: skip
+def test_the_chart_gives_what_brim_install_prints(
+    engine: Path, values: dict[str, Any], chosen: dict[str, Any]
+) -> None:
+    whole = manifests(Installation(**chosen, namespace="own"))
+    ours = [each for each in whole if each["kind"] != "Namespace"]  # helm --create-namespace
+    assert in_order(charted(engine, "own", **values)) == in_order(ours)
+
+
+def test_values_and_their_schema_name_the_same() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["properties"].keys() == yaml.safe_load((CHART / "values.yaml").read_text()).keys()
+    assert schema["additionalProperties"] is False
+    assert schema["required"] == ["image"]

@@ -1,0 +1,172 @@
+"""Pods are made and ended until those are there that should be, and never one twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.kubernetes.difference import NewWorker, PodChanges, beyond, differences, pods_of
+from brim.kubernetes.identities import KubeJob, identity_of
+from brim.kubernetes.kube_types import KubePod
+from kube_objects import JOB, master, pod, worker
+
+
+def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> PodChanges:
+    return differences(pods_of(pods, JOB, launch), JOB, launch, workers)
+
+
+def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> None:
+    assert changes([master()], n1=2, n2=1) == PodChanges(
+        (),
+        (
+            NewWorker("flights-1-0", "n1"),
+            NewWorker("flights-1-1", "n1"),
+            NewWorker("flights-1-2", "n2"),
+        ),
+    )
+    there = [master(), worker(0), worker(1), worker(2, "n2")]
+    assert changes(there, n1=2, n2=1) == PodChanges()
+    assert changes(there, n1=1, n3=1) == PodChanges(
+        ("flights-1-1", "flights-1-2"), (NewWorker("flights-1-3", "n3"),)
+    )
+
+
+def test_who_has_ended_is_cleared_away_and_another_has_the_next_free_name() -> None:
+    there = [worker(0), worker(1, phase="Failed"), worker(2)]
+    assert changes(there, n1=3) == PodChanges(("flights-1-1",), (NewWorker("flights-1-3", "n1"),))
+
+
+def test_a_pod_that_is_to_end_holds_its_slot_until_it_is_gone() -> None:
+    there = [worker(0), worker(1, leaving=True)]
+    assert changes(there, n1=2) == PodChanges()
+    assert changes(there, n1=1) == PodChanges()
+    assert changes(there[:1], n1=2).make == (NewWorker("flights-1-1", "n1"),)
+    assert pods_of(there, JOB, 1).held == {"n1": 2}
+
+
+def test_pods_that_do_not_train_go_first() -> None:
+    there = [
+        worker(0, bound=False, phase="Pending", refused=True),
+        worker(1, phase="Pending"),
+        worker(2),
+        worker(3),
+    ]
+    ended = [set(changes(there, n1=count).end) for count in (4, 3, 2, 1, 0)]
+    gone = [*(later - earlier for earlier, later in pairwise(ended))]
+    assert gone == [{f"flights-1-{number}"} for number in (0, 1, 3, 2)]
+
+
+def test_force_takes_those_who_were_asked_first() -> None:
+    there = pods_of([worker(0, leaving=True), worker(1), worker(2)], JOB, 1)
+    assert beyond(there, {"n1": 3}) == ()
+    assert beyond(there, {"n1": 2}) == ("flights-1-0",)
+    assert beyond(there, {}) == ("flights-1-0", "flights-1-1", "flights-1-2")
+
+
+def test_pods_of_other_starts_are_ended_and_pods_of_others_are_nobodys_business() -> None:
+    other = KubeJob("team", "flights-1")
+    mine = worker(0)
+    forged = msgspec.structs.replace(
+        mine, metadata=msgspec.structs.replace(mine.metadata, owner_references=())
+    )
+    there = [
+        worker(0, launch=1),
+        master(launch=1),
+        worker(0, job=other),
+        pod("flights-2-0"),
+        forged,
+    ]
+    assert changes(there, launch=2, n1=1) == PodChanges(
+        ("flights-1-0", "flights-master"), (NewWorker("flights-2-0", "n1"),)
+    )
+    assert not pods_of(there, JOB, 2).alive
+    assert pods_of(there, JOB, 1).alive
+
+
+def test_a_start_is_alive_while_a_pod_of_it_has_not_ended() -> None:
+    assert not pods_of([master(phase="Succeeded"), worker(0, phase="Failed")], JOB, 1).alive
+    assert pods_of([master(phase="Succeeded"), worker(0, leaving=True)], JOB, 1).alive
+    assert pods_of([master(phase="Pending")], JOB, 1).alive
+
+
+@pytest.mark.parametrize("name", ["a", "a-1", "a-1-2"])
+def test_names_of_jobs_that_look_like_names_of_pods_lead_to_no_mistake(name: str) -> None:
+    jobs = [KubeJob("team", each) for each in ("a", "a-1", "a-1-2")]
+    mine = KubeJob("team", name)
+    there = [worker(n, job=job, launch=k) for job in jobs for k in (1, 2) for n in (1, 2)]
+    assert len({each.metadata.name for each in there}) == len(there)
+    assert sorted(pods_of(there, mine, 1).workers) == [1, 2]
+    assert len(pods_of(there, mine, 1).others) == 2
+
+
+class Server:
+    """An API server and its kubelets, as far as pods go; ending a pod may take a while."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, KubePod] = {}
+
+    def carry_out(self, todo: PodChanges, *, until: int) -> None:
+        """Do what is to be done; the operator ends after so many requests."""
+        for name in todo.end[:until]:
+            made = self.pods[name]
+            identity = identity_of(made)
+            assert identity is not None
+            number = int(name.rpartition("-")[2])
+            phase = made.status.phase  # one that has ended does so until it is gone
+            self.pods[name] = worker(number, identity.node, phase=phase, leaving=True)
+        for name, node in todo.make[: max(0, until - len(todo.end))]:
+            assert name not in self.pods
+            self.pods[name] = worker(int(name.rpartition("-")[2]), node)
+
+    def settle(self) -> None:
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.is_leaving}
+
+    def fail(self, number: int) -> None:
+        name = JOB.worker(1, number)
+        if name in self.pods:
+            identity = identity_of(self.pods[name])
+            assert identity is not None
+            self.pods[name] = worker(number, identity.node, phase="Failed")
+
+    def todo(self, workers: dict[str, int]) -> PodChanges:
+        return differences(pods_of(self.pods.values(), JOB, 1), JOB, 1, workers)
+
+
+_WORKERS = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 4))
+_EVENTS = st.lists(
+    st.tuples(st.just("plan"), _WORKERS)
+    | st.tuples(st.just("fail"), st.integers(0, 5))
+    | st.tuples(st.just("settle"), st.none())
+    | st.tuples(st.just("ask"), st.integers(0, 6)),
+    max_size=20,
+)
+
+
+@settings(deadline=None)
+@given(_EVENTS)
+def test_whatever_happens_it_comes_to_the_plan_and_a_node_never_has_more(events: list[Any]) -> None:
+    """Also where operators end in the middle, and where pods end by themselves."""
+    server, plan = Server(), {}
+    for what, value in events:
+        if what == "plan":
+            plan = value
+        elif what == "fail":
+            server.fail(value)
+        elif what == "settle":
+            server.settle()
+        else:
+            before = pods_of(server.pods.values(), JOB, 1).held
+            server.carry_out(server.todo(plan), until=value)
+            held = pods_of(server.pods.values(), JOB, 1).held
+            assert all(count <= max(before.get(n, 0), plan.get(n, 0)) for n, count in held.items())
+    for _ in range(3):
+        server.carry_out(server.todo(plan), until=1 << 10)
+        server.settle()
+    assert server.todo(plan) == PodChanges()
+    assert Counter(pods_of(server.pods.values(), JOB, 1).held) == Counter(plan)

@@ -1,0 +1,422 @@
+"""ElasticJobs and Tenants, as people write them, and what the scheduler makes of them."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from brim.coordination.scheduled_jobs import RangeChanged, Wished
+from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.job import OPTIONS, JobSpec, WorkerRange
+from brim.domain.lifecycle import Happening, Life, Phase, Wish
+from brim.domain.submission import Submission
+from brim.domain.tenancy import Tenant
+from brim.domain.workload import Priority
+from brim.errors import SpecError
+from brim.kubernetes.elastic_jobs import FIELDS, code_in, read_job, wishes_of
+from brim.kubernetes.fields import PLAIN_FIELDS
+from brim.kubernetes.reading import LONGEST_TEXT
+from brim.kubernetes.schemas import job_crd, tenant_crd
+from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
+from brim.kubernetes.times import read_time
+from brim.storage.bundles import digest_of, pack
+from edges.test_nonsense import ODD, places, twisted, with_other
+from elastic_jobs import MADE, elastic_job, everything, submitted
+
+CODE = pack({"flights.py": b"import parts", "parts.py": b""})
+BUNDLE = {"configMap": "flights-code", "sha256": digest_of(CODE)}
+BEGUN = read_time(MADE, field="")
+
+
+def problems(thing: object, **known: Any) -> list[str]:
+    found = read_job(thing, **known)
+    assert not isinstance(found, Submission), found
+    return [str(each) for each in found]
+
+
+def wanted(thing: object, **known: Any) -> Submission:
+    found = read_job(thing, **known)
+    assert isinstance(found, Submission), found
+    return found
+
+
+# Jobs ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_says_everything() -> None:
+    thing = everything()
+    assert thing["spec"].keys() == FIELDS - {"command", "bundle", "deadlineIn"}
+    asked = wanted(thing)
+    spec = asked.spec
+    assert (spec.file, str(spec.workers), spec.epochs, spec.global_batch_size) == (
+        "flights.py",
+        "1:4",
+        3,
+        1024,
+    )
+    assert (spec.parameters["rate"], spec.env) == ("0.01", {"OMP_NUM_THREADS": "2"})
+    assert (spec.checkpoint_every.seconds, spec.checkpoints, spec.memory) == (
+        30.0,
+        "s3://bucket/run",
+        4 << 30,
+    )
+    assert (spec.hang_timeout, spec.heartbeat_timeout, spec.clip_norm) == (None, 5.0, 1.5)
+    assert (str(spec.keep_best), len(spec.faults), spec.spares) == ("auc:max", 1, 0)
+    assert (asked.deadline, asked.tenant) == (BEGUN + 7200.0, "ads")
+    assert asked.priority is Priority.PRESERVED
+
+
+def test_a_job_that_says_little_has_the_defaults() -> None:
+    spec = wanted(elastic_job()).spec
+    assert spec == JobSpec(file="flights.py", workers=WorkerRange(minimum=1, maximum=4), spares=0)
+
+
+def test_defaults_that_a_server_fills_in_are_those_of_brim() -> None:
+    schema = job_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    defaults = {
+        name: each["default"] for name, each in schema["properties"].items() if "default" in each
+    }
+    assert len(defaults) > 15
+    assert wanted(elastic_job(**defaults)) == wanted(elastic_job())
+
+
+def test_every_option_of_a_scheduled_job_is_a_field() -> None:
+    scheduled = {name for name, each in OPTIONS.items() if each.scheduled}
+    assert scheduled == {*PLAIN_FIELDS.values(), "parameters", "env", "workers"}
+
+
+def test_automatic_micro_batches_are_a_number() -> None:
+    assert wanted(elastic_job(microBatches="auto", workers={"max": 3})).spec.micro_batches == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"workers": {"min": 5, "max": 2}}, "spec.workers.min: got 5, need at most spec.workers.max"),
+        ({"workers": {"min": 0, "max": 2}}, "spec.workers.min: got 0, need a whole number from 1"),
+        ({"workers": {"min": 1}}, "spec.workers: got an object of 1 fields, need the most workers"),
+        ({"workers": None}, "spec.workers: got nothing"),
+        ({"workers": {}}, "spec.workers: got an empty object"),
+        ({"workers": 4}, "spec.workers: got 4, need NAME: VALUE pairs"),
+        ({"workers": {"max": 10**40}}, "spec.workers.max: got a number of 133 bits"),
+        ({"file": None}, "spec.file: got neither"),
+        ({"command": ["python", "x.py"]}, "spec.file: got both"),
+        ({"file": None, "command": []}, "spec.command: got an empty list"),
+        ({"file": None, "command": "python x.py"}, "spec.command: got 'python x.py'"),
+        ({"file": None, "command": ["python", 3]}, "spec.command[1]: got 3"),
+        ({"file": ""}, "spec.file: got '', need a text of 1 to"),
+        ({"epochs": 0}, "spec.epochs: got '0', need a whole number from 1"),
+        ({"epochs": "3"}, "spec.epochs: got '3', need a whole number from 1"),
+        ({"epochs": 10**12}, "spec.epochs: got 1000000000000, need at most 1,000,000,000"),
+        ({"epochs": 2.5}, "spec.epochs: got 2.5"),
+        ({"epochs": True}, "spec.epochs: got True"),
+        ({"exact": "no"}, "spec.exact: got 'no', need true or false"),
+        ({"clipNorm": -1}, "spec.clipNorm: got -1, need a number above 0"),
+        ({"clipNorm": float("nan")}, "spec.clipNorm: got nan"),
+        ({"onNan": "wran"}, "did you mean 'warn'?"),
+        ({"memory": "4Gi"}, "spec.memory: got '4Gi', need a text such as 4GiB, or none"),
+        ({"hangTimeout": "30"}, "spec.hangTimeout: got '30', need a text such as 30m"),
+        ({"checkpointEvery": "soon"}, "spec.checkpointEvery: got 'soon', need a whole number from 0, or"),
+        ({"checkpointEvery": "9" * 20}, "need at most 1,000,000,000"),
+        ({"microBatches": "many"}, "spec.microBatches: got 'many'"),
+        ({"microBatches": 2}, "spec.microBatches: got 2 for up to 4 workers, need at least one"),
+        ({"microBatches": 2}, "hint: microBatches: 8, or leave it out"),
+        ({"servers": 1, "exact": False}, "spec.servers: got 1 beside exact: false"),
+        ({"checkpoints": "runs/1"}, "spec.checkpoints: got 'runs/1', need a path from the root"),
+        ({"faults": "kil rank 1"}, "spec.faults: got 'kil rank 1'"),
+        ({"faults": f"kill rank 1 at step {'9' * 30}"}, "spec.faults: got 'kill rank 1 at step 9"),
+        ({"faults": "kill master at step 3"}, "spec.faults: got 'kill master at step 3'"),
+        ({"env": {"BRIM_X": "1"}}, "spec.env.BRIM_X: got a name that begins with BRIM_"),
+        ({"env": {"A": 1}}, "spec.env.A: got 1, need a text"),
+        ({"parameters": {"a-b": "1"}}, "spec.parameters.a-b: got 'a-b'"),
+        ({"parameters": {f"p{n}": "x" * 4000 for n in range(60)}}, "got 235 KiB, need at most 128 KiB"),
+        ({"parameters": {f"p{n}": "" for n in range(999)}}, "spec.parameters: got an object of 999"),
+        ({"tenant": "a/b"}, "spec.tenant: got 'a/b', need a name of letters"),
+        ({"priority": "high"}, "spec.priority: got 'high', need one of preemptible, preserved, online"),
+        ({"suspend": "yes"}, "spec.suspend: got 'yes', need true or false"),
+        ({"deadline": "2026-12-01"}, "spec.deadline: got '2026-12-01', need a date, a time and a zone"),
+        ({"deadline": "2026-02-30T08:00:00Z"}, "spec.deadline: got '2026-02-30T08:00:00Z'"),
+        ({"deadline": "2026-12-01T08:00:00Z", "deadlineIn": "2h"}, "spec.deadline: got both"),
+        ({"deadline": MADE}, "which has passed"),
+        ({"deadline": "2126-12-01T08:00:00Z"}, "need a time within 10 years"),
+        ({"deadlineIn": "soon"}, "spec.deadlineIn: got 'soon', need a duration above 0"),
+        ({"deadlineIn": "1e300"}, "spec.deadlineIn: got '1e300', need a time within 10 years"),
+        ({"template": {}}, "spec.template.spec.containers: got nothing"),
+        ({"template": {"spec": {"containers": [{"name": "main"}]}}}, "got 'main', need a container 'worker'"),
+        ({"template": []}, "spec.template: got an empty list"),
+        ({"volumeClaim": {"size": "much"}}, "spec.volumeClaim.size: got 'much'"),
+        ({"bundle": {"configMap": "c", "sha256": "x"}}, "spec.bundle.sha256: got 'x'"),
+        ({"bundle": BUNDLE}, "spec.bundle.configMap: got 'flights-code', which is not there"),
+        ({"globalBatchsize": 3}, "spec.globalBatchsize: got a field that this operator does not know"),
+        ({"globalBatchsize": 3}, "did you mean 'globalBatchSize'?"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_by_its_field(spec: dict[str, Any], said: str) -> None:
+    assert said in "\n".join(problems(elastic_job(**spec)))
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    fields = [
+        each.partition(":")[0] for each in problems(elastic_job(epochs=0, seed=-1, exact=1, foo=2))
+    ]
+    assert fields == ["spec.foo", "spec.epochs", "spec.seed", "spec.exact"]
+
+
+@pytest.mark.parametrize("name", ["", "Flights", "1flights", "a" * 51, "a.b", "a-", "a/b", None, 3])
+def test_a_name_that_pods_cannot_have(name: Any) -> None:
+    thing = elastic_job()
+    thing["metadata"]["name"] = name
+    assert "metadata.name" in problems(thing)[0]
+
+
+@pytest.mark.parametrize("thing", [None, 3, "x", [], {}, {"metadata": 3}, {"spec": []}])
+def test_no_object_at_all(thing: object) -> None:
+    assert problems(thing)
+
+
+def test_times_with_zones_and_fractions() -> None:
+    for text in ("2026-11-24T19:00:00.000Z", "2026-11-24t20:00:00+01:00", "2026-11-24T19:00:00z"):
+        assert wanted(elastic_job(deadline=text)).deadline == BEGUN + 7200.0
+    assert wanted(elastic_job(deadlineIn="2h")).deadline == BEGUN + 7200.0
+
+
+def test_code_that_comes_along() -> None:
+    asked = wanted(elastic_job(bundle=BUNDLE), code=CODE)
+    assert asked.spec.bundle == digest_of(CODE)
+    data = base64.b64encode(CODE).decode()
+    assert code_in({"binaryData": {"code.tar": data}}) == CODE
+    assert code_in({"data": {"code.tar": "x"}}) is None
+    assert code_in({"binaryData": {"code.tar": "no base64"}}) is None
+
+
+def test_code_that_is_another() -> None:
+    (told,) = problems(elastic_job(bundle=BUNDLE), code=CODE + b"x")
+    assert told.startswith("spec.bundle.configMap: got the bundle of code is not")
+    (told,) = problems(elastic_job(bundle=BUNDLE, file="flight.py"), code=CODE)
+    assert "spec.file: got 'flight.py', need a file of the bundle" in told
+    assert "did you mean 'flights.py'?" in told
+    other = pack({"flights.py": b"", "../up.py": b""})
+    bundle = {"configMap": "c", "sha256": digest_of(other)}
+    (told,) = problems(elastic_job(bundle=bundle), code=other)
+    assert "'../up.py'" in told
+
+
+def test_jobs_with_the_same_steps_have_one_fingerprint() -> None:
+    def image(tag: str) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": "worker", "image": tag}]}}
+
+    one, two = (wanted(elastic_job(template=image(tag))).fingerprint for tag in ("a:1", "a:2"))
+    assert one != two
+    again = elastic_job(template=image("a:1"), seed=3, workers={"max": 2})
+    assert wanted(again).fingerprint == one
+    assert wanted(elastic_job(template=image("a:1"), file="other.py")).fingerprint != one
+
+
+# Wishes -------------------------------------------------------------------------------------------
+
+
+def test_an_object_that_asks_for_nothing_new() -> None:
+    assert wishes_of(elastic_job(), submitted()) == ([], ())
+
+
+def test_hold_and_release() -> None:
+    job = submitted()
+    (event,), _ = wishes_of(elastic_job(suspend=True), job)
+    assert event == Wished(job.id, Happening.HOLD, "spec.suspend: true")
+    job.life = Life(Phase.SUBMITTED, Wish.HOLD)
+    assert wishes_of(elastic_job(suspend=True), job) == ([], ())
+    (event,), _ = wishes_of(elastic_job(), job)
+    assert event == Wished(job.id, Happening.RELEASE, "spec.suspend: false")
+
+
+def test_another_range() -> None:
+    job = submitted()
+    workers = WorkerRange(minimum=2, maximum=8)
+    (event,), _ = wishes_of(elastic_job(workers={"min": 2, "max": 8}), job)
+    assert event == RangeChanged(job.id, workers, "spec.workers: 2 to 8")
+    job.submission = job.submission.within(workers)
+    assert wishes_of(elastic_job(workers={"min": 2, "max": 8}), job) == ([], ())
+
+
+def test_a_range_that_the_job_cannot_have_is_a_problem() -> None:
+    events, (problem,) = wishes_of(
+        elastic_job(workers={"min": 1, "max": 9}, suspend=True), submitted()
+    )
+    assert [type(event) for event in events] == [Wished]
+    assert str(problem).startswith("spec.workers.max: got 8 for up to 9 workers")
+    assert problem.hint == "workers: {max: 8}"
+
+
+def test_a_deleted_object_cancels_its_job_once() -> None:
+    thing, job = elastic_job(), submitted()
+    thing["metadata"]["deletionTimestamp"] = MADE
+    assert wishes_of(thing, job)[0] == [Wished(job.id, Happening.CANCEL, "its object is deleted")]
+    job.life = Life(Phase.RUNNING, Wish.CANCEL)
+    assert wishes_of(thing, job) == ([], ())
+    job.life = Life(Phase.DONE)
+    assert wishes_of(elastic_job(workers={"max": 2}), job) == ([], ())
+
+
+# Tenants ------------------------------------------------------------------------------------------
+
+
+def tenant(name: str, *namespaces: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"namespaces": list(namespaces), **spec}}
+
+
+def test_tenants_become_those_of_a_cluster() -> None:
+    known = read_tenants(
+        [
+            tenant("b", "web"),
+            tenant("a", "ads", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2),
+        ]
+    )
+    base = ClusterSpec(cluster=Cluster(nodes=(Node(id="masters", devices=0),)), headroom=1)
+    assert with_tenants(base, known) == replace(
+        base,
+        tenants=(
+            Tenant(id="a", cohort="main", guaranteed=8, exclusive=2, limit=12, weight=2.0),
+            Tenant(id="b"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        (tenant("a", guaranteed=-1), "spec.guaranteed: got -1"),
+        (tenant("a", exclusive=2), "spec: got exclusive 2, guaranteed 0"),
+        (tenant("a", guaranteed=4, limit=2), "limit 2"),
+        (tenant("a", weight=0), "spec.weight: got 0"),
+        (tenant("a", weight="1"), "spec.weight: got '1'"),
+        (tenant("a", cohort=""), "spec.cohort: got ''"),
+        ({"metadata": {"name": "a"}, "spec": {}}, "spec.namespaces: got nothing"),
+        ({"metadata": {"name": "a"}, "spec": {"namespaces": "web"}}, "spec.namespaces: got 'web'"),
+        ({"metadata": {"name": "a"}, "spec": {"namespaces": [3]}}, "spec.namespaces[0]: got 3"),
+        ({"metadata": {"name": "a"}}, "spec.namespaces: got nothing"),
+    ],
+)
+def test_a_tenant_that_is_none(thing: dict[str, Any], said: str) -> None:
+    known = read_tenants([thing, tenant("b", "web")])
+    assert [each.id for each in known.tenants] == ["b"]
+    assert said in "\n".join(map(str, known.problems["a"]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "namespace", "given"),
+    [
+        (None, "ads", "ads"),
+        ("ads", "ads", "ads"),
+        ("anybody", "ads", "anybody"),
+        (None, "web", "anybody"),
+        ("ads", "web", None),
+        ("adz", "ads", None),
+    ],
+)
+def test_a_job_uses_a_tenant_of_its_namespace(
+    asked: str | None, namespace: str, given: str | None
+) -> None:
+    known = read_tenants([tenant("ads", "ads"), tenant("anybody", "*")])
+    if asked is None and namespace == "ads":  # two would do
+        with pytest.raises(SpecError, match=r"spec\.tenant: got none, need a tenant"):
+            known.chosen(asked, namespace)
+        known = read_tenants([tenant("ads", "ads"), tenant("others", "web")])
+    thing = elastic_job(namespace=namespace, tenant=asked)
+    if given is None:
+        assert problems(thing, known=known)[0].startswith(f"spec.tenant: got '{asked}'")
+    else:
+        assert wanted(thing, known=known).tenant == given
+
+
+def test_without_tenants_any_will_do() -> None:
+    assert KnownTenants().chosen(None, "team") == "default"
+    assert KnownTenants().chosen("x", "team") == "x"
+
+
+# Whatever comes -----------------------------------------------------------------------------------
+
+
+def with_spec(spec: dict[str, Any]) -> dict[str, Any]:
+    return elastic_job(**spec)
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=-(10**50), max_value=10**50)
+    | st.floats()
+    | st.text()
+    | st.sampled_from(
+        ["x" * (LONGEST_TEXT + 1), "9" * 5000, "1e999", "\x1b[2J", "{{", "ﷺ" * 300, "a\0b"]
+    )
+    | st.sampled_from([each for each in ODD if not isinstance(each, dict | list)])
+)
+ANYTHING = st.recursive(
+    LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
+HOSTILE = (
+    ANYTHING
+    | twisted(everything())
+    | twisted(elastic_job(file=None, command=["python", "x.py"], deadlineIn="2h", bundle=BUNDLE))
+    | st.dictionaries(st.sampled_from(sorted(FIELDS)), ANYTHING).map(with_spec)
+    | st.builds(
+        with_other,
+        st.just(everything()),
+        st.sampled_from(list(places(everything()))),
+        ANYTHING,
+    )
+)
+
+
+@settings(max_examples=400, deadline=5000)
+@given(thing=HOSTILE, code=st.none() | st.binary() | st.just(CODE))
+@example(thing=elastic_job(deadlineIn="9" * 4000), code=None)
+@example(thing=elastic_job(faults="stop rank 1 for 1e308d at step 3"), code=None)
+@example(thing=elastic_job(clipNorm=10**400), code=None)
+@example(thing=elastic_job(keepBest=":" * 99), code=None)
+def test_whatever_comes_is_a_job_or_problems_that_name_a_field(
+    thing: Any, code: bytes | None
+) -> None:
+    found = read_job(thing, code=code, known=read_tenants([tenant("ads", "team")]))
+    if isinstance(found, Submission):
+        assert submitted(thing, code=code).submission.spec == found.spec
+    else:
+        assert found
+        for each in found:
+            assert each.field.startswith(("spec", "metadata")), each
+            assert len(str(each)) < 4 * LONGEST_TEXT
+    events, wrong = wishes_of(thing, submitted())
+    assert all(isinstance(each, SpecError) for each in wrong)
+    assert all(isinstance(each, Wished | RangeChanged) for each in events)
+    code_in(thing)
+
+
+@settings(max_examples=200, deadline=5000)
+@given(thing=ANYTHING | twisted(tenant("a", "x", guaranteed=8, exclusive=2, limit=12, weight=2)))
+def test_whatever_comes_for_a_tenant_spoils_no_other(thing: Any) -> None:
+    known = read_tenants([thing, tenant("b", "web")])
+    assert "b" in {each.id for each in known.tenants}
+    assert not {each.id for each in known.tenants} & known.problems.keys()
+    base = ClusterSpec(cluster=Cluster(nodes=(Node(id="masters", devices=0),)))
+    assert with_tenants(base, known).tenants == known.tenants
+
+
+def test_the_schema_of_tenants_has_the_fields_that_are_read() -> None:
+    schema = tenant_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert schema["properties"].keys() == {
+        "cohort", "guaranteed", "exclusive", "limit", "weight", "namespaces",
+    }  # fmt: skip
+
+
+def test_a_template_that_is_changed_to_none_is_a_problem() -> None:
+    job = submitted()
+    wrong = {"spec": {"nodeName": "n1", "containers": [{"name": "worker"}]}}
+    events, problems = wishes_of(elastic_job(template=wrong), job)
+    assert events == []
+    assert [each.field for each in problems] == ["spec.template.spec.nodeName"]

@@ -1,0 +1,87 @@
+"""Pods that have failed, as the status of their job keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.kubernetes.failed_pods import LONGEST_LINES, MOST_FAILED, failed_pod, failed_pods
+from brim.kubernetes.kube_types import (
+    ContainerReport,
+    ContainerState,
+    KubePod,
+    PodReport,
+    Terminated,
+)
+from kube_objects import master, pod, worker
+
+AT = "2026-11-24T17:00:00Z"
+
+
+def ended(of: KubePod, name: str = "worker", **how: Any) -> KubePod:
+    state = ContainerState(terminated=Terminated(finished_at=AT, **how))
+    report = PodReport(
+        phase="Failed", container_statuses=(ContainerReport(name=name, state=state),)
+    )
+    return msgspec.structs.replace(of, status=report)
+
+
+def test_what_failed_is_told_once() -> None:
+    failed = ended(worker(2), exit_code=3, reason="Error", message="one\nboom\n")
+    found = failed_pod(worker(2), failed)
+    assert found is not None
+    assert (found.identity.job, found.identity.uid) == ("team.flights", "uid of flights")
+    assert found.entry == {
+        "pod": "flights-1-2",
+        "node": "n1",
+        "reason": "Error",
+        "exitCode": 3,
+        "finishTime": AT,
+        "lastLines": "one\nboom",
+    }
+    assert failed_pod(failed, failed) is None
+    kept = failed_pods(None, [found.entry])
+    assert failed_pods({"failedPods": kept}, [found.entry]) == kept == [found.entry]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (worker(0), None),
+        (worker(0), worker(0, phase="Succeeded")),
+        (worker(0, leaving=True), ended(worker(0, leaving=True), exit_code=137)),
+        (None, ended(pod("other"), "main", exit_code=1)),
+    ],
+)
+def test_what_did_not_fail_or_is_nobodys_is_passed_over(
+    change: tuple[KubePod | None, KubePod | None],
+) -> None:
+    assert failed_pod(*change) is None
+
+
+def test_one_that_was_evicted_says_why() -> None:
+    report = PodReport(phase="Failed", reason="Evicted", message="The node was low on memory.")
+    found = failed_pod(None, msgspec.structs.replace(master(), status=report))
+    assert found is not None
+    assert (found.entry["reason"], found.entry["lastLines"]) == (
+        "Evicted",
+        "The node was low on memory.",
+    )
+    assert "exitCode" not in found.entry
+
+
+def test_no_more_is_kept_than_there_is_room_for() -> None:
+    texts = ["\x1b]0;title\x07" * 500, "ä" * 5_000, "\ud800" * 50, "\n" * 9_999, "x\n" * 9_999]
+    found = [
+        failed_pod(None, ended(worker(number), exit_code=1, message=text))
+        for number, text in enumerate(texts * 3)
+    ]
+    kept = failed_pods({"failedPods": [7, {"pod": None}]}, [each.entry for each in found if each])
+    assert [each["pod"] for each in kept] == [f"flights-1-{number}" for number in range(10, 15)]
+    assert len(kept) == MOST_FAILED
+    for each in kept:
+        assert len(each.get("lastLines", "")) <= LONGEST_LINES
+        assert "\x1b" not in each.get("lastLines", "")
+        each.get("lastLines", "").encode()

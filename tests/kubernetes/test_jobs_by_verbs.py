@@ -1,0 +1,243 @@
+"""Jobs of Kubernetes by brim's own verbs: written as ElasticJobs, and read as a scheduler's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from brim.cli.__main__ import cli
+from brim.domain.course import sentence_of
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.submission import Submission, fingerprint
+from brim.domain.workload import Priority
+from brim.errors import SpecError
+from brim.kubernetes.cluster_client import read_line
+from brim.kubernetes.elastic_jobs import code_in, read_job
+from brim.kubernetes.schemas import crds, in_yaml
+from brim.kubernetes.status import status_of
+from brim.kubernetes.written_jobs import LARGEST_CODE, code_map, elastic_job
+from brim_lab.kubernetes.api import PATCH
+from brim_lab.kubernetes.control_plane import ControlPlane
+from elastic_jobs import MADE, everything, submitted
+
+FILE = """
+import brim
+
+def model(): ...
+def dataset(split): ...
+def loss(outputs, batch): ...
+def optimizer(model): ...
+"""
+
+
+def as_made(thing: dict[str, Any]) -> dict[str, Any]:
+    """An object as a server gives it."""
+    meta = {**thing["metadata"], "uid": "u", "generation": 1, "creationTimestamp": MADE}
+    return json.loads(json.dumps(thing | {"metadata": meta}))  # type: ignore[no-any-return]
+
+
+# What is written ----------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_as_the_same_submission() -> None:
+    wanted = submitted(everything()).submission
+    written = as_made(elastic_job("flights", "team", wanted))
+    spec = written["spec"]
+    fields = everything()["spec"].keys()
+    pods = {"template", "masterTemplate", "volumeClaim", "priorityClassName", "suspend"}
+    usual = {"exact", "transport", "embeddings", "delay", "servers"}  # said, and so by default
+    assert fields - spec.keys() <= pods | usual
+    found = read_job(written)
+    assert isinstance(found, Submission), found
+    assert found.spec == wanted.spec
+    assert (found.deadline, found.tenant, found.priority) == (
+        wanted.deadline, wanted.tenant, wanted.priority,
+    )  # fmt: skip
+
+
+def test_a_job_of_which_nothing_is_said_has_nothing_in_its_object() -> None:
+    spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={}, spares=0)
+    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    written = elastic_job("a", "team", wanted)
+    assert written["spec"] == {
+        "file": "a.py", "workers": {"min": 1, "max": 2}, "priority": Priority.PREEMPTIBLE.name.lower(),
+    }  # fmt: skip
+
+
+def test_a_path_of_this_host_is_refused_by_its_option() -> None:
+    spec = JobSpec(file="a.py", workers=WorkerRange(minimum=1, maximum=2), parameters={})
+    wanted = Submission(spec=dataclasses.replace(spec, checkpoints="here"), fingerprint="f")
+    with pytest.raises(SpecError, match="--checkpoints: got 'here', need a path from the root, or"):
+        elastic_job("a", "team", wanted)
+
+
+def test_code_that_no_object_can_have_is_refused() -> None:
+    assert code_in(code_map("a", "team", b"x" * 99)) == b"x" * 99
+    with pytest.raises(SpecError, match="FILE: got 1,025 KiB of code"):
+        code_map("a", "team", b"x" * (LARGEST_CODE + 1024))
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "submitted", "workers 0 -> 2 (first-share: 2 of 4 are free)", "failed (exit code 1: (in f))",
+        "done", "workers 2 -> 1 (reclaim)",
+    ],
+)  # fmt: skip
+def test_lines_of_a_story_are_said_as_they_were(sentence: str) -> None:
+    assert sentence_of(read_line(f"2026-11-24T17:00:00Z {sentence}")) == sentence
+
+
+# By the verbs, on a server ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(
+    api_server: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The URL of a namespace in which nobody has jobs yet; the directory has a training file."""
+    text = "---\n".join(map(in_yaml, crds().values()))
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+    api_server.api.ask("/api/v1/namespaces", method="POST", body={"metadata": {"name": namespace}})
+    for name in [name for name in os.environ if name.startswith("BRIM_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("flights.py").write_text(FILE)
+    return f"kubernetes://{namespace}"
+
+
+def said(url: str, *words: str) -> Result:
+    before = {name: os.environ.get(name) for name in ("BRIM_SERVER", "BRIM_HOME")}
+    try:
+        return CliRunner().invoke(cli, ["--server", url, *words])
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def object_of(plane: ControlPlane, url: str, name: str) -> dict[str, Any]:
+    namespace = url.rpartition("/")[2]
+    path = f"/apis/brim.dev/v1alpha1/namespaces/{namespace}/elasticjobs/{name}"
+    return plane.api.ask(path)  # type: ignore[no-any-return]
+
+
+def test_a_job_is_handed_in_with_its_code(api_server: ControlPlane, home: str) -> None:
+    done = said(home, "submit", "flights.py", "--workers", "1:4", "--set", "rate=0.1", "--epochs", "2",
+                "--checkpoint-every", "30s", "--env", "A=b")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "flights-1\n"
+    assert f"brim --server {home} status flights-1" in done.stderr
+    thing = object_of(api_server, home, "flights-1")
+    code = api_server.api.ask(
+        f"/api/v1/namespaces/{home.rpartition('/')[2]}/configmaps/flights-1-code"
+    )
+    assert code["metadata"]["ownerReferences"][0]["uid"] == thing["metadata"]["uid"]
+    found = read_job(thing, code=code_in(code))
+    assert isinstance(found, Submission), found
+    assert found.spec.parameters == {"rate": "0.1"}
+    assert found.spec.env == {"A": "b"}
+    assert (found.spec.epochs, found.spec.checkpoint_every.seconds) == (2, 30.0)
+    assert found.spec.workers == WorkerRange(minimum=1, maximum=4)
+    assert said(home, "submit", "flights.py").stdout == "flights-2\n"
+
+
+def test_a_key_typed_twice_is_one_job(home: str) -> None:
+    first = said(home, "submit", "flights.py", "--key", "nightly")
+    again = said(home, "submit", "flights.py", "--key", "nightly")
+    assert first.exit_code == again.exit_code == 0, again.stderr
+    assert first.stdout == again.stdout
+    assert len(json.loads(said(home, "jobs", "--json").stdout)["jobs"]) == 1
+
+
+def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, home: str) -> None:
+    done = CliRunner().invoke(cli, ["submit", "flights.py", "--to", home, "--dry-run"])
+    os.environ.pop("BRIM_SERVER", None)
+    assert done.exit_code == 0, done.stderr
+    assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ElasticJob"]
+    assert "no jobs are unfinished" in said(home, "jobs").stderr
+    api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
+    assert object_of(api_server, home, "flights")["spec"]["file"] == "flights.py"
+
+
+def record(plane: ControlPlane, url: str, name: str, **changes: Any) -> None:
+    """Have an object the status that an operator gives it."""
+    thing = object_of(plane, url, name)
+    namespace = thing["metadata"]["namespace"]
+    code = plane.api.ask(f"/api/v1/namespaces/{namespace}/configmaps/{name}-code")
+    job = dataclasses.replace(
+        submitted(thing, code=code_in(code)), id=f"{namespace}.{name}", **changes
+    )
+    story = [read_change("workers", 0, 2, "first-share", "2 of 4 are free")]
+    status = status_of(job, generation=1, before=None, now=job.submitted + 5, story=story)
+    path = f"/apis/brim.dev/v1alpha1/namespaces/{namespace}/elasticjobs/{name}/status"
+    plane.api.ask(path, method="PATCH", body={"status": status}, kind=PATCH)
+
+
+def read_change(event: str, before: int, after: int, reason: str, detail: str) -> Any:
+    from brim.domain.course import Change
+
+    return Change(1_764_003_605.0, "flights-1", event, before, after, reason, detail)
+
+
+def test_the_verbs_that_look(api_server: ControlPlane, home: str) -> None:
+    said(home, "submit", "flights.py", "--workers", "1:4")
+    assert "flights-1: submitted, 0 workers, step 0" in said(home, "status", "flights-1").stdout
+    record(api_server, home, "flights-1")
+    listed = said(home, "jobs").stdout.splitlines()
+    assert listed[0].split() == ["job", "state", "tenant", "workers", "steps", "deadline", "finish"]
+    assert listed[1].split()[:3] == ["flights-1", "submitted", "default"]
+    looked = said(home, "status", "flights-1")
+    assert looked.exit_code == 0, looked.stderr
+    assert f"records in {home}/flights-1" in looked.stdout
+    facts = json.loads(said(home, "status", "flights-1", "--json").stdout)
+    assert (facts["job"], facts["minimum"], facts["maximum"]) == ("flights-1", 1, 4)
+    told = said(home, "explain", "flights-1")
+    assert told.stdout.rstrip().endswith("workers 0 -> 2 (first-share: 2 of 4 are free)")
+    assert said(home, "logs", "flights-1").exit_code == 0
+    wrong = said(home, "status", "flight-1", "--wait")
+    assert wrong.exit_code == 2
+    assert "flights-1" in said(home, "explain", "flight-1").stderr
+
+
+def test_the_verbs_that_change(api_server: ControlPlane, home: str) -> None:
+    said(home, "submit", "flights.py", "--workers", "1:4")
+    record(api_server, home, "flights-1")
+    assert "may have 2:8 workers" in said(home, "resize", "flights-1", "2:8").stderr
+    assert object_of(api_server, home, "flights-1")["spec"]["workers"] == {"min": 2, "max": 8}
+    assert said(home, "suspend", "flights-1").exit_code == 0
+    assert object_of(api_server, home, "flights-1")["spec"]["suspend"] is True
+    assert "(held)" in said(home, "status", "flights-1").stdout
+    assert said(home, "resume", "flights-1").exit_code == 0
+    assert object_of(api_server, home, "flights-1")["spec"]["suspend"] is False
+    refused = said(home, "resize", "flights-1", "0")
+    assert refused.exit_code == 2
+    assert said(home, "forget", "flights-1").exit_code != 0
+    assert said(home, "cancel", "flights-1").exit_code == 0
+    assert "need the id of a job" in said(home, "cancel", "flights-1").stderr
+
+
+@pytest.mark.parametrize("words", [["tenants"], ["nodes"], ["drain", "n1"]])
+def test_a_verb_that_is_for_kubectl_says_so(words: list[str], home: str) -> None:
+    done = said(home, *words)
+    assert done.exit_code == 2
+    assert "kubectl" in done.stderr or "for kubectl" in done.stderr
+
+
+def test_a_namespace_that_there_is_not(home: str) -> None:
+    done = said("kubernetes://nowhere", "submit", "flights.py")
+    assert done.exit_code == 1
+    assert "nowhere" in done.stderr
+    assert "hint:" in done.stderr
+    assert said("kubernetes://No_Name", "jobs").exit_code == 2

@@ -1,0 +1,192 @@
+"""What is known of objects, against a server whose whole state is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.kubernetes.known_objects import KnownObjects, ObjectChange, Sighting
+from brim.kubernetes.resources import ObjectKey
+
+NAMES = "abc"
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object: which one of its name, and how often it was changed."""
+
+    uid: str
+    turn: int
+
+
+@dataclass
+class ModelServer:
+    """What an API server remembers: its objects, and the events since it last forgot some."""
+
+    things: dict[ObjectKey, tuple[Thing, int]] = field(default_factory=dict)
+    events: list[tuple[int, str, Sighting[Thing]]] = field(default_factory=list)
+    version: int = 1
+    forgotten: int = 1  # events up to this version
+    born: int = 0
+
+    def put(self, name: str) -> None:
+        key = ObjectKey("default", name)
+        self.version += 1
+        if key in self.things:
+            last, _ = self.things[key]
+            thing = Thing(last.uid, last.turn + 1)
+            self._happens("MODIFIED", key, thing)
+        else:
+            self.born += 1
+            thing = Thing(f"uid-{self.born}", 0)
+            self._happens("ADDED", key, thing)
+        self.things[key] = thing, self.version
+
+    def delete(self, name: str) -> None:
+        key = ObjectKey("default", name)
+        if key in self.things:
+            self.version += 1
+            self._happens("DELETED", key, self.things.pop(key)[0])
+
+    def forget(self) -> None:
+        self.forgotten, self.events = self.version, []
+
+    def listed(self) -> list[Sighting[Thing]]:
+        return [
+            Sighting(key, thing.uid, str(version), thing)
+            for key, (thing, version) in sorted(self.things.items())
+        ]
+
+    def _happens(self, kind: str, key: ObjectKey, thing: Thing) -> None:
+        sighting = Sighting(key, thing.uid, str(self.version), thing)
+        self.events.append((self.version, kind, sighting))
+
+
+@dataclass
+class Watcher:
+    """A client as the reflector is one: it lists, follows events, and loses its connection."""
+
+    server: ModelServer
+    known: KnownObjects[Thing] = field(default_factory=KnownObjects)
+    version: int = 0
+    told: list[ObjectChange[Thing]] = field(default_factory=list)
+
+    def follow(self, most: int) -> None:
+        """Take in at most so many events: then the connection breaks."""
+        if self.version < self.server.forgotten:  # 410
+            self.told += self.known.listed(self.server.listed())
+            self.version = self.server.version
+            return
+        for version, kind, sighting in self.server.events:
+            if version > self.version and most > 0:
+                most -= 1
+                self.version = version
+                if kind == "DELETED":
+                    self.told += self.known.deleted(sighting.key)
+                else:
+                    self.told += self.known.seen(sighting)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from(NAMES)),
+        st.tuples(st.just("delete"), st.sampled_from(NAMES)),
+        st.tuples(st.just("follow"), st.integers(0, 4)),
+        st.tuples(st.just("forget"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_whatever_is_lost_on_the_way_what_is_known_ends_as_the_server_is(
+    history: list[tuple[str, str | int | None]],
+) -> None:
+    server = ModelServer()
+    watcher = Watcher(server)
+    for step, argument in history:
+        match step, argument:
+            case "put", str():
+                server.put(argument)
+            case "delete", str():
+                server.delete(argument)
+            case "follow", int():
+                watcher.follow(argument)
+            case _:
+                server.forget()
+    watcher.follow(1_000)
+
+    at_the_end = {key: thing for key, (thing, _) in server.things.items()}
+    assert dict(watcher.known.objects) == at_the_end
+    assert replayed(watcher.told) == at_the_end
+    each_end_is_told_once(watcher.told, {thing.uid for thing in at_the_end.values()})
+
+
+def replayed(told: list[ObjectChange[Thing]]) -> dict[ObjectKey, Thing]:
+    """What somebody knows who only heard the changes; each must begin where the last one ended."""
+    known: dict[ObjectKey, Thing] = {}
+    for change in told:
+        assert change.before == known.get(change.key)
+        assert change.before or change.after
+        if change.after is None:
+            del known[change.key]
+        else:
+            known[change.key] = change.after
+            if change.before is not None:
+                assert change.before.uid == change.after.uid
+                assert change.before.turn < change.after.turn
+    return known
+
+
+def each_end_is_told_once(told: list[ObjectChange[Thing]], alive: set[str]) -> None:
+    came = {change.after.uid for change in told if change.after and not change.before}
+    ends = Counter(change.before.uid for change in told if change.before and not change.after)
+    assert ends == Counter(came - alive)
+
+
+KEY = ObjectKey("default", "a")
+
+
+def seen(uid: str, version: str, value: str | None = "x") -> Sighting[str]:
+    return Sighting(KEY, uid, version, value)
+
+
+def test_what_was_made_again_under_its_name_is_gone_and_has_come() -> None:
+    for after in (KnownObjects[str].seen, lambda known, each: known.listed([each])):
+        known = KnownObjects[str]()
+        known.seen(seen("1", "5", "old"))
+        changes = after(known, seen("2", "9", "new"))
+        assert changes == [ObjectChange(KEY, "old", None), ObjectChange(KEY, None, "new")]
+
+
+def test_what_is_gone_is_told_before_what_has_come() -> None:
+    known = KnownObjects[str]()
+    other = ObjectKey("default", "b")
+    known.seen(seen("1", "5"))
+    assert known.listed([Sighting(other, "2", "6", "y")]) == [
+        ObjectChange(KEY, "x", None),
+        ObjectChange(other, None, "y"),
+    ]
+
+
+def test_what_is_as_it_was_is_no_change() -> None:
+    known = KnownObjects[str]()
+    known.listed([seen("1", "5")])
+    assert known.listed([seen("1", "5")]) == []
+    assert known.seen(seen("1", "5")) == []
+    assert known.deleted(ObjectKey("default", "never")) == []
+
+
+def test_of_what_cannot_be_decoded_the_last_that_could_stays() -> None:
+    known = KnownObjects[str]()
+    assert known.seen(seen("1", "5", None)) == []
+    assert not known.objects
+    known.seen(seen("1", "6", "good"))
+    assert known.seen(seen("1", "7", None)) == []
+    assert known.listed([seen("1", "7", None)]) == []
+    assert known.objects[KEY] == "good"
+    # Another of its name is not taken for it.
+    assert known.seen(seen("2", "9", None)) == [ObjectChange(KEY, "good", None)]

@@ -1,0 +1,373 @@
+"""Kubeflow's objects, pods and statuses as its operator has them, and what brim makes of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Life, Phase, Wish
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kubeflow.asked import (
+    KubeflowSpec,
+    Rank,
+    first_replicas,
+    read_asked,
+    submission_of,
+    wishes_of,
+)
+from brim.kubernetes.kubeflow.pods import KubeflowStart, pod_of, service
+from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from brim.kubernetes.kubeflow.status import status_of
+from brim.kubernetes.places import slot_of
+from brim.kubernetes.tenants import KnownTenants
+
+FILES = Path(__file__).parent / "files"
+SLOT = slot_of({"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": 1})
+NOW = 1_796_112_000.0
+
+
+def thing(file: str = "pytorchjob.yaml", **spec: Any) -> dict[str, Any]:
+    """The object of a file as a server has it, with other fields in its spec."""
+    made: dict[str, Any] = yaml.safe_load((FILES / file).read_text())
+    times = {"creationTimestamp": "2026-12-01T08:00:00Z", "uid": "uid 1", "namespace": "team"}
+    made["metadata"] |= times
+    made["spec"] |= spec
+    return made
+
+
+def asked_of(file: str = "pytorchjob.yaml", **spec: Any) -> KubeflowSpec:
+    asked = read_asked(thing(file, **spec), slot=SLOT)
+    assert isinstance(asked, KubeflowSpec), [str(each) for each in asked]
+    return asked
+
+
+def replicas(count: int, policy: str = "OnFailure", **fields: Any) -> dict[str, Any]:
+    container = {"name": "pytorch", "image": "a:1", **fields}
+    template = {"spec": {"containers": [container]}}
+    return {"replicas": count, "restartPolicy": policy, "template": template}
+
+
+def record_of(asked: KubeflowSpec, **fields: Any) -> ScheduledJob:
+    submission = submission_of(thing(), asked, KnownTenants())
+    assert isinstance(submission, Submission)
+    return ScheduledJob(
+        number=1, id=asked.job.id, submission=submission, submitted=NOW, key="uid 1", **fields
+    )
+
+
+def made(asked: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
+    start = KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    return pod_of(start, NewPod(rank, node))
+
+
+def seen(asked: KubeflowSpec, number: int, node: str = "n1", **status: Any) -> KubePod:
+    thing = made(asked, Rank("worker", number), node)
+    thing["metadata"]["uid"] = f"uid of {number}"
+    leaving = {"deletionTimestamp": "2026-12-01T09:00:00Z"} if status.pop("leaving", False) else {}
+    thing["metadata"] |= leaving
+    return msgspec.convert(thing | {"status": {"phase": "Running", **status}}, KubePod)
+
+
+def ended(code: int, **status: Any) -> dict[str, Any]:
+    state = {"terminated": {"exitCode": code, "reason": "Error", "message": "out of luck\n"}}
+    return {"phase": "Failed", "containerStatuses": [{"name": "pytorch", "state": state}], **status}
+
+
+def env_of(pod: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
+
+
+# What is asked ------------------------------------------------------------------------------------
+
+
+def test_the_job_of_the_guide_has_one_worker_or_two() -> None:
+    asked = asked_of()
+    assert (asked.pods, asked.elastic) == (WorkerRange(minimum=1, maximum=2), True)
+    assert asked.job.id == "team.elastic-example-imagenet.pytorchjob"
+    assert asked.of("worker") is not None
+
+
+@pytest.mark.parametrize(
+    ("spec", "pods"),
+    [
+        ({"elasticPolicy": None}, "2"),
+        ({"elasticPolicy": {"maxReplicas": 6}}, "2:6"),
+        ({"elasticPolicy": {"minReplicas": 1}}, "1:2"),
+        ({"elasticPolicy": {"minReplicas": 1, "maxReplicas": 6, "metrics": [{}]}}, "1:2"),
+        ({"pytorchReplicaSpecs": {"master": replicas(1), "WORKER": replicas(3)}}, "2:3"),
+        (
+            {
+                "pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(3)},
+                "elasticPolicy": None,
+            },
+            "4",
+        ),
+    ],
+)
+def test_how_many_pods_it_may_have(spec: dict[str, Any], pods: str) -> None:
+    assert str(asked_of(**spec).pods) == pods
+
+
+def test_who_changes_the_replicas_says_how_many_it_has_at_most() -> None:
+    policy = {"minReplicas": 2, "maxReplicas": 8}
+    job = record_of(asked_of(elasticPolicy=policy))
+    assert first_replicas(job) == 2
+
+    def most(count: int) -> list[str]:
+        spec = {"Worker": replicas(count)}
+        changed = thing(elasticPolicy=policy, pytorchReplicaSpecs=spec)
+        events, problems = wishes_of(changed, job, slot=SLOT)
+        assert not problems
+        return [event.detail for event in events]
+
+    assert most(2) == [], "it may grow as it is"
+    assert [most(count) for count in (0, 5, 20)] == [["2 to 2 pods"], ["2 to 5 pods"], []]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"pytorchReplicaSpecs": None}, "spec.pytorchReplicaSpecs"),
+        ({"pytorchReplicaSpecs": {"Ps": replicas(1)}}, "spec.pytorchReplicaSpecs.Ps"),
+        ({"pytorchReplicaSpecs": {"Master": replicas(2)}}, "Master.replicas"),
+        ({"pytorchReplicaSpecs": {"Master": replicas(1)}}, "spec.elasticPolicy"),
+        ({"pytorchReplicaSpecs": {"Worker": replicas(1, "Maybe")}}, "Worker.restartPolicy"),
+        ({"pytorchReplicaSpecs": {"Worker": replicas(1, name="main")}}, "spec.containers"),
+        ({"pytorchReplicaSpecs": {"Worker": replicas(1, image="")}}, "containers[0].image"),
+        ({"elasticPolicy": {"minReplicas": 3, "maxReplicas": 2}}, "elasticPolicy.minReplicas"),
+        ({"elasticPolicy": {"nProcPerNode": 1}, "nprocPerNode": "1"}, "elasticPolicy.nProcPerNode"),
+        ({"runPolicy": {"cleanPodPolicy": "Some"}}, "spec.runPolicy.cleanPodPolicy"),
+        (
+            {
+                "pytorchReplicaSpecs": {
+                    "Worker": replicas(1, resources={"limits": {"nvidia.com/gpu": 2}})
+                }
+            },
+            "nvidia.com/gpu",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str) -> None:
+    problems = read_asked(thing(**spec), slot=SLOT)
+    assert not isinstance(problems, KubeflowSpec)
+    assert any(field in str(each) for each in problems), [str(each) for each in problems]
+
+
+def test_a_dynamic_worker_is_elastic_and_servers_are_there_with_any_number() -> None:
+    asked = asked_of("tfjob.yaml")
+    assert str(asked.pods) == "2:4"
+    assert asked.firsts == (Rank("ps", 0), Rank("worker", 0))
+    least = {"schedulingPolicy": {"minAvailable": 3}}
+    assert str(asked_of("tfjob.yaml", runPolicy=least).pods) == "3:4"
+    assert str(asked_of("tfjob.yaml", enableDynamicWorker=False).pods) == "4"
+
+
+# Pods ---------------------------------------------------------------------------------------------
+
+
+def test_a_pod_of_the_guide_has_the_names_labels_and_variables_of_kubeflow() -> None:
+    pod = made(asked_of(), Rank("worker", 0))
+    assert pod["metadata"]["name"] == "elastic-example-imagenet-worker-0"
+    labels = {
+        name.removeprefix("training.kubeflow.org/"): value
+        for name, value in pod["metadata"]["labels"].items()
+        if name.startswith("training")
+    }
+    assert labels == {
+        "operator-name": "pytorchjob-controller",
+        "job-name": "elastic-example-imagenet",
+        "replica-type": "worker",
+        "replica-index": "0",
+        "job-role": "master",
+    }
+    assert env_of(pod) == {
+        "LOGLEVEL": "DEBUG",
+        "PYTHONUNBUFFERED": "1",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_RDZV_ENDPOINT": "elastic-example-imagenet-worker-0:23456",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_NNODES": "1:2",
+        "PET_MAX_RESTARTS": "100",
+    }
+    spec = pod["spec"]
+    assert spec["restartPolicy"] == "OnFailure"
+    assert spec["containers"][0]["ports"] == [{"name": "pytorchjob-port", "containerPort": 23456}]
+    assert "job-role" not in str(made(asked_of(), Rank("worker", 1))["metadata"]["labels"])
+
+
+def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
+    asked = asked_of(
+        pytorchReplicaSpecs={"Worker": replicas(2, resources={"requests": {"cpu": "250m"}})}
+    )
+    resources = made(asked, Rank("worker", 0))["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == {"cpu": "1", "memory": str(2 << 30), "nvidia.com/gpu": "1"}
+    assert resources["limits"] == {"nvidia.com/gpu": "1"}
+
+
+def test_with_a_master_ranks_count_from_it() -> None:
+    specs = {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}
+    asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs, nprocPerNode="2")
+    env = env_of(made(asked, Rank("worker", 1)))
+    assert (env["RANK"], env["WORLD_SIZE"], env["PET_NNODES"]) == ("2", "6", "3")
+    assert env["MASTER_ADDR"] == "elastic-example-imagenet-master-0"
+    assert env_of(made(asked, Rank("master", 0)))["RANK"] == "0"
+    assert made(asked, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
+
+
+def test_an_owner_may_say_what_torch_does_with_its_store() -> None:
+    mine = {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "0"}
+    asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, env=[mine])})
+    assert env_of(made(asked, Rank("worker", 0)))[mine["name"]] == "0"
+
+
+def test_a_dynamic_worker_knows_itself_and_the_servers() -> None:
+    config = json.loads(env_of(made(asked_of("tfjob.yaml"), Rank("worker", 2)))["TF_CONFIG"])
+    server = "dynamic-ps-0.team.svc:2222"
+    cluster = {"ps": [server], "worker": {"2": "dynamic-worker-2.team.svc:2222"}}
+    assert config == {"cluster": cluster, "task": {"type": "worker", "index": 2}}
+    asked = asked_of("tfjob.yaml", enableDynamicWorker=False)
+    config = json.loads(env_of(made(asked, Rank("ps", 0)))["TF_CONFIG"])
+    assert config["environment"] == "cloud"
+    assert config["cluster"]["worker"] == [f"dynamic-worker-{k}.team.svc:2222" for k in range(3)]
+
+
+def test_each_pod_has_a_service_of_its_name() -> None:
+    asked = asked_of()
+    start = KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+    found = service(start, Rank("worker", 1))
+    assert found["metadata"]["name"] == "elastic-example-imagenet-worker-1"
+    assert found["spec"]["clusterIP"] == "None"
+    labels = made(asked, Rank("worker", 1))["metadata"]["labels"]
+    assert found["spec"]["selector"].items() <= labels.items()
+
+
+# Which pods ---------------------------------------------------------------------------------------
+
+WIDE = {"minReplicas": 1, "maxReplicas": 8}
+
+
+@pytest.mark.parametrize(
+    ("there", "workers", "end", "make"),
+    [
+        ([], {"n1": 2}, [], ["0 on n1", "1 on n1"]),
+        ([(0, "n1"), (1, "n2")], {"n1": 1}, [1], []),
+        ([(0, "n1"), (1, "n1")], {"n1": 1, "n2": 1}, [1], []),
+        # The first worker goes over, and another one has to give it its place.
+        ([(0, "n1"), (1, "n2")], {"n2": 1}, [0, 1], []),
+        ([(1, "n2")], {"n2": 2}, [], ["0 on n2"]),
+        ([(0, "n1"), (2, "n1")], {"n1": 3}, [], ["1 on n1"]),
+    ],
+)
+def test_the_lowest_numbers_stay(
+    there: list[tuple[int, str]], workers: dict[str, int], end: list[int], make: list[str]
+) -> None:
+    asked = asked_of(elasticPolicy=WIDE)
+    pods = ranked((seen(asked, number, node) for number, node in there), 1, "uid 1")
+    todo = changes(asked, pods, workers)
+    assert sorted(pod.metadata.name[-1] for pod in todo.end) == [str(each) for each in end]
+    assert [f"{new.rank.number} on {new.node}" for new in todo.make] == make
+
+
+def test_nothing_takes_the_place_or_the_name_of_a_pod_that_is_not_gone() -> None:
+    asked = asked_of(elasticPolicy=WIDE)
+    pods = [seen(asked, 0, "n1", leaving=True), seen(asked, 1, "n2")]
+    assert changes(asked, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 1}) == ((), ())
+    assert changes(asked, ranked(pods, 1, "uid 1"), {"n1": 1, "n2": 2}).make == (), "it is for 0"
+    assert changes(asked, ranked(pods[1:], 1, "uid 1"), {"n1": 2}, waits={"n1"}).make == ()
+
+
+# How it ends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "outcome"),
+    [
+        ("OnFailure", ended(1), ""),
+        ("Never", ended(1), "failed"),
+        ("ExitCode", ended(1), "failed"),
+        ("ExitCode", ended(143), ""),
+        ("Never", ended(143, reason="Evicted"), ""),
+        ("Never", ended(143, leaving=True), ""),
+        ("Never", {"phase": "Succeeded"}, "done"),
+    ],
+)
+def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcome: str) -> None:
+    asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, policy)})
+    pods = ranked([seen(asked, 0), seen(asked, 1, **status)], 1, "uid 1")
+    found = outcome_of(asked, pods, failures=0, age=0.0)
+    assert found.outcome == outcome
+    if outcome == "failed":
+        assert found.why == "elastic-example-imagenet-worker-1: pytorch exited with 1: out of luck"
+
+
+def test_a_job_that_is_not_elastic_is_done_with_its_last_worker() -> None:
+    asked = asked_of(elasticPolicy=None)
+    pods = [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
+    assert not outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome
+    pods[1] = seen(asked, 1, phase="Succeeded")
+    assert outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0).outcome == "done"
+
+
+def test_a_job_ends_by_its_deadline_and_by_its_failures() -> None:
+    asked = asked_of(runPolicy={"activeDeadlineSeconds": 60, "backoffLimit": 2})
+    pods = ranked([seen(asked, 0)], 1, "uid 1")
+    assert not outcome_of(asked, pods, failures=2, age=60.0).outcome
+    assert outcome_of(asked, pods, failures=2, age=61.0).reason == "DeadlineExceeded"
+    assert outcome_of(asked, pods, failures=3, age=0.0).reason == "BackoffLimitExceeded"
+
+
+# Its status ---------------------------------------------------------------------------------------
+
+
+def conditions(status: dict[str, Any]) -> list[str]:
+    return [f"{each['type']} {each['status']}" for each in status["conditions"]]
+
+
+def test_conditions_through_a_life() -> None:
+    asked = asked_of()
+    job, pods = record_of(asked), [seen(asked, 0), seen(asked, 1, phase="Pending")]
+    status = status_of(job, asked, [], before=None, now=NOW)
+    assert conditions(status) == ["Created True"]
+    job.life = Life(Phase.RUNNING)
+    status = status_of(job, asked, pods, before=status, now=NOW + 1)
+    assert conditions(status) == ["Created True", "Running True"]
+    assert status["conditions"][-1]["reason"] == "PyTorchJobRunning"
+    assert status["replicaStatuses"]["Worker"]["active"] == 1
+    assert status == status_of(job, asked, pods, before=status, now=NOW + 9), "nothing is new"
+    job.life = Life(Phase.SUSPENDED)
+    status = status_of(job, asked, [], before=status, now=NOW + 2, why="others come first")
+    assert conditions(status) == ["Created True", "Restarting True"]
+    assert "others come first" in status["conditions"][-1]["message"]
+    job.life = Life(Phase.SUSPENDED, Wish.HOLD)
+    status = status_of(job, asked, [], before=status, now=NOW + 3)
+    assert conditions(status)[-1] == "Suspended True"
+    assert "Restarting False" in conditions(status)
+    job.life = Life(Phase.RUNNING)
+    status = status_of(job, asked, pods, before=status, now=NOW + 4)
+    assert conditions(status)[-1] == "Running True"
+    assert "Suspended False" in conditions(status)
+    job.life, job.ended = Life(Phase.FAILED), NOW + 5
+    job.problem, job.summary = "worker-0: pytorch exited with 1", {"reason": "DeadlineExceeded"}
+    status = status_of(job, asked, pods, before=status, now=NOW + 5)
+    assert conditions(status)[-1] == "Failed True"
+    assert status["conditions"][-1]["reason"] == "PyTorchJobDeadlineExceeded"
+    assert "Running False" in conditions(status)
+    assert status["completionTime"]
+
+
+def test_a_job_whose_object_cannot_be_understood_keeps_its_counts() -> None:
+    asked = asked_of()
+    job = replace(record_of(asked), life=Life(Phase.RUNNING))
+    status = status_of(job, asked, [seen(asked, 0)], before=None, now=NOW)
+    after = status_of(job, None, [seen(asked, 0)], before=status, now=NOW + 1)
+    assert after["replicaStatuses"] == status["replicaStatuses"]

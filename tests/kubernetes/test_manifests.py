@@ -1,0 +1,229 @@
+"""The objects that install an operator: whole, agreeing with each other, and no right too many."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.manifests import MEMORY, NAME, Installation, deployment, manifests
+from brim.kubernetes.pods import KubeStart, network_policy
+from brim.kubernetes.schemas import in_yaml
+from brim_lab.kubernetes.control_plane import ControlPlane
+
+EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
+IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
+CHOICES = pytest.mark.parametrize("chosen", [EVERYWHERE, IN_ONE], ids=["everywhere", "in one"])
+
+
+def named(made: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each for each in made if each["kind"] == kind}
+
+
+@CHOICES
+def test_manifests_are_yaml_in_the_order_of_what_they_need(chosen: Installation) -> None:
+    made = manifests(chosen)
+    text = "---\n".join(map(in_yaml, made))
+    assert list(yaml.safe_load_all(text)) == json.loads(json.dumps(made))
+    kinds = [each["kind"] for each in made]
+    assert kinds[0] == "Namespace"
+    assert kinds[-1] == "Deployment"
+    assert all(each["metadata"]["name"] for each in made)
+    keys = [
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in made
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+@CHOICES
+def test_names_agree(chosen: Installation) -> None:
+    made = manifests(chosen)
+    accounts, namespaces = named(made, "ServiceAccount"), named(made, "Namespace")
+    for each in made:
+        if each["kind"].endswith("Binding"):
+            assert each["roleRef"]["name"] in named(made, each["roleRef"]["kind"])
+            assert [subject["name"] for subject in each["subjects"]] == list(accounts)
+            assert [subject["namespace"] for subject in each["subjects"]] == list(namespaces)
+    there = deployment(chosen)
+    pod = there["spec"]["template"]
+    assert pod["spec"]["serviceAccountName"] in accounts
+    assert there["metadata"]["namespace"] in namespaces
+    assert pod["metadata"]["labels"].items() >= there["spec"]["selector"]["matchLabels"].items()
+
+
+def test_jobs_let_the_operator_call_them() -> None:
+    start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1)
+    callers = network_policy(start, "brim-system")["spec"]["ingress"][0]["from"]
+    labels = deployment(EVERYWHERE)["spec"]["template"]["metadata"]["labels"].items()
+    assert any(labels >= each["podSelector"]["matchLabels"].items() for each in callers)
+
+
+def test_an_installation_that_cannot_be() -> None:
+    for wrong in ({"image": ""}, {"image": "x", "replicas": 0}):
+        with pytest.raises(SpecError, match="need an image, and at least one replica"):
+            Installation(**wrong)
+
+
+# On a server --------------------------------------------------------------------------------------
+
+# Everything that the operator may do: (namespace, group, resource, verbs); "" is each namespace.
+SEES = {("", "", "nodes", "list watch"), ("", "", "pods", "list watch")}
+SEES |= {("", GROUP, "tenants", "list watch")}
+RUNS = {
+    ("", "", "pods", "create delete"),
+    ("", "", "secrets", "create delete"),
+    ("", "", "configmaps", "get create delete"),
+    ("", "", "services", "get create"),
+    ("", "", "persistentvolumeclaims", "get create"),
+    ("", "networking.k8s.io", "networkpolicies", "get create"),
+    ("", GROUP, "elasticjobs", "list watch"),
+    ("", GROUP, "elasticjobs/status", "patch"),
+    ("", GROUP, "elasticjobs/finalizers", "update"),
+}
+KEEPS = {
+    ("coordination.k8s.io", "leases", "", "create"),
+    ("coordination.k8s.io", "leases", NAME, "get update"),
+    ("", "configmaps", "", "create"),
+    ("", "configmaps", MEMORY, "get patch"),
+    ("", "secrets", "", "create"),
+    ("", "secrets", NAME, "get"),
+}
+ALL_VERBS = "get list watch create update patch delete deletecollection impersonate escalate bind"
+VERBS = ALL_VERBS.split()
+CORE = (
+    "nodes nodes/proxy pods pods/exec pods/log pods/eviction secrets configmaps services "
+    "persistentvolumeclaims serviceaccounts serviceaccounts/token namespaces events"
+)
+RESOURCES = [("", each) for each in CORE.split()]
+RESOURCES += [(GROUP, f"elasticjobs{each}") for each in ("", "/status", "/scale", "/finalizers")]
+RESOURCES += [(GROUP, "tenants")]
+RESOURCES += [
+    ("coordination.k8s.io", "leases"),
+    ("networking.k8s.io", "networkpolicies"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "rolebindings"),
+    ("apps", "deployments"),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+]
+
+
+@pytest.fixture(params=[EVERYWHERE, IN_ONE], ids=["everywhere", "in one"])
+def installed(request: pytest.FixtureRequest, api_server: ControlPlane) -> Iterator[Installation]:
+    chosen: Installation = request.param
+    made = manifests(chosen)
+    text = "---\n".join(map(in_yaml, made))
+    for namespace in ("team", "other"):
+        thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        api_server.kubectl("apply", "-f", "-", stdin=json.dumps(thing))
+    api_server.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    yield chosen
+    for each in made:
+        if "rbac" in each["apiVersion"]:
+            where = each["metadata"].get("namespace")
+            words = ["delete", each["kind"], each["metadata"]["name"]]
+            api_server.kubectl(*words, *(["-n", where] if where else []))
+
+
+def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {**user, "resourceAttributes": attributes},
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(server.api.ask(path, method="POST", body=review)["status"]["allowed"])
+
+
+def split(resource: str) -> dict[str, str]:
+    name, _, sub = resource.partition("/")
+    return {"resource": name, "subresource": sub} if sub else {"resource": name}
+
+
+def rights(server: ControlPlane, chosen: Installation, namespace: str) -> set[tuple[str, str, str]]:
+    """What the operator's account may do with any object of a namespace."""
+    user = {"user": f"system:serviceaccount:{chosen.namespace}:{NAME}"}
+    return {
+        (group, resource, verb)
+        for group, resource in RESOURCES
+        for verb in VERBS
+        if may(server, user, namespace=namespace, group=group, verb=verb, **split(resource))
+    }
+
+
+def expected(table: set[tuple[str, str, str, str]]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb) for _, group, resource, verbs in table for verb in verbs.split()
+    }
+
+
+def test_the_operator_has_these_rights_and_no_others(
+    api_server: ControlPlane, installed: Installation
+) -> None:
+    seen, run = expected(SEES), expected(RUNS)
+    own = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
+    everywhere = seen if installed.of else seen | run
+    assert rights(api_server, installed, "team") == seen | run
+    assert rights(api_server, installed, "other") == everywhere
+    assert rights(api_server, installed, installed.namespace) == everywhere | own
+    user = {"user": f"system:serviceaccount:{installed.namespace}:{NAME}"}
+    for group, resource, name, verbs in KEEPS:
+        for verb in verbs.split():
+            at = {"namespace": installed.namespace, "group": group, "resource": resource}
+            at |= {"name": name} if name else {}
+            assert may(api_server, user, verb=verb, **at), (resource, name, verb)
+
+
+def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
+    api_server: ControlPlane, installed: Installation
+) -> None:
+    made = {each["metadata"]["name"]: each for each in manifests(installed)}
+    edit, view = made["brim-jobs-edit"], made["brim-jobs-view"]
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    api_server.kubectl(
+        "create", "rolebinding", "ann", "--clusterrole=brim-jobs-edit", "--user=ann", "-n", "team"
+    )
+    user = {"user": "ann"}
+    try:
+        for verb in ("create", "patch", "delete", "get"):
+            at = {"group": GROUP, "resource": "elasticjobs", "verb": verb}
+            assert may(api_server, user, namespace="team", **at)
+            assert not may(api_server, user, namespace="other", **at)
+        scale = {
+            "group": GROUP,
+            "resource": "elasticjobs",
+            "subresource": "scale",
+            "verb": "update",
+        }
+        assert may(api_server, user, namespace="team", **scale)
+        for sub in ("status", "finalizers"):
+            for verb in ("update", "patch"):
+                at = {"group": GROUP, "resource": "elasticjobs", "subresource": sub, "verb": verb}
+                assert not may(api_server, user, namespace="team", **at)
+        assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
+    finally:
+        api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
+
+
+def test_the_operators_pod_is_admitted_where_pods_are_restricted(
+    api_server: ControlPlane, installed: Installation
+) -> None:
+    template = deployment(installed)["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        **template,
+        "metadata": {**template["metadata"], "name": "one"},
+    }
+    path = f"/api/v1/namespaces/{installed.namespace}/pods?dryRun=All"
+    made = api_server.api.ask(path, method="POST", body=pod)
+    assert made["spec"]["containers"][0]["command"][1:4] == ["-m", "brim", "operator"]
+    pod["spec"] = {**template["spec"], "hostNetwork": True}
+    with pytest.raises(EnvironmentFault, match="violates PodSecurity"):
+        api_server.api.ask(path, method="POST", body=pod)

@@ -1,0 +1,696 @@
+"""The operator on a real API server: what happens to objects, whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.clock import SystemClock, monotonic
+from brim.errors import EnvironmentFault
+from brim.kubernetes import operator
+from brim.kubernetes.access import find_access
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.elastic_jobs import read_job, wishes_of
+from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.schemas import crds
+from brim.storage.mirror import RecordsMirror
+from brim.telemetry.record_files import EVENTS
+from brim_lab.kubernetes.api import PATCH
+from brim_lab.kubernetes.control_plane import ControlPlane, control_plane
+from clusters import need
+from kube_fakes import FakeFollower
+from recorded_run import RecordLog
+
+WITHIN = 20.0
+OWN = "brim-system"
+NODES = ("n1", "n2")
+
+
+class Copies:
+    """Follows of runs: which addresses were called, and where what is known goes."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[Path, str, str]] = []
+        self.news: dict[str, Callable[[], None]] = {}
+
+    def __call__(
+        self, mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
+    ) -> FakeFollower:
+        self.called.append((mirror._into, address, token))
+        self.news[mirror._into.name] = news
+        return FakeFollower()
+
+
+class Kubelets:
+    """Binds and runs the pods of a server without controllers, as kubelets and a scheduler do."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self._api, self.namespace = plane.api, namespace
+        self._ips = itertools.count(2)
+        self.frozen: set[str] = set()  # pods that do not end
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return {each["metadata"]["name"]: each for each in self._api.ask(self.path)["items"]}
+
+    def settle(self) -> None:
+        for name, pod in self.pods().items():
+            with contextlib.suppress(EnvironmentFault):
+                self._live(name, pod)
+
+    def _live(self, name: str, pod: dict[str, Any]) -> None:
+        if "deletionTimestamp" in pod["metadata"]:
+            if name not in self.frozen:
+                self.remove(name)
+        elif "nodeName" not in pod["spec"]:
+            node = pod["metadata"].get("annotations", {}).get("brim.dev/node", NODES[0])
+            target = {"apiVersion": "v1", "kind": "Node", "name": node}
+            binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+            self._api.ask(
+                f"{self.path}/{name}/binding", method="POST", body=binding | {"target": target}
+            )
+        elif pod["status"]["phase"] == "Pending":
+            ip = f"10.1.0.{next(self._ips)}"
+            ready = [{"type": "Ready", "status": "True"}]
+            running = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready}
+            self.say(name, **running)
+
+    def remove(self, name: str) -> None:
+        self._api.ask(
+            f"{self.path}/{name}",
+            method="DELETE",
+            body={"gracePeriodSeconds": 0, "kind": "DeleteOptions", "apiVersion": "v1"},
+        )
+
+    def say(self, name: str, **status: Any) -> None:
+        self._api.ask(
+            f"{self.path}/{name}/status",
+            method="PATCH",
+            body={"status": status},
+            kind=PATCH,
+        )
+
+
+class House:
+    """A namespace with operators, one after the other."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
+        self.plane, self.namespace, self.folder = plane, namespace, folder
+        self.kubelets = Kubelets(plane, namespace)
+        self.copies = Copies()
+        self.suspended: list[tuple[str, str]] = []
+        self.clock = SystemClock()
+        self.lives = 0
+        self.task: asyncio.Task[None] | None = None
+        self.has_ended = False  # its run, whoever has heard that
+        for name in (namespace, OWN):
+            with contextlib.suppress(EnvironmentFault):
+                body = {"metadata": {"name": name}}
+                plane.api.ask("/api/v1/namespaces", method="POST", body=body)
+
+    @contextlib.asynccontextmanager
+    async def operator(
+        self, server: Callable[[ApiServer], ApiServer] = lambda api: api, *, keep: bool = False
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        """An operator that schedules; it ends as by SIGTERM.
+
+        Args:
+            keep: it has the directory of the one before; else its disk is lost.
+        """
+        self.lives += not keep
+        directory = self.folder / f"life-{self.lives}"
+        access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
+        settings = OperatorSettings(
+            directory=directory,
+            namespace=OWN,
+            image="registry.example/brim:1",
+            slot={"cpu": "1", "memory": "1Gi"},
+            watched=self.namespace,
+            grace=10.0,
+        )
+
+        async def ask_to_suspend(address: str, token: str) -> None:
+            self.suspended.append((address, token))
+
+        async with ApiServer(access, qps=500, burst=500) as api:
+            operator = Operator(
+                server(api),
+                settings,
+                follow=self.copies,
+                ask_to_suspend=ask_to_suspend,
+                clock=self.clock,
+            )
+            self.task = task = asyncio.create_task(operator.run())
+            try:
+                yield task
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+                if not task.cancelled():
+                    task.exception()  # it has died, as it was to, or the test says why not
+        await asyncio.sleep(0.05)  # connections that were cut close in the next turns of the loop
+
+    # Objects --------------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}"
+
+    def collect_garbage(self) -> None:
+        """Delete what is owned by objects that are gone, as a controller does."""
+        there = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
+        for path in (
+            *(f"{self.core}/{kind}" for kind in ("secrets", "configmaps", "services")),
+            policies,
+        ):
+            for each in self.plane.api.ask(path)["items"]:
+                owners = each["metadata"].get("ownerReferences", [])
+                if owners and owners[0]["uid"] not in there:
+                    self.plane.api.ask(f"{path}/{each['metadata']['name']}", method="DELETE")
+
+    @property
+    def jobs(self) -> str:
+        return f"/apis/brim.dev/v1alpha1/namespaces/{self.namespace}/elasticjobs"
+
+    def submit(self, name: str = "flights", **spec: Any) -> None:
+        said = {"file": "flights.py", "workers": {"min": 3, "max": 3}, "template": TEMPLATE} | spec
+        body = {
+            "apiVersion": "brim.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "metadata": {"name": name},
+            "spec": {field: value for field, value in said.items() if value is not None},
+        }
+        self.plane.api.ask(self.jobs, method="POST", body=body)
+
+    def job(self, name: str = "flights") -> dict[str, Any]:
+        found: dict[str, Any] = self.plane.api.ask(f"{self.jobs}/{name}")
+        return found
+
+    def change(self, name: str = "flights", **spec: Any) -> None:
+        self.plane.api.ask(
+            f"{self.jobs}/{name}",
+            method="PATCH",
+            body={"spec": spec},
+            kind=PATCH,
+        )
+
+    def delete(self, name: str = "flights") -> None:
+        self.plane.api.ask(f"{self.jobs}/{name}", method="DELETE")
+
+    def phase(self, name: str = "flights") -> str:
+        return str(self.job(name).get("status", {}).get("phase", ""))
+
+    def workers(self, name: str = "flights") -> Counter[str]:
+        return Counter(
+            pod["metadata"]["annotations"]["brim.dev/node"]
+            for pod in self.kubelets.pods().values()
+            if pod["metadata"]["labels"].get("brim.dev/role") == "worker"
+            and pod["metadata"]["labels"].get("brim.dev/job") == name
+        )
+
+    def run_ends(self, exit: str, name: str = "flights") -> None:
+        self.has_ended = True
+        folder = self.folder / f"life-{self.lives}" / "jobs" / f"{self.namespace}.{name}"
+        log = RecordLog(folder / EVENTS, clock=self.clock)
+        log.append("run_ended", summary={"exit": exit})
+        self.copies.news[folder.name]()
+        for pod in self.kubelets.pods():
+            if pod.startswith(f"{name}-"):
+                self.kubelets.say(pod, phase="Succeeded")
+
+    async def until(self, holds: Callable[[], Any], *, settling: bool = True) -> None:
+        """Let kubelets do their work until this is so."""
+        deadline = monotonic() + WITHIN
+        while True:
+            if settling:
+                await asyncio.to_thread(self.kubelets.settle)
+            if await asyncio.to_thread(holds):
+                return
+            if self.task is not None and self.task.done():
+                self.task.result()
+            assert monotonic() < deadline, (self.job(), sorted(self.kubelets.pods()))
+            await asyncio.sleep(0.02)
+
+    async def until_running(self, count: int, name: str = "flights") -> None:
+        def runs() -> bool:
+            at = self.job(name).get("status", {})
+            return (
+                bool(at.get("phase") == "Running" and at["workers"]["ready"] == count)
+                and self.workers(name).total() == count
+            )
+
+        await self.until(runs)
+
+
+TEMPLATE = {"spec": {"containers": [{"name": "worker"}]}}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """An API server with the kinds of brim and two nodes of 3 CPUs, on which nothing acts."""
+    need("etcd", "kube-apiserver")
+    with control_plane(tmp_path_factory.mktemp("plane")) as plane:
+        for each in crds().values():
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            plane.api.ask(path, method="POST", body=each)
+        for name in NODES:
+            add_node(plane, name)
+        yield plane
+
+
+def add_node(plane: ControlPlane, name: str) -> None:
+    has = {"cpu": "3500m", "memory": "16Gi", "pods": "20"}
+    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    body = {"metadata": {"name": name}, "status": {"allocatable": has, "capacity": has}}
+    plane.api.ask("/api/v1/nodes", method="POST", body=body)
+    say_of_node(plane, name, conditions=ready)
+    # A new node has a taint until a controller has seen that it is ready.
+    plane.api.ask(
+        f"/api/v1/nodes/{name}", method="PATCH", body={"spec": {"taints": None}}, kind=PATCH
+    )
+
+
+def say_of_node(plane: ControlPlane, name: str, **status: Any) -> None:
+    plane.api.ask(
+        f"/api/v1/nodes/{name}/status",
+        method="PATCH",
+        body={"status": status},
+        kind=PATCH,
+    )
+
+
+@pytest.fixture
+def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
+    house = House(plane, namespace, tmp_path)
+    yield house
+    for name in list(house.kubelets.pods()):  # the nodes are the next test's
+        with contextlib.suppress(EnvironmentFault):
+            house.kubelets.remove(name)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def alone() -> None:
+        await work()
+
+    asyncio.run(alone())
+
+
+def test_a_job_is_submitted_runs_and_ends(house: House) -> None:
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit()
+            await house.until_running(3)
+            assert not task.done()
+            status = house.job()["status"]
+            held = {each["type"]: each["status"] for each in status["conditions"]}
+            assert (held["Running"], held["Succeeded"]) == ("True", "False")
+            assert status["observedGeneration"] == 1
+            assert house.workers().total() == 3
+            _, address, token = house.copies.called[-1]
+            assert address.endswith(":7077")
+            (secret,) = house.plane.api.ask(f"{house.core}/secrets")["items"]
+            assert base64.b64decode(secret["data"]["token"]).decode() == token
+            assert len(token) == 32
+            house.run_ends("done")
+            await house.until(lambda: house.phase() == "Done" and not house.kubelets.pods())
+
+    run(work)
+
+
+def test_what_people_ask_of_the_object_is_done(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            house.change(workers={"min": 1, "max": 1})
+            await house.until_running(1)
+            house.change(suspend=True)
+            await house.until(lambda: house.phase() == "Suspended" and not house.kubelets.pods())
+            assert house.job()["status"]["observedGeneration"] == 3
+            house.change(suspend=False)
+            await house.until_running(1)
+            assert "flights-2-0" in house.kubelets.pods()
+
+    run(work)
+
+
+def test_what_is_not_a_job_is_told_so_and_ends_nothing(house: House) -> None:
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit("odd", bundle={"configMap": "none", "sha256": "0" * 64})
+            house.submit()
+            await house.until_running(3)
+            await house.until(lambda: house.phase("odd") == "Invalid")
+            assert "spec.bundle.configMap" in house.job("odd")["status"]["message"]
+            assert not task.done()
+
+    run(work)
+
+
+def test_a_job_in_the_operators_own_namespace_is_refused(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    house = House(plane, OWN, tmp_path)
+
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit()
+            await house.until(lambda: house.phase() == "Invalid")
+            message = house.job()["status"]["message"]
+            assert message.startswith(f"metadata.namespace: got {OWN}, which is the operator's own")
+            assert not house.kubelets.pods()
+            assert not task.done()
+
+    try:
+        run(work)
+    finally:
+        house.delete()
+
+
+def test_a_pod_that_has_failed_is_kept_in_the_status(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            how = {"exitCode": 3, "reason": "Error", "finishedAt": "2026-11-24T17:00:00Z"}
+            ended = {"name": "worker", "state": {"terminated": how | {"message": "boom"}}}
+            unknown = {"image": "i", "imageID": "", "ready": False, "restartCount": 0}
+            house.kubelets.say("flights-1-0", phase="Failed", containerStatuses=[ended | unknown])
+            await house.until(lambda: house.job()["status"].get("failedPods"))
+            await house.until_running(3)
+        async with house.operator():
+            house.change(workers={"min": 2, "max": 2})
+            await house.until_running(2)
+        (failed,) = house.job()["status"]["failedPods"]
+        assert (failed["pod"], failed["exitCode"], failed["lastLines"]) == (
+            "flights-1-0",
+            3,
+            "boom",
+        )
+
+    run(work)
+
+
+def test_pods_that_are_taken_away_are_made_again(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            house.kubelets.say("flights-1-0", phase="Failed", reason="Evicted")
+            await house.until_running(3)
+            uid = house.kubelets.pods()["flights-master"]["metadata"]["uid"]
+            house.kubelets.remove("flights-master")
+
+            def is_another() -> bool:
+                master = house.kubelets.pods().get("flights-master")
+                return master is not None and master["metadata"]["uid"] != uid
+
+            await house.until(is_another)
+            command = house.kubelets.pods()["flights-master"]["spec"]["containers"][0]["command"]
+            assert "--rejoin-timeout" not in command
+            await house.until_running(3)
+            assert house.job()["status"]["phase"] == "Running"
+
+    run(work)
+
+
+def test_a_node_that_is_lost_is_left(house: House, plane: ControlPlane) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            (left,) = house.workers()
+            (other,) = set(NODES) - {left}
+            on = house.kubelets.pods()
+            house.kubelets.frozen = {name for name in on if on[name]["spec"]["nodeName"] == left}
+            unknown = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+            say_of_node(plane, left, conditions=unknown)
+            try:
+                await house.until(lambda: house.workers()[other] == 3)
+                assert house.phase() == "Running"
+                await house.until(lambda: house.workers() == {other: 3})  # by force
+                await house.until_running(3)
+            finally:
+                ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+                say_of_node(plane, left, conditions=ready)
+
+    run(work)
+
+
+def test_a_deleted_job_is_forgotten_and_another_may_have_its_name(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            house.delete()
+            house.submit()
+
+            def is_another() -> bool:
+                house.collect_garbage()
+                return house.phase() == "Running" and house.workers().total() == 3
+
+            await house.until(is_another)
+            folder = house.folder / "life-1" / "jobs"
+            assert [each.name for each in folder.iterdir()] == [f"{house.namespace}.flights"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["its disk is kept", "its disk is lost"])
+def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+        before = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
+        house.kubelets.remove("flights-1-2")
+        house.submit("later")
+        async with house.operator(keep=keep):
+            await house.until(lambda: house.phase("later") == "Running")
+            await house.until(lambda: house.workers().total() + house.workers("later").total() == 6)
+            after = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
+            del before["flights-1-2"]
+            assert before.items() <= after.items(), "what ran was touched"
+            house.run_ends("done")
+            await house.until(lambda: house.phase() == "Done")
+
+    run(work)
+
+
+def test_where_the_record_cannot_be_read_nothing_is_done_about_a_job(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+        before = sorted(house.kubelets.pods())
+        house.plane.api.ask(
+            f"{house.jobs}/flights/status",
+            method="PATCH",
+            body={"status": {"record": "9.later"}},
+            kind=PATCH,
+        )
+        async with house.operator():
+            house.submit("other", workers={"min": 1, "max": 1})
+            await house.until_running(1, "other")
+            assert "version '9'" in house.job()["status"]["message"]
+            assert house.job()["status"]["record"] == "9.later"
+            assert sorted(name for name in house.kubelets.pods() if "flights" in name) == before
+
+    run(work)
+
+
+def stalled(house: House, name: str = "flights") -> tuple[str, str]:
+    """The reason and the message of the condition Stalled; empty where it does not hold."""
+    status = house.job(name).get("status", {})
+    found = (each for each in status.get("conditions", []) if each["type"] == "Stalled")
+    held: dict[str, Any] = next((each for each in found if each["status"] == "True"), {})
+    return held.get("reason", ""), held.get("message", "")
+
+
+def test_a_job_at_which_the_operator_fails_is_stalled_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound, wishes = read_job, wishes_of
+
+    def unsound(thing: Any, **given: Any) -> Any:
+        if thing["metadata"]["name"] == "odd":
+            raise LookupError("nobody thought of this")
+        return sound(thing, **given)
+
+    def unsound_wishes(thing: Any, record: Any) -> Any:
+        if thing["spec"]["workers"]["max"] == 2:
+            raise LookupError("nor of this")
+        return wishes(thing, record)
+
+    monkeypatch.setattr(operator, "read_job", unsound)
+    monkeypatch.setattr(operator, "wishes_of", unsound_wishes)
+
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit("odd")
+            house.submit()
+            await house.until_running(3)
+            await house.until(lambda: stalled(house, "odd")[0] == "OperatorFault")
+            assert "nobody thought of this" in stalled(house, "odd")[1]
+            house.change(workers={"min": 2, "max": 2})
+            await house.until(lambda: "nor of this" in stalled(house)[1])
+            assert house.phase() == "Running"
+            house.change(workers={"min": 1, "max": 1})
+            await house.until_running(1)
+            await house.until(lambda: stalled(house) == ("", ""))
+            assert not task.done()
+
+    run(work)
+
+
+@pytest.mark.parametrize("name", ["flights-master", "flights-1-1"])
+def test_a_pod_of_others_that_has_a_name_of_the_job_is_told(house: House, name: str) -> None:
+    containers = [{"name": "main", "image": "registry.example/other:1"}]
+    body = {"metadata": {"name": name}, "spec": {"containers": containers}}
+    house.plane.api.ask(house.kubelets.path, method="POST", body=body)
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until(lambda: stalled(house)[0] == "NameTaken")
+            assert f"the Pod {house.namespace}/{name} is not of flights" in stalled(house)[1]
+            assert any(name in line for line in house.job()["status"]["story"])
+            house.kubelets.remove(name)
+            await house.until_running(3)
+            await house.until(lambda: stalled(house) == ("", ""))
+
+    run(work)
+
+
+def test_a_template_that_the_server_refuses_is_told_in_its_words(house: House) -> None:
+    odd = {"spec": {"containers": [{"name": "worker"}], "dnsPolicy": "Nope"}}
+
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit(template=odd)
+            house.submit("other", workers={"min": 1, "max": 1})
+            await house.until(lambda: stalled(house)[0] == "PodsRefused")
+            assert "spec.dnsPolicy" in stalled(house)[1]
+            await house.until_running(1, "other")
+            house.change(template={"spec": {"dnsPolicy": None}})
+            await house.until_running(3)
+            await house.until(lambda: stalled(house) == ("", ""))
+            # A job that runs goes on with the pods that it has.
+            house.change(template=odd)
+            house.kubelets.remove(min(house.kubelets.pods().keys() - {"flights-master"}))
+            await house.until(lambda: stalled(house)[0] == "PodsRefused")
+            assert (house.phase(), house.workers().total()) == ("Running", 2)
+            assert not task.done()
+
+    run(work)
+
+
+class Died(BaseException):
+    """The operator, before or after a request that changes something."""
+
+
+class Mortal:
+    """The end of an operator, before or after one of its requests; it asks nothing more then.
+
+    Args:
+        last: the number of that point; None: it lives.
+    """
+
+    def __init__(self, last: int | None) -> None:
+        self.last, self.count, self.dead = last, 0, False
+
+    def live(self, api: ApiServer) -> ApiServer:
+        """Return what an operator calls; the second one does not die."""
+        if self.dead:
+            return api
+        ask = api._ask
+
+        async def mortally(method: str, *given: Any, **named: Any) -> bytes:
+            if method == "GET":
+                return await ask(method, *given, **named)
+            self._point()
+            answer = await ask(method, *given, **named)
+            self._point()
+            return answer
+
+        api._ask = mortally  # type: ignore[method-assign]
+        return api
+
+    def _point(self) -> None:
+        self.count += 1
+        self.dead = self.dead or self.count - 1 == self.last
+        if self.dead:
+            raise Died
+
+
+async def tell_the_story(house: House, last: int | None) -> Mortal:
+    """A job is submitted, loses a pod, and ends; where the operator dies, another one comes."""
+    mortal = Mortal(last)
+    house.submit()
+    lost = False
+    for _ in range(2):
+        async with house.operator(mortal.live, keep=True):
+            house.task = None  # it may end, and shall be seen to be dead
+            first = not mortal.dead
+
+            def over(first: bool = first) -> bool:
+                return first and mortal.dead
+
+            def well(over: Callable[[], bool] = over) -> bool:
+                at = house.job().get("status", {})
+                is_well = at.get("phase") == "Running" and at["workers"].get("ready") == 3
+                return over() or (is_well and house.workers().total() == 3)
+
+            def done(over: Callable[[], bool] = over) -> bool:
+                return over() or (house.phase() == "Done" and not house.kubelets.pods())
+
+            if house.phase() != "Done" and not house.has_ended:
+                await house.until(well)
+                if not over() and not lost:
+                    lost = True
+                    there = house.kubelets.pods().keys() - {"flights-master"}
+                    house.kubelets.remove(max(there))
+                    await house.until(well)
+                if not over():
+                    house.run_ends("done")
+            await house.until(done)
+        if not mortal.dead:
+            break
+    return mortal
+
+
+SOME = 9  # of the points; tests/kubernetes/test_processes.py goes through all, in memory
+
+
+@pytest.mark.exhaustive
+def test_it_may_die_before_or_after_a_request(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        calm = House(plane, f"{namespace}-calm", tmp_path / "calm")
+        points = (await tell_the_story(calm, None)).count
+        assert points > 20
+        for last in range(0, points, -(-points // SOME)):
+            house = House(plane, f"{namespace}-{last}", tmp_path / str(last))
+            assert (await tell_the_story(house, last)).dead
+            assert house.phase() == "Done"
+            assert house.kubelets.pods() == {}
+            record = unpack_record(
+                house.job()["status"]["record"], uid=house.job()["metadata"]["uid"]
+            )
+            assert record.starts.launches <= 2, "it was started again though it had processes"
+
+    run(work)

@@ -1,0 +1,193 @@
+"""Nodes have as many slots as fit beside the pods of others, and those that kube-scheduler sees."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.coordination.sightings import AgentSeen
+from brim.errors import SpecError
+from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.places import NodePlaces, slot_of
+from kube_objects import SLOT, master, node, pod, worker
+
+
+def places(**amounts: str) -> NodePlaces:
+    return NodePlaces(slot_of(amounts or SLOT), tolerated=["gpus"])
+
+
+def devices(of: NodePlaces, now: float = 0.0, name: str = "n1") -> int:
+    brings = of.seen(now)[name].brings
+    assert brings is not None
+    return brings.devices
+
+
+def test_what_is_left_beside_others_is_counted_in_slots() -> None:
+    there = places()
+    there.take_node("n1", node())
+    assert devices(there) == 4
+    there.take_pod("a", pod("a", "n1", cpu="100m"))
+    assert devices(there) == 3
+    there.take_pod("b", pod("b", "n1", memory="13Gi"))
+    assert devices(there) == 1
+    there.take_pod("b", pod("b", "n1", phase="Succeeded", memory="13Gi"))
+    assert devices(there) == 3
+    there.take_pod("a", None)
+    assert devices(there) == 4
+
+
+def test_workers_of_jobs_are_the_slots_and_masters_are_as_others() -> None:
+    there = places()
+    there.take_node("n1", node())
+    for number in range(2):
+        there.take_pod(f"w{number}", worker(number))
+    there.take_pod("w9", worker(9, launch=2, bound=False))  # it is only planned there
+    assert devices(there) == 4
+    there.take_pod("m", master())
+    assert devices(there) == 3
+    assert there.seen(0.0)["n1"].agents == (
+        AgentSeen("team.flights", 1, 2),
+        AgentSeen("team.flights", 2, 1),
+    )
+
+
+def test_there_are_never_fewer_than_no_slots() -> None:
+    there = places()
+    there.take_node("n1", node())
+    there.take_pod("w", worker(0))
+    there.take_pod("a", pod("a", "n1", cpu="5"))
+    assert devices(there) == 0
+    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+
+
+def test_a_pod_for_which_others_are_taken_away_counts_where_it_is_to_be() -> None:
+    there = places()
+    there.take_node("n1", node())
+    waiting = pod("a", cpu="3", phase="Pending")
+    there.take_pod("a", waiting)
+    assert devices(there) == 4
+    status = msgspec.structs.replace(waiting.status, nominated_node_name="n1")
+    there.take_pod("a", msgspec.structs.replace(waiting, status=status))
+    assert devices(there) == 1
+
+
+def test_a_node_of_pods_is_full() -> None:
+    there = places()
+    there.take_node("n1", node(allocatable={"cpu": "8", "memory": "64Gi", "pods": "2"}))
+    there.take_pod("a", pod("a", "n1"))
+    assert devices(there) == 1
+
+
+def test_to_a_closed_node_nobody_comes_and_who_is_there_stays() -> None:
+    there = places()
+    there.take_pod("w", worker(0))
+    there.take_pod("v", worker(1, leaving=True))
+    for closed in (
+        node(unschedulable=True),
+        node(taints=[("maintenance", "NoSchedule")]),
+        node(ready="False"),
+    ):
+        there.take_node("n1", closed)
+        seen = there.seen(0.0)["n1"]
+        assert (seen.up, devices(there), seen.leaving, seen.lost) == (False, 1, False, False)
+        assert seen.problem
+    for opened in (node(taints=[("gpus", "NoSchedule")]), node(taints=[("x", "PreferNoSchedule")])):
+        there.take_node("n1", opened)
+        assert (there.seen(0.0)["n1"].up, devices(there)) == (True, 4)
+
+
+def test_a_node_that_is_about_to_be_taken_away_is_left_by_everybody() -> None:
+    there = places()
+    for going in (
+        node(taints=[("ToBeDeletedByClusterAutoscaler", "NoSchedule")]),
+        node(metadata={"deletionTimestamp": "2026-11-24T17:00:00Z"}),
+    ):
+        there.take_node("n1", going)
+        assert there.seen(0.0)["n1"].leaving
+
+
+def test_nobody_counts_on_a_node_that_is_not_heard_of() -> None:
+    there = places()
+    there.take_node("n1", node(ready="Unknown"))
+    assert there.seen(0.0)["n1"].lost
+    there.take_node("n1", node())
+    assert not there.seen(1.0)["n1"].lost
+    there.take_node("n1", node(ready="False"))  # its kubelet is restarted
+    assert [there.seen(at)["n1"].lost for at in (2.0, 6.9, 7.1)] == [False, False, True]
+    there.take_node("n1", None)
+    assert "n1" not in there.seen(8.0)
+
+
+def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None:
+    there = places()
+    there.take_node("n1", node())
+    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert devices(there, 0.0) == 3
+    there.take_pod("w", None)  # the plan has gone on without it
+    assert [devices(there, at) for at in (0.0, 9.9, 10.1)] == [3, 3, 4]
+    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert [devices(there, at) for at in (11.0, 30.0)] == [3, 3]
+    there.take_pod("w", None)
+    assert devices(there, 31.1) == 4  # it was twice as long this time
+    there.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
+    assert devices(there, 32.0) == 3
+    there.take_pod("w", None)
+    there.take_pod("a", pod("a", "n1", cpu="1"))  # the node has changed, so it is asked again
+    assert devices(there, 32.0) == 3
+
+
+def test_labels_alone_make_no_worker() -> None:
+    """A pod that only says so would hide what it takes."""
+    there = places()
+    there.take_node("n1", node())
+    mine = worker(0)
+    meta = msgspec.structs.replace(mine.metadata, owner_references=())
+    there.take_pod("w", msgspec.structs.replace(mine, metadata=meta))
+    assert (devices(there), there.seen(0.0)["n1"].agents) == (3, ())
+
+
+@pytest.mark.parametrize("slot", [{}, {"cpu": "0"}, {"cpu": "-1", "memory": "1Gi"}])
+def test_a_slot_is_something(slot: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match="slot"):
+        slot_of(slot)
+
+
+_PODS = st.tuples(
+    st.sampled_from("abcd"),
+    st.sampled_from(["n1", "n2", ""]),
+    st.sampled_from(["Running", "Pending", "Failed"]),
+    st.integers(0, 40),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_PODS | st.sampled_from("abcd") | st.tuples(st.integers(0, 3)), max_size=12))
+def test_object_by_object_or_all_at_once_is_the_same(events: list[object]) -> None:
+    """What was seen in which order decides nothing."""
+    step = places()
+    last: dict[str, KubePod] = {}
+    for name in ("n1", "n2"):
+        step.take_node(name, node(name))
+    for event in events:
+        if isinstance(event, str):
+            step.take_pod(event, None)
+            last.pop(event, None)
+            continue
+        assert isinstance(event, tuple)
+        if len(event) == 1:
+            key, made = f"w{event[0]}", worker(event[0], job=KubeJob("team", "other"))
+        else:
+            key, on, phase, cpu = event
+            made = pod(key, on, phase=phase, cpu=f"{cpu}00m")
+        step.take_pod(key, made)
+        last[key] = made
+        step.seen(0.0)
+    whole = places()
+    for key, made in last.items():
+        whole.take_pod(key, made)
+    for name in ("n1", "n2"):
+        whole.take_node(name, node(name))
+    assert step.seen(0.0) == whole.seen(0.0)

@@ -1,0 +1,181 @@
+"""Pods as they are rendered: restricted, pinned, of one slot, and owned by their job."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from brim.kubernetes.pods import (
+    Manifest,
+    PodWishes,
+    config_map,
+    master_pod,
+    network_policy,
+    secret,
+    service,
+    volume_claim,
+    worker_pod,
+)
+from kube_objects import JOB, SLOT, WISHES, start_of
+
+START = start_of()
+
+
+def pods(wishes: PodWishes = WISHES) -> list[Manifest]:
+    return [
+        master_pod(START, wishes, rejoins=False),
+        worker_pod(START, wishes, name=JOB.worker(1, 0), node="n1"),
+    ]
+
+
+@pytest.mark.parametrize("pod", pods(), ids=["master", "worker"])
+def test_pods_are_restricted(pod: Manifest) -> None:
+    """As the standard of Pod Security has it, which a test on a server enforces."""
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not spec["automountServiceAccountToken"]
+    assert spec["restartPolicy"] == "Never"
+    kinds = {kind for volume in spec["volumes"] for kind in volume if kind != "name"}
+    assert kinds <= {"emptyDir", "projected"}
+
+
+def test_everything_has_the_job_as_its_owner() -> None:
+    beside = [secret(START, "secret.mark"), config_map(START, b"{}")]
+    beside += [
+        service(START),
+        network_policy(START, "brim-system"),
+        volume_claim(START, {"size": "1Gi"}),
+    ]
+    made = [*pods(), *beside]
+    for each in made:
+        (owner,) = each["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["controller"]) == (
+            "ElasticJob",
+            "flights",
+            True,
+        )
+        assert owner["uid"] == START.uid
+        assert each["metadata"]["namespace"] == "team"
+    names = [(each["kind"], each["metadata"]["name"]) for each in made]
+    assert len(set(names)) == len(names)
+
+
+def test_a_worker_asks_for_one_slot_and_its_node() -> None:
+    _, pod = pods()
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {"requests": SLOT, "limits": {"memory": "2Gi"}}
+    (term,) = pod["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    env = {each["name"]: each for each in container["env"]}
+    assert env["BRIM_MACHINE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    assert env["BRIM_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == START.files
+    assert container["command"][3:7] == ["agent", "flights-master:7077", "--workers", "1"]
+
+
+def test_a_device_is_asked_for_as_the_server_wants_it() -> None:
+    wishes = replace(WISHES, slot={"nvidia.com/gpu": 1, "cpu": "4"})
+    resources = pods(wishes)[1]["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == {"nvidia.com/gpu": 1}
+
+
+def test_what_brim_decides_no_template_changes() -> None:
+    template: dict[str, Any] = {
+        "metadata": {"labels": {"team": "ads", "brim.dev/job": "other"}, "annotations": {"a": "b"}},
+        "spec": {
+            "restartPolicy": "Always",
+            "tolerations": [{"key": "gpus", "operator": "Exists"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            "affinity": {"podAffinity": {}, "nodeAffinity": {"its": "own"}},
+            "containers": [
+                {
+                    "name": "worker",
+                    "image": "registry.example/mine:2",
+                    "command": ["sleep"],
+                    "env": [{"name": "BRIM_TOKEN", "value": "x"}, {"name": "LR", "value": "1"}],
+                    "resources": {"requests": {"cpu": "64"}},
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                    "securityContext": {"privileged": True},
+                }
+            ],
+        },
+    }
+    pod = worker_pod(START, replace(WISHES, template=template), name="flights-1-0", node="n1")
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert pod["metadata"]["labels"] == {
+        "team": "ads",
+        "app.kubernetes.io/managed-by": "brim",
+        "brim.dev/job": "flights",
+        "brim.dev/role": "worker",
+        "brim.dev/launch": "1",
+    }
+    assert pod["metadata"]["annotations"] == {"a": "b", "brim.dev/node": "n1"}
+    assert spec["restartPolicy"] == "Never"
+    assert spec["tolerations"] == template["spec"]["tolerations"]
+    assert spec["affinity"].keys() == {"podAffinity", "nodeAffinity"}
+    assert "its" not in spec["affinity"]["nodeAffinity"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["tmp", "data"]
+    assert (container["image"], container["command"][2]) == ("registry.example/mine:2", "brim")
+    assert next(each for each in container["env"] if each["name"] == "BRIM_TOKEN").keys() == {
+        "name",
+        "valueFrom",
+    }
+    assert {"name": "LR", "value": "1"} in container["env"]
+    assert container["resources"]["requests"] == SLOT
+    assert "privileged" not in container["securityContext"]
+    assert template["spec"]["containers"][0]["command"] == ["sleep"], "it is changed in place"
+
+
+def test_a_run_is_kept_on_the_volume_that_its_owner_asks_for() -> None:
+    claim = {"storageClassName": "fast", "size": "1Gi"}
+    wishes = replace(WISHES, claim=claim)
+    volumes = {each["name"]: each for each in pods(wishes)[0]["spec"]["volumes"]}
+    made = volume_claim(START, claim)
+    assert volumes["run"]["persistentVolumeClaim"] == {"claimName": made["metadata"]["name"]}
+    assert made["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+    assert made["spec"]["storageClassName"] == "fast"
+    assert "storageClassName" not in volume_claim(START, {"size": 1})["spec"]
+    assert "run" not in {each["name"] for each in pods(wishes)[1]["spec"]["volumes"]}
+
+
+def test_a_master_waits_for_copies_only_where_somebody_may_have_one() -> None:
+    again = master_pod(START, WISHES, rejoins=True)["spec"]["containers"][0]["command"]
+    first = master_pod(START, WISHES, rejoins=False)["spec"]["containers"][0]["command"]
+    assert first == [*again, "--rejoin-timeout", "0s"]
+
+
+def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> None:
+    spec = service(START)["spec"]
+    assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
+    master, worker = pods()
+    selected = spec["selector"].items()
+    assert selected <= master["metadata"]["labels"].items()
+    assert not selected <= worker["metadata"]["labels"].items()
+    policy = network_policy(START, "brim-system")["spec"]
+    for pod in (master, worker):
+        chosen = policy["podSelector"]["matchLabels"].items()
+        assert chosen <= pod["metadata"]["labels"].items()
+    called = {port["port"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert called == {7077, 7100}
+    _, operator = policy["ingress"][0]["from"]
+    there = {"matchLabels": {"kubernetes.io/metadata.name": "brim-system"}}
+    assert operator["namespaceSelector"] == there  # its label alone can be had by anybody's pod
+
+
+def test_a_master_finds_the_spec_and_the_code_in_one_place() -> None:
+    assert config_map(START, b"{}")["data"] == {"job.json": "{}"}
+    pod = master_pod(START, replace(WISHES, code="flights-code"), rejoins=False)
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    sources = volumes["files"]["projected"]["sources"]
+    assert [each["configMap"]["name"] for each in sources] == [START.files, "flights-code"]
+    assert base64.b64decode(secret(START, "s.f")["data"]["token"]) == b"s.f"

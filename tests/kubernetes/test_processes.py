@@ -1,0 +1,688 @@
+"""Jobs as pods under the scheduler's own loop, and an operator that may die at every request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.backends.live import LiveBackend
+from brim.clock import VirtualClock
+from brim.coordination.scheduled_jobs import Submitted, Wished
+from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.job import JobSpec, WorkerRange
+from brim.domain.lifecycle import Happening, Phase
+from brim.domain.schedule import Admitted, Decision, Reason
+from brim.domain.scheduled_job import ScheduledJob
+from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.pods import KubeStart
+from brim.kubernetes.processes import KubeProcesses, PodOrder
+from brim.kubernetes.refusals import Invalid, Status
+from brim.kubernetes.runs_seen import RunsSeen
+from brim.storage.book import Book
+from brim.storage.database import Database
+from brim.telemetry.record_files import EVENTS
+from edges.test_scheduler_dies import Died, Points
+from kube_fakes import FakeServer, Watched, follow, nothing
+from kube_objects import JOB, WISHES, node
+from recorded_run import RecordedRun, RecordLog, spec
+from submissions import submission
+
+SPEC = ClusterSpec(cluster=Cluster(nodes=(Node(id="(masters)", devices=0),)), grace=10.0)
+
+FILES = KubeStart(job=JOB, uid=f"uid of {JOB.id}", launch=1).files
+
+
+class World:
+    """Life after life of an operator, and a server with two nodes that outlives it."""
+
+    def __init__(self, folder: Path, point: Callable[[], None] = nothing) -> None:
+        self.folder, self.point = folder, point
+        folder.mkdir(exist_ok=True)
+        self.server = FakeServer(point)
+        self.clock = VirtualClock(start=1e9)
+        self.suspended: list[str] = []
+        self.told: list[str] = []
+        self.live()
+
+    def live(self) -> None:
+        self.watched = Watched(self.server)
+        self.watched.catch_up()
+        runs = RunsSeen(self.folder, follow)
+        self.processes = KubeProcesses(
+            self.server,
+            self.watched.pods,
+            self.watched.places,
+            runs,
+            order=lambda job: PodOrder(uid=f"uid of {job}", wishes=WISHES),
+            token=lambda uid, launch: f"{uid}/{launch}",
+            ask_to_suspend=self._suspend,
+            clock=self.clock,
+            tell=self.told.append,
+        )
+        database = Database(self.folder / "scheduler.db")
+        database._sql.execute("pragma synchronous = off")  # who dies here takes no power along
+        self.book = Book(database)
+        self.backend = LiveBackend(self.book, self.processes, SPEC, clock=self.clock)
+
+    async def _suspend(self, address: str, token: str) -> None:
+        assert address == "10.0.0.9:7077"
+        self.point()
+        self.suspended.append(token)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        async def alone() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            try:
+                await work()
+                under_way = [*self.backend._starting.values(), *self.backend._asked.values()]
+                await asyncio.gather(*under_way, return_exceptions=True)
+                await asyncio.gather(*self.processes._beside)
+            finally:
+                await self.processes.close()
+
+        asyncio.run(alone())
+
+    def submit(self, job: KubeJob = JOB, workers: str = "1:4") -> ScheduledJob:
+        number = self.book._database.next_number()
+        made = ScheduledJob(
+            number=number, id=job.id, submission=submission(workers), submitted=self.clock.wall()
+        )
+        self.backend.handle(Submitted(made))
+        return made
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Look once, at what the server has told by now."""
+        self.clock.advance(seconds)
+        self.watched.catch_up()
+
+        self.run(self.backend.look)
+
+    def settle(self, looks: int = 4) -> None:
+        for _ in range(looks):
+            self.look(0.2)
+            self.server.settle()
+        self.look(0.2)
+
+    def decide(self, **plan: dict[str, int]) -> None:
+        """Apply a decision that gives these jobs workers by node."""
+        self.run(lambda: self.deciding(**plan))
+
+    async def deciding(self, **plan: dict[str, int]) -> None:
+        self.watched.catch_up()
+        snapshot = await self.backend.observe()
+        verdicts = tuple(
+            Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
+        )
+        nodes = {f"team.{job}": on for job, on in plan.items()}
+        workers = {job: sum(on.values()) for job, on in nodes.items()}
+        await self.backend.apply(Decision(workers=workers, nodes=nodes, verdicts=verdicts))
+
+    async def looking(self) -> None:
+        """Look once more, while what was asked before may still be under way."""
+        self.clock.advance(0.2)
+        self.watched.catch_up()
+        await self.backend.look()
+        await asyncio.sleep(0.01)
+
+    def on(self, job: str = "flights") -> Counter[str]:
+        """The workers' pods of a job that are there, by node."""
+        return Counter(
+            made["metadata"]["annotations"]["brim.dev/node"]
+            for name, made in self.server.pods.items()
+            if name.startswith(f"{job}-")
+            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+        )
+
+    def phase(self, job: KubeJob = JOB) -> Phase:
+        return self.book.jobs[job.id].life.phase
+
+    def run_ends(self, exit: str, job: KubeJob = JOB) -> None:
+        """The master has written the end of its run, and all processes have ended."""
+        log = RecordLog(self.folder / job.id / EVENTS, clock=self.clock)
+        log.append("run_ended", summary={"exit": exit})
+        for name in list(self.server.pods):
+            if name.startswith(f"{job.name}-"):
+                self.server.end(name, "Succeeded")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "jobs")
+
+
+def test_a_job_becomes_a_master_and_workers_where_the_plan_has_them(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2, "node1": 1})
+    assert world.on() == {"node0": 2, "node1": 1}
+    assert world.server.made[:4] == [
+        f"Secret {FILES}",
+        f"ConfigMap {FILES}",
+        "Service flights-master",
+        "NetworkPolicy flights-master",
+    ]
+    world.settle()
+    assert len(world.server.made) == 4 + 1 + 3, "something was made twice"
+    assert world.phase() is Phase.RUNNING
+    assert world.book.jobs[JOB.id].held == {"node0": 2, "node1": 1}
+
+
+def test_a_job_grows_and_shrinks_pod_by_pod(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.decide(flights={"node0": 2, "node1": 1})
+    assert world.on() == {"node0": 2, "node1": 1}
+    world.settle()
+    world.decide(flights={"node1": 1})
+    world.settle()
+    assert world.on() == {"node1": 1}
+    assert "flights-master" in world.server.pods
+
+
+def test_a_run_takes_as_many_workers_as_its_owner_may_ever_give_it(world: World) -> None:
+    world.submit(workers="2")
+    world.look()
+    world.decide(flights={"node0": 2})
+    (files,) = [made for key, made in world.server.objects.items() if key[0] == "ConfigMap"]
+    spec = msgspec.json.decode(files["data"]["job.json"], type=JobSpec)
+    assert (spec.workers, spec.micro_batches) == (WorkerRange(minimum=1, maximum=8), 8)
+
+
+def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:
+    other = KubeJob("team", "other")
+    world.submit(workers="1:4")
+    world.submit(other, workers="1:4")
+    world.look()
+    world.decide(flights={"node0": 3})
+    world.settle()
+    world.decide(flights={"node0": 1}, other={"node0": 2})
+    assert world.on("other") == {}
+    world.look(0.2)
+    assert world.on("other") == {}, "pods that are to end have their slots"
+    world.server.settle()
+    world.look(0.2)
+    assert world.on("other") == {"node0": 2}
+
+
+def test_a_pod_that_is_taken_away_is_made_again(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.server.vanish("flights-1-1")
+    world.look(0.2)
+    assert world.on() == {"node0": 2}
+    world.settle()
+    world.server.end("flights-1-0", reason="Evicted")
+    world.look(0.2)
+    assert sorted(world.server.pods) == [
+        "flights-1-0",
+        "flights-1-1",
+        "flights-1-2",
+        "flights-master",
+    ]
+    assert "deletionTimestamp" in world.server.pods["flights-1-0"]["metadata"]
+
+
+OTHERS = [KubeJob("team", name) for name in ("other", "third", "fourth")]
+
+
+def slow_starts(world: World) -> asyncio.Event:
+    """Have starts of all jobs but one wait until this is set."""
+    make, goes_on = world.server.make, asyncio.Event()
+
+    async def slowly(manifest: dict[str, Any]) -> bool:
+        if not manifest["metadata"]["name"].startswith(JOB.name):
+            await goes_on.wait()
+        return await make(manifest)
+
+    world.server.make = slowly  # type: ignore[method-assign]
+    return goes_on
+
+
+def test_starts_that_take_long_hold_up_no_other_job(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    for job in OTHERS:
+        world.submit(job)
+
+    async def work() -> None:
+        goes_on = slow_starts(world)
+        plan = {"node1": 1}
+        await world.deciding(flights={"node0": 1}, other=plan, third=plan, fourth=plan)
+        world.server.vanish("flights-1-0")
+        await world.looking()
+        assert world.on() == {"node0": 1}
+        assert [world.on(job.name) for job in OTHERS] == [{}, {}, {}]
+        assert [world.phase(job) for job in OTHERS] == [Phase.RUNNING] * 3
+        goes_on.set()
+        await world.looking()
+        await world.looking()
+        assert [world.on(job.name) for job in OTHERS] == [plan] * 3
+
+    world.run(work)
+    assert [world.book.jobs[job.id].starts.launches for job in OTHERS] == [1, 1, 1]
+
+
+def test_no_more_jobs_are_started_at_once_than_are_allowed(world: World) -> None:
+    world.backend._starts = 2
+    for job in OTHERS:
+        world.submit(job)
+
+    async def work() -> None:
+        goes_on = slow_starts(world)
+        plan = {"node0": 1}
+        await world.deciding(other=plan, third=plan, fourth=plan)
+        await world.looking()
+        running = [world.phase(job) is Phase.RUNNING for job in OTHERS]
+        assert running == [True, True, False]
+        goes_on.set()
+        for _ in range(3):
+            await world.looking()
+        assert [world.on(job.name) for job in OTHERS] == [plan] * 3
+
+    world.run(work)
+
+
+def test_who_is_to_end_while_it_is_started_is_started_no_further(world: World) -> None:
+    (other, *_) = OTHERS
+    world.submit(other)
+
+    async def work() -> None:
+        goes_on = slow_starts(world)
+        await world.deciding(other={"node0": 2})
+        world.backend.handle(Wished(other.id, Happening.CANCEL))
+        await world.looking()
+        goes_on.set()
+        for _ in range(3):
+            await world.looking()
+            world.server.settle()
+        assert world.on("other") == {}
+
+    world.run(work)
+    assert world.phase(other) is Phase.CANCELLED
+
+
+def test_a_pod_that_ends_by_itself_is_made_again_later_each_time(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    made = []
+    for _ in range(100):
+        for name in world.server.pods:
+            if name != "flights-master":
+                world.server.end(name)
+        before = len(world.server.made)
+        world.look(0.5)
+        world.server.settle()
+        made.append(len(world.server.made) - before)
+    assert 4 <= sum(made) <= 7, "in 50 s, with pauses of 1, 2, 4, 8 … s"
+    assert world.phase() is Phase.RUNNING
+
+
+def test_a_master_that_is_gone_is_made_again_at_once_and_waits_for_copies(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    world.server.vanish("flights-master")
+    world.look(0.2)
+    command = world.server.pods["flights-master"]["spec"]["containers"][0]["command"]
+    assert "--rejoin-timeout" not in command
+    world.settle()
+    assert world.phase() is Phase.RUNNING
+    world.server.nodes["node7"] = node("node7")
+    world.server.pods["flights-master"]["spec"]["nodeName"] = "node7"
+    world.look(0.2)
+    world.server.nodes["node7"] = node("node7", ready="Unknown")
+    before = len(world.server.made)
+    world.settle()
+    assert len(world.server.made) == before + 1, "nobody waits for the word of a node that is lost"
+
+
+def test_a_job_ends_as_its_run_says_and_its_pods_are_cleared_away(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.run_ends("done")
+    world.settle()
+    assert world.phase() is Phase.DONE
+    assert world.server.pods == {}
+
+
+@pytest.mark.parametrize(("exit", "phase"), [("done", "done"), ("failed", "failed")])
+def test_a_run_that_ends_while_no_operator_is_there_has_ended(
+    world: World, exit: str, phase: str
+) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    ended = {"exitCode": 0, "message": json.dumps({"exit": exit, "steps": 7, "metrics": {}})}
+    statuses = [{"name": "master", "state": {"terminated": ended}}]
+    world.server.end("flights-master", "Succeeded", containerStatuses=statuses)
+    world.server.end("flights-1-0", "Succeeded")
+    world.live()
+    world.settle()
+    assert world.phase().value == phase
+    record = world.book.jobs[JOB.id]
+    assert (record.progress.step, record.starts.launches) == (7, 1)
+    assert record.summary["exit"] == exit
+
+
+@pytest.mark.parametrize("uid", ["uid of another object", "uid of team.flights"])
+def test_the_last_words_of_another_objects_master_end_nothing(world: World, uid: str) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    ended = {"exitCode": 0, "message": json.dumps({"exit": "done"})}
+    statuses = [{"name": "master", "state": {"terminated": ended}}]
+    world.server.pods["flights-master"]["metadata"]["ownerReferences"][0]["uid"] = uid
+    world.server.end("flights-master", "Succeeded", containerStatuses=statuses)
+    world.server.end("flights-1-0", "Succeeded")
+    world.live()
+    world.settle()
+    assert (world.phase() is Phase.DONE) == (uid == "uid of team.flights")
+
+
+def test_pods_of_an_object_that_is_gone_are_ended_and_are_not_the_next_ones(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    before = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    for pod in world.server.pods.values():
+        pod["metadata"]["ownerReferences"][0]["uid"] = "uid of another object"
+    world.live()  # the object was deleted and made again while no operator was there
+    world.settle(8)
+    after = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    assert not before & after
+    assert world.on() == {"node0": 1}
+    assert "flights-master" in world.server.pods
+
+
+def test_last_words_with_a_number_beyond_all_records_end_their_job_alone(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    ended = {"exitCode": 0, "message": json.dumps({"exit": "done", "steps": 10**30})}
+    statuses = [{"name": "master", "state": {"terminated": ended}}]
+    world.server.end("flights-master", "Succeeded", containerStatuses=statuses)
+    world.server.end("flights-1-0", "Succeeded")
+    world.settle()
+    assert world.phase() is Phase.DONE
+
+
+def test_a_summary_with_a_number_beyond_all_records_ends_its_job_alone(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    log = RecordLog(world.folder / JOB.id / EVENTS, clock=world.clock)
+    log.append("run_ended", summary={"exit": "done"})
+    path = world.folder / JOB.id / EVENTS
+    path.write_text(path.read_text().replace('"exit"', f'"steps":{10**30},"exit"'))
+    for name in list(world.server.pods):
+        world.server.end(name, "Succeeded")
+    world.settle()
+    assert world.phase() is Phase.DONE
+
+
+def test_who_waits_for_a_node_when_the_run_is_over_does_not_keep_the_job(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.run_ends("done")
+    world.server.pods["flights-1-1"]["status"] = {"phase": "Pending"}
+    world.settle()
+    assert world.phase() is Phase.DONE
+
+
+def test_none_is_made_any_more_once_the_run_is_over(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2, "node1": 1})
+    world.settle()
+    there = {pod["metadata"]["uid"] for pod in world.server.pods.values()}
+    world.run_ends("done")
+    world.server.pods["flights-1-1"]["status"]["phase"] = "Running"  # one has not ended yet
+    for _ in range(4):
+        world.look(2.0)
+        assert {pod["metadata"]["uid"] for pod in world.server.pods.values()} <= there
+    world.settle()
+    assert world.phase() is Phase.DONE
+
+
+def test_a_job_is_suspended_by_its_master(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    run = RecordedRun(world.folder / JOB.id, spec())
+    run.begin(workers=1)
+    run.train(3)
+    world.processes._runs._of(JOB.id).news = True
+    world.decide()
+    world.look(0.2)
+    assert world.suspended == ["uid of team.flights/1"]
+    assert "deletionTimestamp" not in world.server.pods["flights-master"]["metadata"]
+    world.run_ends("suspended")
+    world.settle()
+    assert world.phase() is Phase.SUSPENDED
+    world.decide(flights={"node1": 1})
+    world.settle()
+    assert world.on() == {"node1": 1}
+    assert "flights-2-0" in world.server.pods
+    secrets = [name for kind, _, name in world.server.objects if kind == "Secret"]
+    assert [name.startswith("flights-2-") for name in secrets] == [True], (
+        "what the last start had beside its pods is forgotten"
+    )
+
+
+def test_one_that_is_slow_to_end_takes_no_other_along(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2, "node1": 1})
+    world.settle()
+    world.decide(flights={"node0": 2})
+    for _ in range(12):  # longer than the grace period: its node does not answer
+        world.look(1.0)
+    leaving = [
+        name for name, pod in world.server.pods.items() if "deletionTimestamp" in pod["metadata"]
+    ]
+    assert leaving == ["flights-1-2"]
+
+
+def test_a_job_whose_object_is_gone_is_forced_to_end(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    world.processes._order = lambda _: None
+    world.backend.handle(Wished(JOB.id, Happening.CANCEL, "its object is deleted"))
+    for _ in range(60):
+        world.settle(1)
+    assert world.phase() is Phase.CANCELLED
+    assert world.server.pods == {}
+
+
+def test_a_server_that_does_not_answer_is_no_fault_of_the_job(world: World) -> None:
+    world.submit()
+    world.look()
+    world.server.down = "the API server does not answer"
+    world.decide(flights={"node0": 1})
+    assert world.phase() is Phase.SUSPENDED
+    assert world.book.jobs[JOB.id].problem == "the API server does not answer"
+    world.server.down = ""
+    world.look(5.0)
+    world.settle()
+    assert world.phase() is Phase.RUNNING
+    assert world.book.jobs[JOB.id].starts.setbacks == 0
+
+
+def attempts(world: World, seconds: float) -> int:
+    """Count the pods that are asked for meanwhile."""
+    before = world.server.asked
+    for _ in range(round(seconds / 0.5)):
+        world.look(0.5)
+    return world.server.asked - before
+
+
+def test_a_name_that_is_anothers_is_tried_later_each_time_and_said(world: World) -> None:
+    world.server.foreign("flights-1-1")
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    world.decide(flights={"node0": 2})
+    assert 3 <= attempts(world, 60.0) <= 9, "with pauses of 1, 2, 4, 8 … s"
+    assert world.phase() is Phase.RUNNING
+    stall = world.processes.stall(JOB.id)
+    assert stall is not None
+    assert (stall.reason, world.told) == ("NameTaken", [JOB.id])
+    world.server.vanish("flights-1-1")
+    for _ in range(60):
+        world.settle(1)
+        world.look(1.0)
+    assert world.on() == {"node0": 2}
+    assert world.processes.stall(JOB.id) is None
+    assert world.told == [JOB.id, JOB.id]
+
+
+def test_a_master_that_the_server_refuses_does_not_cost_the_job_its_workers(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.server.vanish("flights-master")
+    world.server.refused["flights-master"] = Invalid("POST", Status(code=422, message="no image"))
+    assert 3 <= attempts(world, 60.0) <= 9
+    stall = world.processes.stall(JOB.id)
+    assert stall is not None
+    assert stall.reason == "PodsRefused"
+    assert "no image" in stall.message
+    assert (world.phase(), world.on()) == (Phase.RUNNING, {"node0": 2})
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_who_is_cancelled_just_when_there_is_news_ends(world: World, turns: int) -> None:
+    async def work() -> None:
+        await world.backend.wait(None)  # which takes what there is to decide already
+        waiting = asyncio.create_task(world.backend.wait(None))
+        await asyncio.sleep(0.05)
+        world.backend.stir()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=1.0)
+        assert waiting.cancelled()
+
+    world.run(work)
+
+
+class House(World):
+    """Survives: where an operator dies there is another, from what is on disk and on the server."""
+
+    deaths = 0
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        try:
+            super().run(work)
+        except Died:
+            self.deaths += 1
+            assert isinstance(self.point, Points)
+            self.point.dead = False
+            self.book._database.close()
+            self.live()
+
+    def settle(self, looks: int = 4) -> None:
+        super().settle(looks)
+        nobody_shares(self)
+
+    def tell_the_story(self) -> None:
+        other = KubeJob("team", "other")
+        self.submit()
+        self.submit(other)
+        self.look()
+        for plan in (
+            {"flights": {"node0": 2}},
+            {"flights": {"node0": 1, "node1": 1}, "other": {"node1": 2}},
+            {"flights": {"node0": 3}, "other": {"node1": 1}},
+            {"flights": {"node0": 3}, "other": {"node1": 1}},
+        ):
+            self.decide(**plan)
+            self.settle()
+        self.server.vanish("flights-master")
+        self.settle()
+        self.decide(flights={"node0": 2, "node1": 1}, other={"node1": 1})
+        self.settle(8)
+        assert self.on() == {"node0": 2, "node1": 1}
+        assert self.on("other") == {"node1": 1}
+        assert {"flights-master", "other-master"} < self.server.pods.keys()
+        self.run_ends("done")
+        self.run_ends("done", other)
+        self.settle(8)
+
+
+def nobody_shares(world: World) -> None:
+    """No node has more pods of workers than slots."""
+    counts = world.on("flights") + world.on("other")
+    assert all(count <= 4 for count in counts.values()), counts
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many there are, in a story in which jobs change places."""
+    calm = House(tmp_path_factory.mktemp("calm") / "jobs", points := Points())
+    calm.tell_the_story()
+    assert calm.server.pods == {}
+    assert points.count > 40
+    return points.count
+
+
+PARTS = 4  # of all points, so that a failure says soon where
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("part", range(PARTS))
+def test_an_operator_may_die_at_every_request(tmp_path: Path, points: int, part: int) -> None:
+    for last in range(part, points, PARTS):
+        house = House(tmp_path / str(last), Points(last))
+        house.tell_the_story()
+        assert house.deaths == 1, last
+        assert house.server.pods == {}, last
+        assert {job.life.phase for job in house.book.jobs.values()} == {Phase.DONE}, last
+        names = [name for name in house.server.made if name.startswith("Pod")]
+        launches = {job.starts.launches for job in house.book.jobs.values()}
+        assert launches <= {1, 2}, "a job was started again though it had processes"
+        assert max(Counter(names).values()) <= 3
+
+
+def test_what_is_asked_of_a_server_that_is_gone_ends_nothing(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.server.down = "gone"
+    world.decide(flights={"node0": 1})
+    world.settle()
+    assert world.on() == {"node0": 2}
+    world.server.down = ""
+    world.settle()
+    assert world.on() == {"node0": 1}

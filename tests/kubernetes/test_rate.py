@@ -1,0 +1,28 @@
+"""The rate at which a client sends requests."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.kubernetes.rate import RateLimit
+
+
+@given(
+    st.floats(0.5, 100.0),
+    st.integers(1, 20),
+    st.lists(st.floats(0.0, 2.0), min_size=1, max_size=60),
+)
+def test_in_no_time_go_more_than_the_rate_and_a_burst(
+    per_second: float, burst: int, gaps: list[float]
+) -> None:
+    limit, now, sent = RateLimit(per_second=per_second, burst=burst), 0.0, []
+    for gap in gaps:
+        now += gap
+        sent.append(limit.turn(now))
+        assert sent[-1] >= now
+    assert sent == sorted(sent)
+    for first in range(len(sent)):
+        for last in range(first, len(sent)):
+            most = burst + (sent[last] - sent[first]) * per_second
+            assert last - first + 1 <= most + 1e-6

@@ -1,0 +1,239 @@
+"""A reflector, and a server that cuts, forgets and refuses what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from brim.kubernetes.known_objects import ObjectChange
+from brim.kubernetes.reflector import Reflector
+from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
+from scripted_api import Answering, ScriptedApi, made, page, refuses, watched
+
+PODS = Resource("v1", "pods", PlainObject)
+BOOKMARK = ("BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": "50"}})
+EXPIRED = ("ERROR", {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"})
+PATIENCE = 10.0
+
+
+class Watching:
+    """A reflector that runs, and what it has told."""
+
+    def __init__(self, reflector: Reflector[PlainObject], told: list[str]) -> None:
+        self.reflector, self.told = reflector, told
+
+    async def until(self, *told: str) -> None:
+        """Wait until these changes were told, and no others."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while self.told[: len(told)] != list(told):
+                    await asyncio.sleep(0.01)
+        assert self.told == list(told)
+
+
+def spelled(change: ObjectChange[PlainObject]) -> str:
+    sign = "+" if change.before is None else "-" if change.after is None else "~"
+    return sign + change.key.name
+
+
+def quiet() -> Answering:
+    return watched(stays=True)
+
+
+@contextlib.asynccontextmanager
+async def watching(api: ScriptedApi, **settings: float) -> AsyncIterator[Watching]:
+    told: list[str] = []
+    async with api.served() as server:
+        reflector = Reflector(
+            server,
+            PODS,
+            changed=lambda change: told.append(spelled(change)),
+            **settings,  # type: ignore[arg-type]
+        )
+        running = asyncio.create_task(reflector.run())
+        try:
+            yield Watching(reflector, told)
+        finally:
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+
+
+def run(api: ScriptedApi, *told: str, requests: int, **settings: float) -> None:
+    """Reflect until these changes were told; it must have taken so many requests."""
+
+    async def reflect() -> None:
+        async with watching(api, **settings) as it:
+            await it.until(*told)
+            async with asyncio.timeout(PATIENCE):
+                while len(api.asked) < requests:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)  # no request follows where nothing happens
+            assert len(api.asked) == requests, api.asked
+
+    asyncio.run(reflect())
+
+
+def test_all_is_listed_in_pages_and_then_watched() -> None:
+    happens = [
+        ("ADDED", made("d", version=9)),
+        ("MODIFIED", made("a", version=10)),
+        ("DELETED", made("b", version=11)),
+    ]
+    api = ScriptedApi([page("ab", 7, after="x"), page("c", 7), watched(*happens, stays=True)])
+    run(api, "+a", "+b", "+c", "+d", "~a", "-b", requests=3)
+    assert "allowWatchBookmarks=true" in api.asked[2]
+    assert "resourceVersion=7&" in api.asked[2]
+
+
+def test_it_says_when_it_is_synced() -> None:
+    async def reflect() -> None:
+        api = ScriptedApi([refuses(503), page("ab", 7), quiet()])
+        async with watching(api) as it:
+            assert not it.reflector.is_synced
+            async with asyncio.timeout(PATIENCE):
+                await it.reflector.synced()
+            assert it.reflector.objects.keys() == {
+                ObjectKey("default", "a"),
+                ObjectKey("default", "b"),
+            }
+            assert it.told == ["+a", "+b"]
+
+    asyncio.run(reflect())
+
+
+def test_a_watch_that_ends_goes_on_at_the_last_version_without_a_list() -> None:
+    added = ("ADDED", made("b", version=9))
+    api = ScriptedApi([page("a", 7), watched(added), watched(BOOKMARK), quiet()])
+    run(api, "+a", "+b", requests=4)
+    assert [
+        query.partition("resourceVersion=")[2].partition("&")[0] for query in api.asked[1:]
+    ] == [
+        "7",
+        "9",
+        "50",
+    ]
+
+
+def test_a_watch_that_is_silent_is_given_up_and_goes_on() -> None:
+    api = ScriptedApi([page("a", 7), quiet(), watched(("DELETED", made("a", version=9))), quiet()])
+
+    async def reflect() -> None:
+        async with watching(api, silence=0.3) as it:
+            await it.until("+a", "-a")
+            assert len(api.asked) >= 3
+
+    asyncio.run(reflect())
+
+
+@pytest.mark.parametrize("forgotten", [watched(EXPIRED), refuses(410, "Expired")])
+def test_what_happened_before_a_410_is_found_by_the_next_list(forgotten: Answering) -> None:
+    api = ScriptedApi([page("abc", 7), forgotten, page("ad", 20), quiet()])
+    run(api, "+a", "+b", "+c", "-b", "-c", "+d", requests=4)
+
+
+def test_a_list_that_took_too_long_is_asked_for_without_pages() -> None:
+    api = ScriptedApi([page("ab", 7, after="x"), refuses(410), page("ac", 8), quiet()])
+    run(api, "+a", "+c", requests=4)
+    assert "limit=0" in api.asked[2]
+
+
+def test_an_error_that_comes_twice_may_be_of_the_version() -> None:
+    failed = watched(("ERROR", {"code": 500, "message": "etcd is away"}))
+    api = ScriptedApi([page("a", 7), failed, failed, page("b", 8), quiet()])
+    run(api, "+a", "-a", "+b", requests=5)
+
+
+def test_a_server_that_has_too_much_to_do_is_not_asked_for_a_list() -> None:
+    busy = refuses(503, "ServiceUnavailable")
+    api = ScriptedApi([page("a", 7), busy, busy, busy, quiet()])
+    run(api, "+a", requests=5)
+    assert all("watch=1" in asked for asked in api.asked[1:])
+
+
+def test_a_server_that_is_away_is_asked_less_often_and_nothing_is_forgotten() -> None:
+    async def reflect() -> None:
+        api = ScriptedApi([page("a", 7), refuses(403, "Forbidden", "no verb watch")])
+        async with watching(api) as it:
+            async with asyncio.timeout(PATIENCE):
+                while "no verb watch" not in it.reflector.fault:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(1.5)
+            assert len(api.asked) <= 7  # 0.1, 0.2, 0.4 … seconds between them
+            assert it.reflector.objects.keys() == {ObjectKey("default", "a")}
+            api.answers, api.asked[:] = [page("a", 7), quiet()], []
+            async with asyncio.timeout(PATIENCE):
+                while it.reflector.fault:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(reflect())
+
+
+def test_watches_that_end_as_they_begin_are_not_asked_for_without_end() -> None:
+    async def reflect() -> None:
+        api = ScriptedApi([page("a", 7), watched()])
+        async with watching(api) as it:
+            await it.until("+a")
+            await asyncio.sleep(1.0)
+            assert len(api.asked) <= 7
+
+    asyncio.run(reflect())
+
+
+def test_what_cannot_be_decoded_is_logged_and_what_was_known_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Pod(msgspec.Struct):
+        turn: int = 0
+
+    async def reflect() -> None:
+        odd = ("MODIFIED", made("a", version=9, turn="odd"))
+        last = ("MODIFIED", made("a", version=10, turn=2))
+        api = ScriptedApi([page("a", 7), watched(odd, last, stays=True)])
+        told: list[ObjectChange[Pod]] = []
+        async with api.served() as server:
+            reflector = Reflector(server, Resource("v1", "pods", Pod), changed=told.append)
+            running = asyncio.create_task(reflector.run())
+            async with asyncio.timeout(PATIENCE):
+                while len(told) < 2:
+                    await asyncio.sleep(0.01)
+            running.cancel()
+        before, after = told[1].before, told[1].after
+        assert before is not None
+        assert after is not None
+        assert (before.turn, after.turn) == (0, 2)
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(reflect())
+    assert "default/a is passed over" in caplog.text
+
+
+def test_what_the_caller_raises_ends_it() -> None:
+    async def reflect() -> None:
+        def fail(_: object) -> None:
+            raise KeyError("a bug")
+
+        async with ScriptedApi([page("a", 7), quiet()]).served() as server:
+            with pytest.raises(KeyError):
+                await Reflector(server, PODS, changed=fail).run()
+
+    asyncio.run(reflect())
+
+
+def test_half_a_line_is_no_event() -> None:
+    async def cut(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"type":"DELETED","object":{"metadata":{"name":"a","namesp')
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    api = ScriptedApi([page("a", 7), cut, watched(("ADDED", made("b", version=8))), quiet()])
+    run(api, "+a", "+b", requests=4)

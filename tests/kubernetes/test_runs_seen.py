@@ -1,0 +1,38 @@
+"""Runs as their operator sees them: what a job's own master may have it keep."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from brim.domain.followed import EVENTS, Part
+from brim.errors import EnvironmentFault
+from brim.kubernetes.runs_seen import RunsSeen
+from brim.storage.mirror import RecordsMirror
+
+
+class Idle:
+    """Follows nothing."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+def test_one_word_of_a_master_does_not_fill_the_disk(tmp_path: Path) -> None:
+    mirrors: list[RecordsMirror] = []
+
+    def idle(mirror: RecordsMirror, *_: object) -> Idle:
+        mirrors.append(mirror)
+        return Idle()
+
+    async def follow() -> None:
+        runs = RunsSeen(tmp_path, idle)
+        runs.call("team.flights", "127.0.0.1:1", "token")
+        with pytest.raises(EnvironmentFault, match="larger than"):
+            mirrors[0].add([Part(EVENTS, 0, 0, lines=1 << 30)], b"")
+        runs.close()
+
+    asyncio.run(follow())
+    assert (tmp_path / "team.flights" / EVENTS).stat().st_size == 0

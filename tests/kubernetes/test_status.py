@@ -1,0 +1,280 @@
+"""The status of an ElasticJob: what is shown, what is kept, and what never changes by itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brim.domain.course import Change
+from brim.domain.estimates import Estimate, Estimates
+from brim.domain.lifecycle import ENDED, Life, Phase, Wish
+from brim.domain.schedule import Judgement, Standing
+from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob
+from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.record_text import LARGEST, pack_record, unpack_record
+from brim.kubernetes.status import (
+    CONDITIONS,
+    INVALID_SPEC,
+    LONGEST_LINE,
+    MOST_LINES,
+    UNREADABLE,
+    Stall,
+    stall_of,
+    stalled_status,
+    status_of,
+)
+from edges.test_fuzz import damaged
+from edges.test_nonsense import plain_msgpack, twisted
+from elastic_jobs import elastic_job, everything, submitted
+
+NOW, LATER = 1_796_000_000.0, 1_796_000_060.0
+LIVES = [Life(phase) for phase in Phase] + [Life(Phase.SUSPENDED, Wish.HOLD)]
+CLUSTER_FULL = Judgement(
+    standing=Standing.BEST_EFFORT, reason="not-enough-capacity", detail="4 of 2", earliest=NOW + 9
+)
+
+
+def status(job: ScheduledJob, **given: Any) -> dict[str, Any]:
+    return status_of(
+        job, **{"generation": 3, "before": None, "now": NOW, "selector": "a=b"} | given
+    )
+
+
+def holding(of: dict[str, Any]) -> list[str]:
+    return [each["type"] for each in of["conditions"] if each["status"] == "True"]
+
+
+def running() -> ScheduledJob:
+    job = submitted(elastic_job(deadlineIn="2h"))
+    job.life = Life(Phase.RUNNING)
+    job.judgement = Judgement(standing=Standing.ADMITTED, promised=True, reason="fits", detail="ok")
+    job.allocation = Allocation(plan={"n1": 3}, told={"n1": 2, "n2": 1}, home="masters")
+    job.progress = JobProgress(step=120, steps=400, started=NOW - 60)
+    job.estimates = Estimates(last=Estimate(at=NOW, finish=NOW + 90, step=120))
+    return job
+
+
+def test_a_job_that_runs() -> None:
+    story = [
+        Change(NOW - 60, "j", "submitted", 0, 0, "", ""),
+        Change(NOW - 50, "j", "workers", 1, 3, "surplus-by-marginal-return", "+2"),
+        Change(NOW - 40, "j", "out of memory", 0, 0, "", "w1\nand its trace"),
+    ]
+    shown = status(running(), story=story, ready=2)
+    assert shown["phase"] == "Running"
+    assert shown["workers"] == {
+        "wanted": 3, "ready": 2, "summary": "2/1-4", "selector": "a=b", "nodes": {"n1": 2, "n2": 1},
+    }  # fmt: skip
+    assert (shown["progress"], shown["promised"], shown["deadline"]) == (
+        "120/400",
+        "Yes",
+        "2026-11-24T19:00:00Z",
+    )
+    assert (shown["startTime"], shown["estimatedEnd"]) == (
+        "2026-11-30T00:52:20Z",
+        "2026-11-30T00:54:50Z",
+    )
+    assert shown["reason"] == "SurplusByMarginalReturn"
+    assert shown["message"].startswith("out of memory (w1")
+    assert shown["story"] == [
+        "2026-11-30T00:52:20Z submitted",
+        "2026-11-30T00:52:30Z workers 1 -> 3 (surplus-by-marginal-return: +2)",
+        "2026-11-30T00:52:40Z out of memory (w1",
+    ]
+    assert holding(shown) == ["Admitted", "Promised", "Running"]
+    assert "null" not in json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("life", "judgement", "conditions"),
+    [
+        (Life(), Judgement(), ["Reconciling"]),
+        (Life(Phase.SUBMITTED, Wish.HOLD), Judgement(), ["Suspended"]),
+        (Life(Phase.ADMITTED), CLUSTER_FULL, ["Admitted", "Reconciling"]),
+        (Life(Phase.RUNNING), CLUSTER_FULL, ["Admitted", "Running"]),
+        (Life(Phase.RUNNING, Wish.HOLD), CLUSTER_FULL, ["Admitted", "Running"]),
+        (Life(Phase.SUSPENDED), CLUSTER_FULL, ["Admitted", "Suspended", "Reconciling"]),
+        (Life(Phase.SUSPENDED, Wish.HOLD), CLUSTER_FULL, ["Admitted", "Suspended"]),
+        (Life(Phase.DONE), CLUSTER_FULL, ["Admitted", "Succeeded"]),
+        (Life(Phase.FAILED), CLUSTER_FULL, ["Admitted", "Failed", "Stalled"]),
+        (Life(Phase.CANCELLED), CLUSTER_FULL, ["Admitted", "Failed", "Stalled"]),
+        (Life(Phase.REFUSED), CLUSTER_FULL, ["Failed", "Stalled"]),
+    ],
+)
+def test_conditions(life: Life, judgement: Judgement, conditions: list[str]) -> None:
+    job = submitted()
+    job.life, job.judgement = life, judgement
+    shown = status(job)
+    assert holding(shown) == conditions
+    assert [each["type"] for each in shown["conditions"]] == [
+        each for each in CONDITIONS if each != "Promised"
+    ]
+    assert all(each["reason"] and each["observedGeneration"] == 3 for each in shown["conditions"])
+
+
+def test_a_refused_deadline_says_what_could_be_promised() -> None:
+    job = running()
+    job.judgement = CLUSTER_FULL
+    shown = status(job)
+    (promised,) = [each for each in shown["conditions"] if each["type"] == "Promised"]
+    assert (promised["status"], promised["reason"]) == ("False", "NotEnoughCapacity")
+    assert promised["message"].endswith("the earliest that could be promised: 2026-11-30T00:53:29Z")
+    assert (shown["promised"], shown["earliestDeadline"]) == ("No", "2026-11-30T00:53:29Z")
+
+
+def test_a_job_that_waits_says_why() -> None:
+    def reason(job: ScheduledJob, **given: Any) -> str:
+        conditions = {each["type"]: each for each in status(job, **given)["conditions"]}
+        return str(conditions["Reconciling"]["message"])
+
+    job = submitted()
+    assert reason(job) == "it waits for workers"
+    story = [Change(NOW, "j", "workers", 1, 0, "cluster-full", "4 of 4 devices are taken")]
+    assert reason(job, story=story) == "workers 1 -> 0 (cluster-full: 4 of 4 devices are taken)"
+
+
+def test_equal_inputs_give_an_equal_status() -> None:
+    before = status(running())
+    assert status(running(), before=before, now=LATER) == before
+
+
+def test_the_time_of_a_condition_changes_with_its_status_alone() -> None:
+    job = running()
+    before = status(job)
+    job.life = Life(Phase.SUSPENDED)
+    job.problem = "its node is lost"
+    times = {
+        each["type"]: each["lastTransitionTime"]
+        for each in status(job, before=before, now=LATER)["conditions"]
+    }
+    changed = {name for name, at in times.items() if at == "2026-11-30T00:54:20Z"}
+    assert changed == {"Running", "Suspended", "Reconciling"}
+    assert set(times.values()) == {"2026-11-30T00:54:20Z", "2026-11-30T00:53:20Z"}
+
+
+def test_problems_of_a_job_that_runs_are_beside_it() -> None:
+    wrong = SpecError("spec.workers.max", got="8", need="at most 4")
+    shown = status(running(), stall=stall_of([wrong]))
+    assert holding(shown) == ["Admitted", "Promised", "Running", "Stalled"]
+    assert shown["conditions"][-1]["message"] == str(wrong)
+    assert shown["conditions"][-1]["reason"] == INVALID_SPEC
+
+
+def test_an_object_that_is_no_job_keeps_nothing_and_one_that_was_keeps_all() -> None:
+    at: dict[str, Any] = {"generation": 4, "now": LATER}
+    shown = stalled_status(None, Stall(INVALID_SPEC, "spec.epochs: got 0"), **at)
+    assert (shown["phase"], holding(shown)) == ("Invalid", ["Stalled"])
+    before = status(running())
+    unreadable = Stall(UNREADABLE, "version '9'")
+    shown = stalled_status(before, unreadable, **at)
+    assert (shown["record"], shown["phase"]) == (before["record"], "Running")
+    assert holding(shown) == ["Admitted", "Promised", "Running", "Stalled"]
+    assert stalled_status(shown, unreadable, **at) == shown
+    assert stalled_status([], unreadable, **at)["phase"] == "Invalid"
+
+
+def test_what_people_and_processes_say_is_within_limits() -> None:
+    job = running()
+    job.life, job.ended = Life(Phase.FAILED), NOW
+    job.problem = "\x1b[2J" + "x" * 100_000
+    job.summary = {
+        "exit": "failed",
+        "metrics": {"auc": 0.5, "loss": float("nan")},
+        "many": {str(n): n for n in range(999)},
+    }
+    story = [Change(NOW, "j", "workers", 1, n, "order", "y" * 9_999) for n in range(99)]
+    shown = status(job, story=story)
+    assert len(shown["story"]) == MOST_LINES
+    assert {len(line) for line in shown["story"]} == {LONGEST_LINE}
+    assert (shown["summary"]["metrics.auc"], shown["summary"]["metrics.loss"]) == (0.5, "nan")
+    assert len(json.dumps(shown, allow_nan=False)) < 200_000
+    assert "\x1b" not in json.dumps({**shown, "record": ""}, ensure_ascii=False)
+
+
+# Records ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_record_comes_back_as_it_was(life: Life) -> None:
+    job = running()
+    job.life = life
+    assert unpack_record(pack_record(job), uid=job.key) == job
+    job = submitted(everything())
+    assert unpack_record(pack_record(job), uid=job.key) == job
+
+
+def test_a_record_that_cannot_be_read_is_no_reason_to_begin_again() -> None:
+    job = running()
+    text = pack_record(job)
+    for other, said in (
+        (None, "damaged"),
+        (3, "damaged"),
+        ("", "damaged"),
+        (text[:-8], "damaged"),
+        (f"{text[:40]}A{text[41:]}", "damaged"),
+        (f"{text}AAAA", "damaged"),
+        (f"2{text[1:]}", "of version '2': an operator of another version of brim wrote it"),
+        ("1." + "A" * (LARGEST + 4), "damaged"),
+        (
+            "1." + base64.b64encode(zlib.compress(bytes(64 << 20))).decode(),
+            "damaged: it has another length",
+        ),
+    ):
+        with pytest.raises(EnvironmentFault, match=said):
+            unpack_record(other, uid=job.key)
+    with pytest.raises(EnvironmentFault, match="that of another object"):
+        unpack_record(text, uid="other")
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_record_that_is_none_ends_nothing(data: st.DataObject) -> None:
+    tree = msgspec.to_builtins(running())
+    other = data.draw(damaged(msgspec.msgpack.encode(tree)) | twisted(tree).map(plain_msgpack))
+    text = data.draw(st.text() | st.just("1." + base64.b64encode(zlib.compress(other)).decode()))
+    before = data.draw(twisted(status(running())))
+    try:
+        job = unpack_record(text, uid="uid-of-flights")
+    except EnvironmentFault as fault:
+        stalled_status(before, Stall(UNREADABLE, str(fault)), generation=1, now=NOW)
+    else:
+        json.dumps(status(job, before=before), allow_nan=False)
+
+
+def test_a_record_that_is_too_long_leaves_last_words_out() -> None:
+    job = running()
+    job.problem = base64.b64encode(bytes(range(256)) * 8_000).decode()
+    job.summary = {
+        "exit": "failed",
+        "steps": 3,
+        "metrics": {str(n): str(n**9) for n in range(99_999)},
+    }
+    text = pack_record(job)
+    assert len(text) < LARGEST
+    kept = unpack_record(text, uid=job.key)
+    assert kept.summary == {"exit": "failed", "steps": 3}
+    assert replace(kept, summary={}, problem="") == replace(job, summary={}, problem="")
+
+
+def test_last_words_that_are_no_values_are_left_out() -> None:
+    job = running()
+    job.problem = "\ud800"
+    job.summary = {"exit": "failed", "steps": 10**30, "half": "\ud800"}
+    kept = unpack_record(pack_record(job), uid=job.key)
+    assert (kept.summary, kept.problem) == ({"exit": "failed"}, "?")
+    json.dumps(status(job), ensure_ascii=False).encode()
+
+
+def test_a_phase_that_has_ended_is_one_of_the_terminal_conditions() -> None:
+    for phase in ENDED:
+        job = submitted()
+        job.life = Life(phase)
+        assert len({"Succeeded", "Failed"} & set(holding(status(job)))) == 1

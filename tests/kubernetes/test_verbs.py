@@ -1,0 +1,221 @@
+"""The verbs of Kubernetes as processes: what they do on a real API server, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from brim.cli.__main__ import cli
+from brim.clock import monotonic, sleep
+from brim.errors import EnvironmentFault
+from brim.kubernetes.manifests import NAME
+from brim.kubernetes.schemas import crds, in_yaml
+from brim_lab.kubernetes.control_plane import ControlPlane
+
+WITHIN = 30.0
+IMAGE = "images/brim:1"
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("BRIM_")}
+    return kept | more
+
+
+def brim(*words: str, env: Mapping[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "brim", *words],
+        capture_output=True, text=True, env=dict(env), timeout=60, input=stdin,
+    )  # fmt: skip
+
+
+def make_namespace(plane: ControlPlane, name: str) -> None:
+    body = {"metadata": {"name": name}}
+    plane.api.ask("/api/v1/namespaces", method="POST", body=body)
+
+
+# brim operator ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--image: got nothing"),
+        (["--image", IMAGE, "--slot", "cpu"], "--slot: got 'cpu', need NAME=AMOUNT"),
+        (["--image", IMAGE, "--slot", "cpu=one"], "--slot: got 'one', need an amount of cpu"),
+        (["--image", IMAGE, "--slot", "cpu=1", "--slot", "cpu=2"], "--slot: got cpu twice"),
+        (["--image", IMAGE, "--slot", "cpu=0"], "--slot: got nothing"),
+        (["--image", IMAGE, "--grace", "soon"], "--grace: got 'soon'"),
+        (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
+    ],
+)
+def test_an_operator_that_cannot_be_is_refused_before_it_starts(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
+    done = CliRunner().invoke(cli, ["operator", *words], env=env)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["operator", "install"])
+def test_without_the_extra_it_says_what_to_install(
+    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    done = CliRunner().invoke(cli, [verb, "--image", IMAGE], env={"HOME": str(tmp_path)})
+    assert done.exit_code == 2
+    assert "hint: pip install 'brim[kubernetes]'" in done.stderr
+
+
+def test_an_operator_by_hand_holds_the_lease_until_sigterm(
+    api_server: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    text = "---\n".join(map(in_yaml, crds().values()))
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+    make_namespace(api_server, namespace)
+    words = ["operator", "--image", IMAGE, "--namespace", namespace, "--watch", namespace]
+    words += ["--state", str(tmp_path), "--identity", "one"]
+    env = environment(KUBECONFIG=str(api_server.kubeconfig))
+    process = subprocess.Popen([sys.executable, "-m", "brim", *words], env=env)
+    try:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
+        end, holder = monotonic() + WITHIN, ""
+        while not holder and monotonic() < end:
+            try:
+                holder = api_server.api.ask(path)["spec"].get("holderIdentity") or ""
+            except EnvironmentFault:
+                sleep(0.1)
+        assert holder.startswith("one_")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WITHIN) == 0
+        assert not api_server.api.ask(path)["spec"].get("holderIdentity")
+    finally:
+        process.kill()
+        process.wait()
+
+
+# brim install -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "--image: got nothing"),
+        (["--image", "a b"], "--image: got 'a b', need the name of an image"),
+        (["--image", IMAGE, "--namespace", "Team_1"], "--namespace: got 'Team_1'"),
+        (["--image", IMAGE, "--namespace", ""], "--namespace: got ''"),
+        (
+            ["--image", IMAGE, "--watch", "brim-system"],
+            "--watch: got brim-system, the operator's own",
+        ),
+        (["--image", IMAGE, "--replicas", "0"], "--replicas: got '0'"),
+        (["--image", IMAGE, "--slot", "cpu=-1"], "--slot: got cpu: -1"),
+        (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
+    ],
+)
+def test_an_installation_that_cannot_be_is_refused_before_anything_is_applied(
+    words: list[str], said: str, tmp_path: Path
+) -> None:
+    env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
+    done = CliRunner().invoke(cli, ["install", *words], env=env)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "hint: " in done.stderr
+    assert not done.stdout
+
+
+@pytest.fixture
+def whole_server(api_server: ControlPlane, namespace: str) -> Iterator[dict[str, str]]:
+    """The environment of an administrator of a server, from which the rights of brim go again."""
+    env = environment(KUBECONFIG=str(api_server.kubeconfig))
+    yield env
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        api_server.kubectl("delete", kind, f"{NAME}-{namespace}", "--ignore-not-found")
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["of one namespace", "of all"])
+def test_it_installs_and_tells_of_each_object_what_it_was(
+    api_server: ControlPlane, whole_server: dict[str, str], namespace: str, one: bool
+) -> None:
+    words = ["install", "--image", IMAGE, "--namespace", namespace]
+    if one:
+        make_namespace(api_server, f"{namespace}-team")
+        words += ["--watch", f"{namespace}-team"]
+    first = brim(*words, env=whole_server)
+    assert first.returncode == 0, first.stderr
+    lines = first.stdout.splitlines()
+    assert f"created    Deployment {namespace}/{NAME}" in lines
+    again = brim(*words, env=whole_server)
+    assert [line.split()[1:] for line in again.stdout.splitlines()] == [
+        line.split()[1:] for line in lines
+    ]
+    assert {line.split()[0] for line in again.stdout.splitlines()} == {"unchanged"}
+    assert "all of it was there" in again.stderr
+    other = brim(*words, "--headroom", "2", "--json", env=whole_server)
+    changed = [
+        each for each in json.loads(other.stdout)["applied"] if each["outcome"] != "unchanged"
+    ]
+    assert [(each["kind"], each["outcome"]) for each in changed] == [("Deployment", "changed")]
+    there = api_server.api.ask(f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}")
+    container = there["spec"]["template"]["spec"]["containers"][0]
+    assert container["args"] == ["--headroom=2"]
+
+
+def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
+    api_server: ControlPlane, whole_server: dict[str, str], namespace: str
+) -> None:
+    words = ["install", "--image", IMAGE, "--namespace", namespace]
+    printed = brim(*words, "--dry-run", env=environment(KUBECONFIG="/no/such/file"))
+    assert printed.returncode == 0, printed.stderr
+    assert not printed.stderr
+    api_server.kubectl("apply", "--server-side", "-f", "-", stdin=printed.stdout)
+    applied = brim(*words, env=whole_server)
+    assert applied.returncode == 0, applied.stderr
+    # That its fields have another manager now is no conflict: they say the same.
+    api_server.kubectl("apply", "--server-side", "-f", "-", stdin=printed.stdout)
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}"
+    assert api_server.api.ask(path)["metadata"]["generation"] == 1
+
+
+def test_who_may_not_install_is_told_what_is_missing_and_nothing_is_applied(
+    api_server: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    make_namespace(api_server, namespace)
+    api_server.kubectl("create", "serviceaccount", "ann", "-n", namespace)
+    token = api_server.kubectl("create", "token", "ann", "-n", namespace).strip()
+    config = yaml.safe_load(api_server.kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    done = brim("install", "--image", IMAGE, "--namespace", f"{namespace}-own",
+                env=environment(KUBECONFIG=str(file)))  # fmt: skip
+    assert done.returncode == 1
+    assert "nothing was applied" in done.stderr
+    assert "create clusterroles of the whole cluster" in done.stderr
+    assert f"patch deployments in namespace {namespace}-own" in done.stderr
+    assert "hint: somebody who may: brim install --dry-run" in done.stderr
+    with pytest.raises(EnvironmentFault, match="404"):
+        api_server.api.ask(f"/api/v1/namespaces/{namespace}-own")
+
+
+def test_a_server_that_is_not_there(tmp_path: Path, api_server: ControlPlane) -> None:
+    config = yaml.safe_load(api_server.kubeconfig.read_text())
+    for cluster in config["clusters"]:
+        cluster["cluster"]["server"] = "https://127.0.0.1:9"
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    done = brim("install", "--image", IMAGE, env=environment(KUBECONFIG=str(file)))
+    assert done.returncode == 1
+    assert "127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
