@@ -18,6 +18,26 @@ from brim.errors import EnvironmentFault, SpecError
 _here = threading.local()
 
 
+def home(*, field: str = "HOME") -> Path:
+    """Return the home of this account.
+
+    Args:
+        field: what names another place, for the error.
+
+    Raises:
+        SpecError: it has none: containers run accounts that their system does not list.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise SpecError(
+            field,
+            got="nothing",
+            need="a directory, as this account has no home",
+            hint=f"export {field}=/a/directory",
+        ) from None
+
+
 def check_account(name: str, *, field: str) -> None:
     """Check that jobs can be run as this account.
 

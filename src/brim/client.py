@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from brim.account import home
 from brim.clock import monotonic, sleep
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
@@ -38,7 +39,7 @@ from brim.wire.cluster import (
     TenantView,
     Token,
 )
-from brim.wire.https import connection_to, fault_of, hint_of, scheduler_url
+from brim.wire.https import connection_to, fault_of, hint_of, namespace_in, scheduler_url
 from brim.wire.listening import joined_address
 
 _TIMEOUT = 30.0
@@ -63,8 +64,13 @@ class _AnswerLost(EnvironmentFault):
 
 
 def default_state_dir() -> Path:
-    """Return the directory of a scheduler's state: `$BRIM_HOME`, else below the user's home."""
-    return Path(os.environ.get("BRIM_HOME") or Path.home() / ".local" / "state" / "brim")
+    """Return the directory of a scheduler's state: `$BRIM_HOME`, else below the user's home.
+
+    Raises:
+        SpecError: there is neither.
+    """
+    named = os.environ.get("BRIM_HOME")
+    return Path(named) if named else home(field="BRIM_HOME") / ".local" / "state" / "brim"
 
 
 SERVER = "BRIM_SERVER"  # names a scheduler of another host or account; `brim --server` sets it
@@ -139,6 +145,13 @@ class Client:
     ) -> None:
         if state_dir is None:
             address = scheduler_url(address, field="address") or named_scheduler()
+        if namespace_in(address) is not None and state_dir is None:
+            raise SpecError(
+                SERVER,
+                got=address,
+                need="a scheduler of brim up: this asks none of Kubernetes",
+                hint="brim jobs, status, explain, logs, submit, resize, suspend, resume, cancel do",
+            )
         self._state_dir = state_dir or default_state_dir()
         self._fixed = (
             _SchedulerAddress(address, token or read_token(os.environ)) if address else None
@@ -280,6 +293,13 @@ class Client:
     def resume(self, job: str) -> JobView:
         """Let a suspended job have workers again."""
         return self._change("POST", f"{_path(job)}/resume", JobView)
+
+    def any_kind(self, job: str) -> JobView:
+        """Let an exact job that waits for nodes of the kind on which it began go on on any.
+
+        Its weights depend on these nodes then.
+        """
+        return self._change("POST", f"{_path(job)}/any-kind", JobView)
 
     def cancel(self, job: str) -> JobView:
         """End a job for good."""

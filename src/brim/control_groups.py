@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from brim.clock import monotonic, sleep
 from brim.procfs import read_proc
 
+_CPU_MAX, _CFS = "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of versions 2 and 1
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
 _LOOK = 0.005
 _ELSEWHERE = (
@@ -148,6 +150,34 @@ def files_about_us(name: str) -> list[Path]:
                 break
             own = own.parent
     return found
+
+
+def processors() -> int:
+    """Return how many processors this process may use at once, at least 1.
+
+    That is as many as it may run on, or as its groups give it time of: a container on a large host
+    has a share of them.
+    """
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    most = float(there or 1)
+    for mount in _mounts():
+        own = mount.place_of_ours()
+        while own is not None and own.is_relative_to(mount.at):
+            most = min(most, _share_of(own))
+            own = own.parent
+    return max(1, math.ceil(most))
+
+
+def _share_of(group: Path) -> float:
+    """Return how many processors a group has the time of; infinite where it has no limit."""
+    for limits in ((_CPU_MAX,), _CFS):
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # it has none of this version, or none at all
+            quota, period = " ".join((group / each).read_text() for each in limits).split()
+            if int(quota) > 0:
+                return int(quota) / int(period)
+    return math.inf
 
 
 class _Mount(NamedTuple):

@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from brim.clock import monotonic, sleep
@@ -39,6 +39,14 @@ def be_called(name: str) -> None:
     _prctl(_PR_SET_NAME, name.encode())
 
 
+def exit_on_sigterm() -> None:
+    """End well, and at once, where this process is asked to leave before it has begun its work.
+
+    The kernel has the first process of a container ignore what it does not handle.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+
 def adopt_orphans() -> None:
     """Become the parent of each descendant whose own parent dies, and so learn how it ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -60,6 +68,30 @@ def die_with_adopter(adopter: int) -> None:
     while os.getppid() != adopter and monotonic() < deadline:
         sleep(0.0005)
     die_with_parent(adopter)
+
+
+class Orphans:
+    """Processes that this one has adopted, and nobody waits for.
+
+    What is started in a container and left alone becomes the first process's, and stays in the table
+    of processes until that has taken note of its end.
+    """
+
+    def __init__(self) -> None:
+        self._ended: set[int] = set()  # at the last look
+
+    def clear_away(self, *, known: Container[int] = ()) -> None:
+        """Take note of the end of those that had ended at the last look as well.
+
+        Args:
+            known: children for whom somebody waits.
+        """
+        children = [pid for pid in children_of(os.getpid()) if pid not in known]
+        ended = {pid for pid in children if state_of(pid) == "Z"}
+        for pid in ended & self._ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        self._ended = ended
 
 
 def end_family(pids: Iterable[int]) -> bool:

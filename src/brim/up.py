@@ -28,6 +28,7 @@ from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec, Node
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.log import write_to_stderr
+from brim.own_kind import kind_of_this_host
 from brim.process import be_called
 from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.cycles import decode_cycle
@@ -109,6 +110,7 @@ async def serve(settings: Settings, held: int) -> None:
             state_dir,
             authority=authority,
             certificate=certificate,
+            nodes=far.address if far is not None else "",
             until=scheduling,
         )
         if not (scheduling.cancelled() or lives.leaves):
@@ -128,7 +130,8 @@ async def _far_nodes(address: str, state_dir: Path, clock: SystemClock) -> FarNo
     """Listen for nodes of other hosts, and tell how they join."""
     host, _, port = address.rpartition(":")
     far = FarNodes(state_dir, host.strip("[]"), clock)
-    _log.warning("nodes join at %s with the token in %s", await far.start(int(port)), TOKEN)
+    await far.start(int(port))
+    _log.warning("nodes join at %s with the token in %s", far.address, TOKEN)
     return far
 
 
@@ -181,7 +184,8 @@ class _Beginning:
         spec = msgspec.json.decode(described, type=ClusterSpec)
         if self._far is not None:
             self._far.expect(_known(database, spec), spec.cluster)
-        processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far)
+        kind = kind_of_this_host()
+        processes = RunProcesses(self._jobs, self._nodes, book.bundle, self._far, kind)
         backend = LiveBackend(book, processes, spec, clock=self._clock)
         return Scheduler(book, database, backend, jobs_folder=self._jobs, clock=self._clock)
 

@@ -28,7 +28,7 @@ _LAST_WORDS = 1.0  # seconds to hear them: what a killed verb has started may ho
 Output = int | IO[bytes] | None
 
 
-class Mark:
+class MarkedProcesses:
     """All processes whose environment has this mark, those that nobody waits for among them.
 
     Args:
@@ -77,7 +77,7 @@ class Driver:
         self._folder = folder
         self._prefix: tuple[str, ...] = ()
         self._variables = variables
-        self.mark = Mark(uuid.uuid4().hex)
+        self.mark = MarkedProcesses(uuid.uuid4().hex)
 
     @property
     def environment(self) -> dict[str, str]:

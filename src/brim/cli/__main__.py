@@ -10,7 +10,6 @@ import brim
 from brim.cli.usage import Verbs
 from brim.domain.options import choice
 from brim.log import LEVELS, VARIABLE, level_in, write_to_stderr
-from brim.runs.options import STATE_VARIABLE
 from brim.runs.values import Value
 
 # group -> verb -> one line of help; each verb is in the module of its name
@@ -57,6 +56,10 @@ _VERBS: dict[str, dict[str, str]] = {
         "restore": "Restore what brim backup saved.",
         "down": "Pause all jobs and stop the scheduler.",
     },
+    "Share a cluster of Kubernetes": {
+        "install": "Add brim to a cluster of Kubernetes.",
+        "operator": "Run the ElasticJobs of a cluster of Kubernetes.",
+    },
     "Try it out": {
         "demo": "Run a demo with real jobs on this machine.",
         "simulate": "Replay job traces under scheduling policies, in simulated time.",
@@ -92,11 +95,9 @@ def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None
 def _ask(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     """Let the verb, and what it starts, ask this scheduler."""
     if server is not None and not ctx.resilient_parsing:
-        from brim.client import SERVER
-        from brim.wire.https import scheduler_url
+        from brim.cli.handles import ask_server
 
-        os.environ[SERVER] = scheduler_url(server, field="--server")
-        os.environ.pop(STATE_VARIABLE, None)  # a state directory of the environment comes second
+        ask_server(server, field="--server")
 
 
 cli = click.option(
@@ -104,7 +105,8 @@ cli = click.option(
     metavar="URL",
     expose_value=False,
     callback=_ask,
-    help="Ask the scheduler at https://HOST:PORT, with the token in the file BRIM_TOKEN_FILE. "
+    help="Ask the scheduler at https://HOST:PORT, with the token in the file BRIM_TOKEN_FILE, or "
+    "kubernetes://NAMESPACE, as kubectl does. "
     "[default: the one of this host and account; also BRIM_SERVER]",
 )(cli)
 cli = click.option(

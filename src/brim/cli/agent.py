@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import NoReturn, TextIO
 
 import click
 
 from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
-from brim.runs.options import ADDRESSES, PORTS, option
+from brim.process import exit_on_sigterm
+from brim.runs.options import ADDRESSES, HEARTBEAT, PORTS, option
 from brim.runs.values import Value
+from brim.storage.heartbeat import HeartbeatFile
 
 _ROOM = whole(least=1, hint="--workers 4")
 
@@ -41,6 +44,7 @@ _ROOM = whole(least=1, hint="--workers 4")
     help="Name the machine that this agent is on, where others of the run are on it, too, and "
     "cannot share memory with it. [default: it is alone]",
 )
+@HEARTBEAT
 @PORTS
 def agent(
     master_address: str,
@@ -48,6 +52,7 @@ def agent(
     workers: int | None,
     patience: float | None,
     machine: str,
+    heartbeat_file: Path | None,
 ) -> int:
     """Add this host to a run that was started on another: run workers for it here until it ends.
 
@@ -55,7 +60,8 @@ def agent(
     or in a file: other users of this host could read it on a command line.
 
     Give several addresses, with commas between them, where the master may go on at another (see
-    brim master); they are called in turn. Names are looked up for each call.
+    brim master); they are called in turn. Names are looked up for each call: the name of a service
+    may lead to the next master.
 
     Where several agents of a run are on one machine, say one in each pod, give all of them its name
     (--machine or BRIM_MACHINE): gradients meet there first, and cross the network once.
@@ -66,11 +72,17 @@ def agent(
     \b
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)
     """
+    exit_on_sigterm()  # until a master has let it in
     from brim.agent.__main__ import join
 
     token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
     return join(
-        master_address, token=token, room=workers, patience=patience, machine=machine.strip()
+        master_address,
+        token=token,
+        room=workers,
+        patience=patience,
+        machine=machine.strip(),
+        heartbeat=HeartbeatFile(heartbeat_file),
     )
 
 

@@ -74,10 +74,13 @@ def _screen(client: Client, everything: bool) -> str:
     views, cluster = _look(client, everything), client.cluster()
     running = sum(view.state == "running" for view in views)
     free = cluster.devices - cluster.headroom
+    known = bool(cluster.policy)  # of a namespace of Kubernetes, only its jobs are
     parts = [
-        f"{cluster.held} of {counted(free, 'device')}",
+        f"{cluster.held} of {counted(free, 'device')}"
+        if known
+        else counted(cluster.held, "device"),
         f"{running} running, {cluster.unfinished - running} waiting",
-        f"policy {cluster.policy}",
+        *([f"policy {cluster.policy}"] if known else []),
         *([cluster.problem] if cluster.problem else []),
     ]
     return " · ".join(parts) + "\n" + (_table(views, cluster) if views else _NO_JOBS)

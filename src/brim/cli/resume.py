@@ -12,7 +12,7 @@ from brim.cli.handles import handle_of
 from brim.cli.usage import EXIT_DONE
 from brim.domain.job import WorkerRange
 from brim.runs import completing
-from brim.runs.handle import JobHandle
+from brim.runs.handle import JobHandle, ResumeOptions
 from brim.runs.options import ADDRESS, JSON, PORTS, STATE, job_option, option
 
 
@@ -27,6 +27,12 @@ from brim.runs.options import ADDRESS, JSON, PORTS, STATE, job_option, option
     "agents", default=None, help="Wait for this many hosts before the first step. [default: 1]"
 )
 @job_option("insecure")
+@click.option(
+    "--any-kind",
+    is_flag=True,
+    help="Let an exact job go on on nodes of another kind than it began on: its weights depend on "
+    "them then.",
+)
 @JSON
 @STATE
 def resume(
@@ -37,6 +43,7 @@ def resume(
     workers_here: int | None,
     agents: int | None,
     insecure: bool,
+    any_kind: bool,
     as_json: bool,
     state: Path | None,
 ) -> int:
@@ -57,15 +64,17 @@ def resume(
         "workers_here": workers_here,
         "agents": agents,
         "insecure": insecure,
+        "any_kind": any_kind,
     }
     if isinstance(handle, JobHandle):
         # What the environment says of new runs is not meant for a job, which has its own.
         source = click.get_current_context().get_parameter_source
         asked = {
-            name: None if source(name) is ParameterSource.ENVIRONMENT else value
+            name: value
             for name, value in asked.items()
+            if source(name) is not ParameterSource.ENVIRONMENT
         }
-    ready = handle.resume(**asked)
+    ready = handle.resume(ResumeOptions(**asked))
     if ready is None:
         click.echo(f"{handle.name}: may run again", err=True)
         return EXIT_DONE

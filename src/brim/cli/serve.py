@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import ipaddress
 import sys
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.errors import SpecError
 from brim.runs import completing
-from brim.runs.options import ADDRESS, option
+from brim.runs.options import ADDRESS, INSECURE, check_insecure, option
 from brim.runs.starting import require_train_extra
 from brim.runs.values import Value
 from brim.storage.contact import token_in
+from brim.wire.listening import is_loopback, split_address
 
 
 @click.command()
@@ -27,8 +27,22 @@ from brim.storage.contact import token_in
     type=ADDRESS,
     default="127.0.0.1:0",
     show_default=True,
-    help="Listen for clients at this address.",
+    help="Listen for clients at this address: by HTTPS where other hosts can reach it.",
 )
+@option(
+    "--certificate",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show clients the certificate in FILE: PEM, with the authorities that signed it behind it. A "
+    "file that changes is read again.",
+)
+@option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Take the certificate's key from FILE. [default: from the file of --certificate]",
+)
+@INSECURE
 @option(
     "--token-file",
     type=click.Path(path_type=Path),
@@ -51,7 +65,14 @@ from brim.storage.contact import token_in
     help="Wait this long for more requests before computing a batch.",
 )
 def serve(
-    bundle: str, listen: str, token_file: Path | None, batch_rows: int, batch_wait: int
+    bundle: str,
+    listen: str,
+    certificate: Path | None,
+    key: Path | None,
+    insecure: bool,
+    token_file: Path | None,
+    batch_rows: int,
+    batch_wait: int,
 ) -> int:
     """Answer requests with the predictions of BUNDLE.
 
@@ -62,6 +83,7 @@ def serve(
     brim serve versions
     curl http://127.0.0.1:PORT/predict -H 'Content-Type: application/json' \\
         -d '{"rows": [{"color": "red"}]}'
+    brim serve versions --listen 0.0.0.0:8443 --token-file token --certificate server.pem
 
     A directory is watched: a newer bundle, or a delta for the version that is served, takes over
     once it is there, and no request is lost. GET /health, /version and /metrics show its
@@ -73,17 +95,11 @@ def serve(
         raise SpecError(
             "uvicorn", got="no such package", need=need, hint="pip install 'brim[cluster]'"
         )
-    host, _, port = listen.rpartition(":")
-    host = host.strip("[]")
+    host, port = split_address(listen)
     token = "" if token_file is None else token_in(token_file, field="--token-file")
-    if not token and not _is_loopback(host):
-        raise SpecError(
-            "--listen",
-            got=f"{listen!r}, which other hosts can reach, and no token",
-            need="a token for requests from other hosts",
-            hint="head -c 16 /dev/urandom | xxd -p > token; brim serve … --token-file token",
-        )
+    _check_reach(listen, certificate, key, token=token, insecure=insecure)
     from brim.serving.server import serve as run
+    from brim.wire.certificate_file import CertificateFile
 
     def say(text: str) -> None:
         click.echo(text, err=True)
@@ -92,8 +108,9 @@ def serve(
         run(
             Path(bundle),
             host=host,
-            port=int(port),
+            port=port,
             token=token,
+            certificate=CertificateFile(certificate, key) if certificate else None,
             most=batch_rows,
             wait=batch_wait / 1e3,
             say=say,
@@ -101,8 +118,30 @@ def serve(
     return EXIT_DONE
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _check_reach(
+    listen: str, certificate: Path | None, key: Path | None, *, token: str, insecure: bool
+) -> None:
+    """Raises SpecError where other hosts could ask, or read what passes, without being meant to."""
+    check_insecure(listen, insecure=insecure)
+    is_near = is_loopback(split_address(listen)[0])
+    if not token and not is_near:
+        raise SpecError(
+            "--listen",
+            got=f"{listen!r}, which other hosts can reach, and no token",
+            need="a token for requests from other hosts",
+            hint="head -c 16 /dev/urandom | xxd -p > token; brim serve … --token-file token",
+        )
+    if certificate is None and not (is_near or insecure):
+        raise SpecError(
+            "--listen",
+            got=f"{listen!r}, which other hosts can reach, and no certificate: the token and all rows "
+            "would pass through the network as they are",
+            need="a certificate to show clients",
+            hint="--certificate FILE, or on a network that you trust: --insecure",
+        )
+    if certificate is not None and insecure:
+        raise SpecError(
+            "--insecure", got="it beside --certificate", need="one of them", hint="leave one out"
+        )
+    if key is not None and certificate is None:
+        raise SpecError("--key", got=str(key), need="its certificate", hint="--certificate FILE")

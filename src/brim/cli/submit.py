@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.handles import client_of
+from brim.cli.handles import ask_server, client_of
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED, warn
 from brim.runs.options import STATE, option
 from brim.runs.submitting import hand_in, request_of, submission
 
 if TYPE_CHECKING:
+    from brim.client import Client
     from brim.wire.cluster import Forecast, JobView, Submit
+
+
+_KUBERNETES = "kubernetes://"
+
+
+def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
+    if server is not None and not ctx.resilient_parsing:
+        ask_server(server, field="--to")
 
 
 @click.command()
@@ -22,6 +31,14 @@ if TYPE_CHECKING:
 @option("--wait", is_flag=True, help="Wait until the job ends, and exit with its exit code.")
 @option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.option(
+    "--to",
+    metavar="URL",
+    expose_value=False,
+    callback=_to,
+    help="Hand the job to this scheduler, as brim --server: kubernetes://NAMESPACE, or "
+    "https://HOST:PORT.",
+)
 @STATE
 @click.pass_context
 def submit(
@@ -40,11 +57,16 @@ def submit(
     brim submit flights.py --workers 1:4 --deadline 2h
     brim submit job.yaml --dry-run
     brim submit flights.py --key nightly-2026-11-21 --wait      (typed twice, it is one job)
+    brim submit flights.py --to kubernetes                      (as an ElasticJob, by kubeconfig)
+    brim submit flights.py --to kubernetes --dry-run            (print its objects as YAML)
 
     Exit code 3: the scheduler does not promise the deadline.
     """
     request = request_of(ctx, file, values, warn=warn)
     client = client_of(state)
+    if dry_run and (objects := _objects_of(client, request)):
+        _show_objects(objects, as_json=as_json)
+        return EXIT_DONE
     if dry_run:
         import msgspec
 
@@ -58,7 +80,29 @@ def submit(
         click.echo(f"{view.job}: submitted", err=True)
         _say_verdict(view)
         return wait_for(JobHandle(client, view.job), as_json=as_json)
+    if client.address.startswith(_KUBERNETES):
+        for verb in ("status", "explain", "logs", "cancel"):
+            click.echo(f"brim --server {client.address} {verb} {view.job}", err=True)
     return _show_submitted(view, as_json=as_json)
+
+
+def _objects_of(client: Client, request: Submit) -> list[dict[str, Any]]:
+    """Return the objects that a submission to Kubernetes makes; none for another scheduler."""
+    if not client.address.startswith(_KUBERNETES):
+        return []
+    from brim.kubernetes.cluster_client import KubeJobs
+
+    assert isinstance(client, KubeJobs)
+    return client.written(request)
+
+
+def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:
+    from brim.kubernetes.schemas import in_yaml
+
+    if as_json:
+        click.echo(json.dumps({"objects": objects}))
+    else:
+        click.echo("---\n".join(in_yaml(each) for each in objects), nl=False)
 
 
 def _show_submitted(view: JobView, *, as_json: bool) -> int:

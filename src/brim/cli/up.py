@@ -18,7 +18,15 @@ from brim.cli.usage import EXIT_DONE, warn
 from brim.clock import monotonic, sleep
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError, StorageFault
-from brim.runs.options import ADDRESS, PORTS, STATE, option, parse_env
+from brim.runs.options import (
+    ADDRESS,
+    INSECURE,
+    PORTS,
+    STATE,
+    check_insecure,
+    option,
+    parse_env,
+)
 
 if TYPE_CHECKING:
     from brim.domain.cluster import ClusterSpec
@@ -42,12 +50,7 @@ _LOOK = 0.05
     show_default=True,
     help="Listen for clients at this address: by HTTPS where other hosts can reach it.",
 )
-@click.option(
-    "--insecure",
-    is_flag=True,
-    help="Listen for clients of other hosts by plain HTTP, behind a proxy or on a network that you "
-    "trust.",
-)
+@INSECURE
 @option(
     "--nodes",
     type=ADDRESS,
@@ -92,10 +95,11 @@ def up(
     from brim.backends.environment import environment_of_jobs
     from brim.client import default_state_dir
     from brim.scheduler.cluster_file import read_cluster_file
+    from brim.storage.contact import read_scheduler_contact
     from brim.wire.https import url_elsewhere
 
     _check_nodes(nodes)
-    _check_insecure(listen, insecure=insecure)
+    check_insecure(listen, insecure=insecure)
     state = (state or default_state_dir()).resolve()
     declared = parse_env(variables, os.environ)
     environment = environment_of_jobs(os.environ, declared)
@@ -127,11 +131,11 @@ def up(
             "token in BRIM_TOKEN_FILE (see brim token)",
             err=True,
         )
-    if nodes:
-        click.echo(
-            f"nodes join with: brim node --join {nodes} --token-file {state / 'nodes.token'}",
-            err=True,
-        )
+    contact = read_scheduler_contact(state)
+    if nodes and contact is not None:
+        token = state / "nodes.token"
+        text = f"nodes join with: brim node --join {contact.nodes} --token-file {token}"
+        click.echo(text, err=True)
     roots = (
         [tenant.id for tenant in spec.tenants if not tenant.user]
         if spec and os.geteuid() == 0
@@ -214,16 +218,6 @@ def _check_nodes(nodes: str | None) -> None:
     if nodes is not None and nodes.rpartition(":")[0].strip("[]") in ("", "0.0.0.0", "::"):
         need = "an address of this host that the others reach"
         raise SpecError("--nodes", got=repr(nodes), need=need, hint="--nodes 10.0.0.7:4001")
-
-
-def _check_insecure(listen: str, *, insecure: bool) -> None:
-    """Raises SpecError where nothing would be encrypted anyway."""
-    from brim.wire.listening import is_loopback, split_address
-
-    if insecure and is_loopback(split_address(listen)[0]):
-        got = f"--listen {listen}, which no other host can reach: nothing is encrypted there"
-        need = "--listen with an address that other hosts reach"
-        raise SpecError("--insecure", got=got, need=need, hint="leave --insecure out")
 
 
 def _command(

@@ -24,7 +24,7 @@ from brim.domain.course import Course, Holding, JobCourse, Origin, sentence_of
 from brim.domain.quantities import counted
 from brim.report.drawing import (
     ON_PAGE,
-    Mark,
+    Flag,
     Series,
     as_svg,
     both_widths,
@@ -324,7 +324,7 @@ class View:
         return [self.course] if self.beside is None else [self.course, self.beside]
 
     @functools.cached_property
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[Flag]:
         """The incidents as flags; what belongs together in time is one flag."""
         course = self.course
         told = [(each.at - course.start, each.kind, each.text) for each in course.incidents]

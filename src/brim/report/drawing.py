@@ -193,7 +193,7 @@ def _read_off(series: Series) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Flag:
     """An event at `at` seconds into the run, as flag `number` of the charts."""
 
     at: float
@@ -202,25 +202,25 @@ class Mark:
     text: str
 
 
-def marks_of(told: Iterable[tuple[float, str, str]], end: float) -> list[Mark]:
+def marks_of(told: Iterable[tuple[float, str, str]], end: float) -> list[Flag]:
     """Number marks from (seconds, kind, text), in order; merge those that are close in time."""
-    marks: list[Mark] = []
+    marks: list[Flag] = []
     for at, kind, text in told:
         if marks and at - marks[-1].at < end * 0.012:
             before = marks[-1]
             kind = max(before.kind, kind, key=list(_MARK_COLOURS).index)
             marks[-1] = replace(before, kind=kind, text=f"{before.text} → {text}")
         else:
-            marks.append(Mark(at=at, number=len(marks) + 1, kind=kind, text=text))
+            marks.append(Flag(at=at, number=len(marks) + 1, kind=kind, text=text))
     return marks
 
 
-def colour_of(mark: Mark, paint: Mapping[str, str]) -> str:
+def colour_of(mark: Flag, paint: Mapping[str, str]) -> str:
     return paint[_MARK_COLOURS[mark.kind]]
 
 
 def flag(
-    axis: Axes, marks: Sequence[Mark], end: float, paint: Mapping[str, str], *, narrow: bool = False
+    axis: Axes, marks: Sequence[Flag], end: float, paint: Mapping[str, str], *, narrow: bool = False
 ) -> None:
     """The marks' numbers above the chart, on as many rows as keep neighbours apart."""
     rows: list[float] = []

@@ -25,8 +25,8 @@ from brim.domain.quantities import counted, format_bytes
 from brim.report.drawing import (
     ON_PAGE,
     WIDE,
+    Flag,
     Line,
-    Mark,
     Series,
     as_svg,
     both_widths,
@@ -202,7 +202,7 @@ def render_timeline(history: RunHistory) -> str:
 
 
 def _timeline_svg(
-    history: RunHistory, times: _RunTime, marks: Sequence[Mark], *, narrow: bool = False
+    history: RunHistory, times: _RunTime, marks: Sequence[Flag], *, narrow: bool = False
 ) -> str:
     steps = [replace(step, at=times(step.at)) for step in history.steps]
     first = steps[0].at if steps else 0.0  # before that there is no speed
@@ -242,7 +242,7 @@ def _timeline(history: RunHistory, times: _RunTime) -> str:
     return f"<section><h2>Training</h2><figure>{svg}</figure>{happened}</section>"
 
 
-def _marks(history: RunHistory, times: _RunTime) -> list[Mark]:
+def _marks(history: RunHistory, times: _RunTime) -> list[Flag]:
     """The events that stand beside the curves; what belongs together in time is one flag."""
     last_step = history.steps[-1].at if history.steps else float("inf")
     told: list[tuple[float, str, str]] = []
@@ -268,7 +268,7 @@ def _marks(history: RunHistory, times: _RunTime) -> list[Mark]:
     return [replace(mark, kind=_flag_kind(mark)) for mark in marks]
 
 
-def _flag_kind(mark: Mark) -> str:
+def _flag_kind(mark: Flag) -> str:
     """A fault that adds workers is no loss, and one that asks a worker to leave is a leave."""
     if mark.text.startswith("add "):
         return "joined"
@@ -487,7 +487,7 @@ def _timeline_chart(
     loss: Line,
     throughput: Line,
     world: Line,
-    marks: Sequence[Mark],
+    marks: Sequence[Flag],
     epochs: Sequence[float],
     end: float,
     rates: Mapping[str, Line] | None = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import uvicorn
 
 from brim.errors import BrimError, SpecError
 from brim.serving.application import MOST_ROWS, Figures, application
@@ -20,20 +18,15 @@ from brim.serving.bundle import Model, changed, open_bundle
 from brim.serving.manifest import MANIFEST
 from brim.serving.versions import Found, Versions, next_of, passed_over
 from brim.storage.ownership import check_ours
-from brim.wire.door import BACKLOG, LARGEST_HEADERS, Door, protocol_behind, tell_seldom
-from brim.wire.listening import listen_on
+from brim.wire.certificate_file import CertificateFile
+from brim.wire.door import BACKLOG, Door, answering
+from brim.wire.listening import joined_address, listen_on
 
 _LOOK = 0.2  # seconds between two looks at the directory
 _ROOM = 4 * MOST_ROWS  # rows that may wait
+_TO_END = 5  # seconds for requests that are under way in the end
 
 _log = logging.getLogger(__name__)
-
-
-class _PredictionServer(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Signals are ours."""
-        yield
 
 
 def serve(
@@ -42,6 +35,7 @@ def serve(
     host: str,
     port: int,
     token: str,
+    certificate: CertificateFile | None,
     most: int,
     wait: float,
     say: Callable[[str], None],
@@ -52,6 +46,7 @@ def serve(
         place: a bundle, or a directory of versions, which is watched.
         host, port: where to listen; port 0 picks one.
         token: that requests must have; empty for none.
+        certificate: to show clients; None: nothing is encrypted.
         most: rows that are computed together.
         wait: seconds that a batch waits for further requests.
         say: is told what people should know.
@@ -67,7 +62,16 @@ def serve(
     torch.set_num_threads(model.manifest.threads)
     asyncio.run(
         _serve(
-            model, versions, there, host=host, port=port, token=token, most=most, wait=wait, say=say
+            model,
+            versions,
+            there,
+            host=host,
+            port=port,
+            token=token,
+            certificate=certificate,
+            most=most,
+            wait=wait,
+            say=say,
         )
     )
 
@@ -98,6 +102,7 @@ async def _serve(
     host: str,
     port: int,
     token: str,
+    certificate: CertificateFile | None,
     most: int,
     wait: float,
     say: Callable[[str], None],
@@ -105,7 +110,7 @@ async def _serve(
     listener = listen_on(
         host, port, backlog=BACKLOG, hint="--listen HOST:0 lets the system choose a port"
     )
-    loop, door, figures = asyncio.get_running_loop(), Door(), Figures()
+    door, figures, over = Door(), Figures(), asyncio.Event()
     batches = Batches(model, most=most, wait=wait, room=_ROOM)
     watch = _Watch(versions, there, batches, figures, say) if versions is not None else None
     app = application(
@@ -115,36 +120,25 @@ async def _serve(
         figures=figures,
         problems=lambda: [] if watch is None else watch.problems,
     )
-    tell_seldom(loop)
-    server = _PredictionServer(
-        uvicorn.Config(
-            app,
-            http=protocol_behind(door),
-            ws="none",
-            backlog=BACKLOG,
-            h11_max_incomplete_event_size=LARGEST_HEADERS,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-        )
-    )
-
-    def end() -> None:
-        server.should_exit = True
-
     for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, end)
-    watching = asyncio.create_task(watch.run()) if watch is not None else None
-    host, port = listener.getsockname()[:2]
-    say(f"serving version {model.version} at http://{f'[{host}]' if ':' in host else host}:{port}")
+        asyncio.get_running_loop().add_signal_handler(each, over.set)
+    ending = asyncio.create_task(over.wait())
+    beside = [asyncio.create_task(watch.run())] if watch is not None else []
+    context, scheme = None, "http"
+    if certificate is not None:
+        context, scheme = certificate.context, "https"
+        beside.append(asyncio.create_task(certificate.keep()))
+    where = joined_address(*listener.getsockname()[:2])
+    say(f"serving version {model.version} at {scheme}://{where}")
     try:
-        await server.serve(sockets=[listener])
+        async with answering(app, listener, door, context=context, to_end=_TO_END) as letting_in:
+            await asyncio.wait([ending, letting_in], return_when=asyncio.FIRST_COMPLETED)
+        if not letting_in.cancelled():
+            await letting_in  # it ends by a fault alone
     finally:
-        if watching is not None:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
+        for task in (ending, *beside):
+            task.cancel()
+        await asyncio.gather(ending, *beside, return_exceptions=True)
         batches.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from brim.domain.accounting import TableFacts
+from brim.domain.accounting import Count, TableFacts
 from brim.domain.quantities import counted
 from brim.errors import InternalError
 
@@ -26,8 +26,8 @@ class RunStarted(_Record, frozen=True, kw_only=True, tag="run_started"):
     """A run began, or was resumed; `steps` is the total planned, `tables` of embeddings."""
 
     run: str
-    steps: int
-    steps_per_epoch: int
+    steps: Count
+    steps_per_epoch: Count
     spec: dict[str, Any]
     file: str = ""
     command: list[str] = []
@@ -44,13 +44,13 @@ class DatasetRead(_Record, frozen=True, kw_only=True, tag="dataset"):
     `samples`.
     """
 
-    samples: int
-    test_samples: int | None = None
-    quarantined: int = 0
+    samples: Count
+    test_samples: Count | None = None
+    quarantined: Count = 0
     quarantine_path: str = ""
-    block_size: int = 1
+    block_size: Count = 1
     order: str = "shuffled"
-    order_size: int = 0
+    order_size: Count = 0
 
 
 class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
@@ -61,9 +61,9 @@ class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
 
     worker: str
     state: WorkerState
-    pid: int = 0
+    pid: Count = 0
     agent: str = ""
-    rank: int | None = None
+    rank: Count | None = None
     reason: str = ""
     serves: bool = False
 
@@ -80,11 +80,11 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
     counts the others.
     """
 
-    round: int
-    world_size: int
+    round: Count
+    world_size: Count
     workers: list[str]
     shares: list[int] = []
-    step: int = 0
+    step: Count = 0
     cause: str = ""
 
     @property
@@ -112,24 +112,24 @@ class RoundFormed(_Record, frozen=True, kw_only=True, tag="round"):
 class WorldReFormed(_Record, frozen=True, kw_only=True, tag="re_formed"):
     """The time that training stood still for a round, and the steps lost and done again."""
 
-    round: int
+    round: Count
     seconds: float
-    redone: int = 0
+    redone: Count = 0
 
 
 class FaultPerformed(_Record, frozen=True, kw_only=True, tag="fault"):
     """A clause of `--faults` was carried out."""
 
     text: str
-    step: int
+    step: Count
     worker: str | None = None
 
 
 class EpochEnded(_Record, frozen=True, kw_only=True, tag="epoch"):
     """`epoch` (from 1) is done, with the metrics of the test split."""
 
-    epoch: int
-    step: int
+    epoch: Count
+    step: Count
     metrics: dict[str, float | None] = {}
 
 
@@ -139,8 +139,8 @@ class ValuesLogged(_Record, frozen=True, kw_only=True, tag="logged"):
     `epoch` counts the epochs that are over.
     """
 
-    epoch: int
-    step: int
+    epoch: Count
+    step: Count
     values: dict[str, float | None] = {}
 
 
@@ -150,9 +150,9 @@ class CheckpointPublished(_Record, frozen=True, kw_only=True, tag="checkpoint"):
     Training stood still for `pause`, and the checkpoint was written in `seconds`.
     """
 
-    step: int
+    step: Count
     path: str
-    bytes: int = 0
+    bytes: Count = 0
     seconds: float = 0.0
     pause: float = 0.0
 
@@ -163,8 +163,8 @@ class Restored(_Record, frozen=True, kw_only=True, tag="restored"):
     Of its first `commits` commits, those past that step are undone.
     """
 
-    step: int
-    commits: int
+    step: Count
+    commits: Count
     path: str = ""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from brim.process import name_of
 from brim.procfs import read_proc
-from brim_lab.driver import Mark
+from brim_lab.driver import MarkedProcesses
 
 # What a process prints goes to a file of its own; a fork has its parent's name and arguments.
 _ROLE = re.compile(
@@ -43,7 +43,7 @@ class Census:
     where: dict[int, str] = field(default_factory=dict)
 
 
-def take_census(mark: Mark, state: Path) -> Census:
+def take_census(mark: MarkedProcesses, state: Path) -> Census:
     """Count the marked processes.
 
     Args:

@@ -1,0 +1,198 @@
+"""Makes deploy/kustomize and deploy/helm from the objects that `brim install` applies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import brim
+from brim.kubernetes.manifests import Installation, Manifest, manifests
+from brim.kubernetes.schemas import in_yaml
+
+FOLDER = Path(__file__).parent
+IMAGE = "brim:1"  # of the base, which an overlay replaces
+NAMESPACE, TEAM = "brim-system", "team"  # of the operator, and of the jobs of the second overlay
+_HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
+
+# What stands in an object where the chart has a value; nothing else in it reads like that.
+_IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
+_ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
+
+
+def render() -> dict[str, str]:
+    """The text of each file, by its path."""
+    return dict((*_kustomize(), *_helm()))
+
+
+# Kustomize ----------------------------------------------------------------------------------------
+
+
+def _kustomize() -> Iterable[tuple[str, str]]:
+    everywhere = manifests(Installation(image=IMAGE))
+    in_one = manifests(Installation(image=IMAGE, of=TEAM))
+    base = [each for each in everywhere if each in in_one or each["kind"] == "Deployment"]
+    yield "kustomize/base/objects.yaml", _HEAD + _documents(base)
+    yield "kustomize/base/kustomization.yaml", _customization(["objects.yaml"])
+    yield "kustomize/all-namespaces/rights.yaml", _HEAD + _documents(_but(everywhere, base))
+    yield (
+        "kustomize/all-namespaces/kustomization.yaml",
+        _customization(["../base", "rights.yaml"], **_image(everywhere[-1])),
+    )
+    rights = [each for each in _but(in_one, base) if each["kind"] != "Deployment"]
+    yield "kustomize/one-namespace/rights.yaml", _HEAD + _documents(rights)
+    command = in_one[-1]["spec"]["template"]["spec"]["containers"][0]["command"]
+    watched = [
+        {"op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": word}
+        for word in command[-2:]
+    ]
+    patch = {"target": {"kind": "Deployment"}, "patch": json.dumps(watched)}
+    yield (
+        "kustomize/one-namespace/kustomization.yaml",
+        _customization(["../base", "rights.yaml"], patches=[patch], **_image(in_one[-1])),
+    )
+
+
+def _image(deployment: Manifest) -> dict[str, Any]:
+    """The name of the image in one place: the operator's, and that of jobs that name none."""
+    command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    at, container = command.index("--image") + 1, "spec.template.spec.containers.0"
+    one = {"kind": "Deployment"}
+    return {
+        "images": [{"name": "brim", "newName": "brim", "newTag": "1"}],
+        "replacements": [
+            {
+                "source": {**one, "fieldPath": f"{container}.image"},
+                "targets": [{"select": one, "fieldPaths": [f"{container}.command.{at}"]}],
+            }
+        ],
+    }
+
+
+def _customization(resources: Sequence[str], **more: Any) -> str:
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    return _HEAD + in_yaml({**head, "resources": list(resources), **more})
+
+
+def _but(things: Sequence[Manifest], others: Sequence[Manifest]) -> list[Manifest]:
+    return [each for each in things if each not in others]
+
+
+# Helm ---------------------------------------------------------------------------------------------
+
+
+def _helm() -> Iterable[tuple[str, str]]:
+    chosen: dict[str, Any] = {
+        "image": _IMAGE, "job_image": _JOB_IMAGE, "namespace": _OWN, "slot": {_SLOT: 1},
+        "arguments": (_ARGUMENT,), "replicas": _REPLICAS, "resources": {_RESOURCES: 1},
+    }  # fmt: skip
+    everywhere = manifests(Installation(**chosen))
+    in_one = manifests(Installation(**chosen, of=_WATCHED))
+    for each in everywhere:
+        if each["kind"] == "CustomResourceDefinition":
+            yield f"helm/brim/crds/{each['spec']['names']['plural']}.yaml", _HEAD + in_yaml(each)
+    left_out = ("Namespace", "CustomResourceDefinition", "Deployment")
+    all_of, one_of = (
+        [each for each in things if each["kind"] not in left_out] for things in (everywhere, in_one)
+    )
+    common = [each for each in all_of if each in one_of]
+    yield "helm/brim/templates/objects.yaml", _HEAD + _with_values(_documents(common))
+    yield (
+        "helm/brim/templates/rights.yaml",
+        f"{_HEAD}{{{{- if .Values.watch }}}}\n{_with_values(_documents(_but(one_of, common)))}"
+        f"{{{{- else }}}}\n{_with_values(_documents(_but(all_of, common)))}{{{{- end }}}}\n",
+    )
+    yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(in_one[-1]))
+    usual = Installation(image=IMAGE)
+    values = {
+        "image": "", "jobImage": "", "watch": "", "slot": dict(usual.slot), "arguments": [],
+        "replicas": usual.replicas, "resources": dict(usual.resources),
+    }  # fmt: skip
+    yield "helm/brim/values.yaml", _HEAD + in_yaml(values)
+    yield "helm/brim/values.schema.json", json.dumps(_schema(values), indent=2) + "\n"
+    chart = {
+        "apiVersion": "v2",
+        "name": "brim",
+        "description": "Elastic deep-learning training: the operator of brim and its objects.",
+        "type": "application",
+        "version": brim.__version__,
+        "appVersion": brim.__version__,
+    }
+    yield "helm/brim/Chart.yaml", _HEAD + in_yaml(chart)
+
+
+def _with_values(text: str) -> str:
+    own, watched = "{{ .Release.Namespace }}", "{{ .Values.watch }}"
+    return text.replace(_OWN, own).replace(_WATCHED, watched)
+
+
+def _operator(text: str) -> str:
+    """The Deployment, with values of the chart in the place of those that it was made with."""
+    lines = {
+        f"- {_JOB_IMAGE}": "- {{ .Values.jobImage | default .Values.image | quote }}",
+        f"- --slot={_SLOT}=1": "{{- range $name, $amount := .Values.slot }}\n"
+        '- {{ printf "--slot=%s=%v" $name $amount | quote }}\n{{- end }}',
+        "- --watch": "{{- if .Values.watch }}\n- --watch",
+        f"- {_WATCHED}": "- {{ .Values.watch | quote }}\n{{- end }}",
+        "args:": None,
+        f"- {_ARGUMENT}": "{{- with .Values.arguments }}\nargs: {{ toJson . }}\n{{- end }}",
+        f"image: {_IMAGE}": 'image: {{ required "image" .Values.image | quote }}',
+        f"replicas: {_REPLICAS}": "replicas: {{ .Values.replicas }}",
+        "resources:": "resources: {{ toJson .Values.resources }}",
+        f"{_RESOURCES}: 1": None,
+    }
+    made: list[str] = []
+    for line in text.splitlines():
+        plain = line.lstrip()
+        new = lines.get(plain, plain)
+        indent = line[: len(line) - len(plain)]
+        for part in new.splitlines() if new is not None else ():
+            made.append(part if part.startswith("{{-") else indent + part)
+    return _with_values("\n".join(made) + "\n")
+
+
+def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as JSON Schema: what a chart refuses before it asks a server."""
+    text, name = {"type": "string"}, "^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"
+    known: dict[str, dict[str, Any]] = {
+        "image": {"type": "string", "minLength": 1, "pattern": r"^\S+$"},
+        "jobImage": {"type": "string", "pattern": r"^\S*$"},
+        "watch": {"type": "string", "pattern": name},
+        "slot": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {"type": ["string", "number"]},
+        },
+        "arguments": {"type": "array", "items": text},
+        "replicas": {"type": "integer", "minimum": 1},
+        "resources": {"type": "object"},
+    }
+    assert known.keys() == values.keys()
+    about = {
+        "image": "Of the operator: it has brim with its extras cluster and kubernetes.",
+        "jobImage": "Of jobs that name none. Empty: that of the operator.",
+        "watch": "The one namespace whose jobs it runs. Empty: those of all.",
+        "slot": "What a worker gets, by resource.",
+        "arguments": "More options of brim operator, such as --headroom=2.",
+        "replicas": "One decides; the others wait to take over.",
+        "resources": "Of each operator, as a container has them.",
+    }
+    return {
+        "$schema": "https://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["image"],
+        "properties": {key: {**each, "description": about[key]} for key, each in known.items()},
+    }
+
+
+def _documents(things: Sequence[Manifest]) -> str:
+    return "---\n".join(in_yaml(each) for each in things)
+
+
+if __name__ == "__main__":
+    for path, text in render().items():
+        file = FOLDER / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")

@@ -1,0 +1,139 @@
+"""The two images of the test cluster, written as `ctr images import` reads them.
+
+`localhost/pause:1` holds a pod's namespaces. `localhost/brim:1` is almost empty: each container of
+a node sees the programs and libraries of this machine, and a Python with torch and brim, read-only
+at their own paths (`node.py`). So a pod needs no volumes for them, and runs where Pod Security is
+`restricted`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from brim.errors import EnvironmentFault
+from brim.storage.files import write_whole
+
+PAUSE, BRIM = "localhost/pause:1", "localhost/brim:1"
+NOBODY = 65532  # as images without a root user have it
+
+_PASSWD = f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NOBODY}:{NOBODY}:nonroot:/tmp:/bin/sh\n"
+_ETC = {
+    "etc/passwd": _PASSWD,
+    "etc/group": f"root:x:0:\nnonroot:x:{NOBODY}:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # links into /usr
+_FOLDERS = {
+    "usr": 0o755,
+    "etc": 0o755,
+    "root": 0o755,
+    "tmp": 0o1777,
+    "var": 0o755,
+    "var/tmp": 0o1777,
+}
+
+
+def shared_paths(*more: Path) -> list[Path]:
+    """The files and folders of this machine that each container sees, read-only.
+
+    Raises:
+        EnvironmentFault: this machine's programs are not below /usr alone.
+    """
+    for name in ("bin", "lib"):
+        if not Path("/", name).is_symlink():
+            raise EnvironmentFault(
+                f"/{name} is a folder beside /usr/{name}, and images are made for machines that "
+                "have one for both\n"
+                "  hint: set BRIM_TEST_KUBECONFIG to a cluster made with kind or k3s"
+            )
+    checkout = Path(__file__).resolve().parents[4]
+    wanted = [
+        *(Path("/etc", name) for name in ("ld.so.cache", "alternatives", "fonts")),
+        *(Path("/usr"), Path(sys.prefix), Path(sys.base_prefix), checkout),
+        *(path.absolute() for path in more),
+    ]
+    found = sorted({path for path in wanted if path.exists()})
+    return [path for path in found if not any(other in path.parents for other in found)]
+
+
+def write_images(folder: Path, pause: Path) -> list[Path]:
+    """Write both images into a folder, and return their files.
+
+    Args:
+        pause: the program of the first.
+    """
+    layer = _Layer()
+    layer.file("pause", pause.read_bytes(), mode=0o755)
+    config = {"Entrypoint": ["/pause"], "User": f"{NOBODY}:{NOBODY}"}
+    _write(folder / "pause.tar", PAUSE, layer, config)
+    layer = _Layer()
+    for name, mode in _FOLDERS.items():
+        layer.folder(name, mode)
+    for name in _MERGED:
+        if Path("/", name).is_symlink():
+            layer.link(name, os.readlink(f"/{name}"))
+    for name, text in _ETC.items():
+        layer.file(name, text.encode())
+    path = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+    variables = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    config = {
+        "User": f"{NOBODY}:{NOBODY}",
+        "WorkingDir": "/",
+        "Cmd": ["python3"],
+        "Env": [f"{key}={value}" for key, value in variables.items()],
+    }
+    _write(folder / "brim.tar", BRIM, layer, config)
+    return [folder / "pause.tar", folder / "brim.tar"]
+
+
+class _Layer:
+    """The files of an image."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[tarfile.TarInfo, bytes]] = []
+
+    def folder(self, name: str, mode: int) -> None:
+        self._add(name, tarfile.DIRTYPE, mode)
+
+    def link(self, name: str, target: str) -> None:
+        self._add(name, tarfile.SYMTYPE, 0o777, target=target)
+
+    def file(self, name: str, content: bytes, *, mode: int = 0o644) -> None:
+        self._add(name, tarfile.REGTYPE, mode, content)
+
+    def content(self) -> bytes:
+        with io.BytesIO() as buffer:
+            with tarfile.open(fileobj=buffer, mode="w") as tar:
+                for info, content in self._entries:
+                    tar.addfile(info, io.BytesIO(content))
+            return buffer.getvalue()
+
+    def _add(
+        self, name: str, kind: bytes, mode: int, content: bytes = b"", *, target: str = ""
+    ) -> None:
+        info = tarfile.TarInfo(name)
+        info.type, info.mode, info.size, info.linkname = kind, mode, len(content), target
+        self._entries.append((info, content))
+
+
+def _write(path: Path, name: str, layer: _Layer, config: Mapping[str, object]) -> None:
+    content = layer.content()
+    whole = {
+        "architecture": "arm64" if os.uname().machine == "aarch64" else "amd64",
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(content).hexdigest()}"]},
+    }
+    archive = _Layer()
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    archive.file("config.json", json.dumps(whole).encode())
+    archive.file("layer.tar", content)
+    archive.file("manifest.json", json.dumps(manifest).encode())
+    write_whole(path, archive.content())

@@ -1,0 +1,148 @@
+"""`brim install`: put the operator into a cluster of Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.kube_options import of_operators, require_kubernetes_extra
+from brim.cli.usage import EXIT_DONE
+from brim.domain.options import whole
+from brim.domain.quantities import format_duration
+from brim.runs.options import option
+from brim.runs.values import Value
+
+if TYPE_CHECKING:
+    from brim.kubernetes.install import AppliedObject
+    from brim.kubernetes.manifests import Installation
+
+_MOST_REPLICAS = 100
+
+
+@click.command()
+@option(
+    "--image",
+    required=True,
+    metavar="IMAGE",
+    help="Run the operator in this image. It has brim with its extras cluster and kubernetes.",
+)
+@option(
+    "--job-image",
+    default="",
+    metavar="IMAGE",
+    help="Run jobs that name no image in this one. It has brim with its extra train. [default: that "
+    "of the operator]",
+)
+@option(
+    "--namespace",
+    metavar="NS",
+    default="brim-system",
+    show_default=True,
+    help="Put the operator here. No job can be in this namespace.",
+)
+@of_operators
+@option(
+    "--replicas",
+    type=Value(whole(least=1, most=_MOST_REPLICAS, hint="--replicas 2")),
+    default=1,
+    show_default=True,
+    help="Keep this many operators. One decides; the others wait to take over.",
+)
+@option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+def install(
+    image: str, job_image: str, namespace: str, replicas: int, dry_run: bool, as_json: bool,
+    **scheduling: Any,
+) -> int:  # fmt: skip
+    """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
+
+    The cluster is that of your kubeconfig, as for kubectl: $KUBECONFIG, or ~/.kube/config. You need
+    the rights of its administrator. Typed again, with another image or other options, it changes
+    what is there; jobs train on meanwhile.
+
+    \b
+    brim install --image images/brim:1 --slot cpu=4 --slot memory=16Gi --slot nvidia.com/gpu=1
+    brim install --image images/brim:1 --watch team           (only the jobs of namespace team)
+    brim install --image images/brim:1 --dry-run | kubectl apply --server-side -f -
+    brim install --image images/brim:1 --dry-run | kubectl delete -f -     (and all jobs with it)
+    """
+    require_kubernetes_extra()
+    from brim.kubernetes.manifests import Installation, manifests
+    from brim.kubernetes.schemas import in_yaml
+
+    chosen = Installation(
+        image=image,
+        job_image=job_image,
+        slot=scheduling["slot"],
+        namespace=namespace,
+        of=scheduling["watch"],
+        arguments=_arguments(**scheduling),
+        replicas=replicas,
+    )
+    made = manifests(chosen)
+    if dry_run:
+        click.echo(
+            json.dumps({"objects": made})
+            if as_json
+            else "---\n".join(in_yaml(each) for each in made),
+            nl=as_json,
+        )
+        return EXIT_DONE
+    applied = _apply(made)
+    if as_json:
+        click.echo(json.dumps({"applied": [each._asdict() for each in applied]}))
+    else:
+        for kind, name, outcome in applied:
+            click.echo(f"{outcome:<9}  {kind} {name}")
+    _say_what_is_next(chosen, applied)
+    return EXIT_DONE
+
+
+def _arguments(
+    *,
+    node_labels: str,
+    tolerated: Sequence[str],
+    policy: str,
+    headroom: int,
+    grace: float,
+    **_: Any,
+) -> tuple[str, ...]:
+    """The options of `brim operator` that are other than usual."""
+    words = [f"--node-labels={node_labels}"] if node_labels else []
+    words += [f"--tolerate={key}" for key in tolerated]
+    words += [f"--policy={policy}"] if policy != "brim" else []
+    words += [f"--headroom={headroom}"] if headroom else []
+    words += [f"--grace={format_duration(grace)}"] if grace != 30.0 else []
+    return tuple(words)
+
+
+def _apply(made: Sequence[dict[str, Any]]) -> list[AppliedObject]:
+    import asyncio
+
+    from brim.kubernetes.access import find_access
+    from brim.kubernetes.api_server import ApiServer
+    from brim.kubernetes.install import apply_all, check_rights
+
+    access = find_access(os.environ)
+
+    async def work() -> list[AppliedObject]:
+        async with ApiServer(access) as server:
+            await check_rights(server, made)
+            return await apply_all(server, made)
+
+    return asyncio.run(work())
+
+
+def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) -> None:
+    from brim.kubernetes.install import UNCHANGED
+
+    if all(each.outcome == UNCHANGED for each in applied):
+        click.echo("all of it was there", err=True)
+    wait = f"kubectl -n {chosen.namespace} rollout status deployment/brim-operator"
+    click.echo(f"wait for the operator: {wait}", err=True)
+    whose = f"kubernetes://{chosen.of}" if chosen.of else "kubernetes"
+    click.echo(f"hand it a job: brim submit FILE.py --to {whose}", err=True)

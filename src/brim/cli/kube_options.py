@@ -1,0 +1,135 @@
+"""Options that the verbs of Kubernetes share, and what they need to be there."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from brim.domain.options import DURATION, whole
+from brim.errors import SpecError
+from brim.runs.options import option
+from brim.runs.values import Value
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+_MOST_HEADROOM = 1_000_000  # slots
+
+
+def amounts(words: Sequence[str]) -> dict[str, str]:
+    """Return what `--slot NAME=AMOUNT` says, given several times.
+
+    Raises:
+        SpecError: one is no amount of a resource, or a resource is given twice.
+
+    >>> amounts(["cpu=1", "nvidia.com/gpu=1"])
+    {'cpu': '1', 'nvidia.com/gpu': '1'}
+    """
+    from brim.kubernetes.amounts import parse_amount
+
+    found: dict[str, str] = {}
+    hint = "--slot cpu=1 --slot memory=2Gi"
+    for word in words:
+        name, equals, amount = word.partition("=")
+        if not (name and equals and amount):
+            raise SpecError("--slot", got=repr(word), need="NAME=AMOUNT", hint=hint)
+        if name in found:
+            need = f"one amount of {name}"
+            raise SpecError("--slot", got=f"{name} twice", need=need, hint=hint)
+        try:
+            parse_amount(amount)
+        except SpecError as wrong:
+            need = f"an amount of {name} as Kubernetes writes it"
+            raise SpecError("--slot", got=repr(amount), need=need, hint=hint) from wrong
+        found[name] = amount
+    return found
+
+
+def _slot(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict[str, str]:
+    from brim.kubernetes.places import slot_of
+
+    found = amounts(words)
+    try:
+        slot_of(found)
+    except SpecError as wrong:
+        hint = "--slot cpu=1 --slot memory=2Gi"
+        raise SpecError("--slot", got=wrong.got, need=wrong.need, hint=hint) from None
+    return found
+
+
+SLOT = option(
+    "--slot",
+    metavar="NAME=AMOUNT",
+    multiple=True,
+    envvar=None,
+    default=("cpu=1", "memory=2Gi"),
+    callback=_slot,
+    help="Give each worker this much of a resource; a node has as many slots as fit on it. May be "
+    "repeated. [default: cpu=1 and memory=2Gi]",
+)
+
+
+_OF_OPERATORS = (
+    option(
+        "--watch",
+        metavar="NS",
+        default="",
+        help="Run the jobs of this namespace alone. [default: those of all]",
+    ),
+    SLOT,
+    option(
+        "--node-labels",
+        metavar="SELECTOR",
+        default="",
+        help="Use the nodes with these labels alone: pool=training. [default: all]",
+    ),
+    option(
+        "--tolerate",
+        "tolerated",
+        metavar="KEY",
+        multiple=True,
+        envvar=None,
+        help="Use nodes with a taint of this key, too. May be repeated.",
+    ),
+    option(
+        "--policy",
+        metavar="NAME",
+        default="brim",
+        show_default=True,
+        help="Decide by this policy.",
+    ),
+    option(
+        "--headroom",
+        type=Value(whole(least=0, most=_MOST_HEADROOM, hint="--headroom 2")),
+        default=0,
+        show_default=True,
+        help="Leave this many slots free, for jobs to come.",
+    ),
+    option(
+        "--grace",
+        type=Value(DURATION),
+        default="30s",
+        show_default=True,
+        help="Give a worker that is to leave this long to reach its step boundary.",
+    ),
+)
+
+
+def of_operators(function: Decorated) -> Decorated:
+    """Give a verb the options that say how an operator schedules."""
+    for each in reversed(_OF_OPERATORS):
+        function = each(function)
+    return function
+
+
+def require_kubernetes_extra() -> None:
+    """Raises SpecError where what calls an API server is not installed."""
+    for package in ("aiohttp", "yaml"):
+        if importlib.util.find_spec(package) is None:
+            raise SpecError(
+                package,
+                got="no such package",
+                need="the extra 'kubernetes'",
+                hint="pip install 'brim[kubernetes]'",
+            )

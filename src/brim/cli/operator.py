@@ -1,0 +1,97 @@
+"""`brim operator`: schedule jobs on a cluster of Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import uuid
+from pathlib import Path
+
+import click
+
+from brim.cli.kube_options import of_operators, require_kubernetes_extra
+from brim.cli.usage import EXIT_DONE
+from brim.runs.options import STATE_VARIABLE, option
+
+
+@click.command()
+@option("--image", required=True, help="Run jobs that name no image in this one. It has brim.")
+@option(
+    "--namespace",
+    metavar="NS",
+    help="Keep the Lease and the operator's own objects here. "
+    "[default: the namespace of its pod, or of the kubeconfig]",
+)
+@of_operators
+@option(
+    "--kubeflow",
+    is_flag=True,
+    help="Schedule Kubeflow's PyTorchJobs and TFJobs, too, in place of its own operator.",
+)
+@option(
+    "--identity",
+    metavar="NAME",
+    help="Hold the Lease by this name. [default: the name of this host, which is that of its pod]",
+)
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    envvar=STATE_VARIABLE,
+    metavar="DIR",
+    help="Keep the operator's copies here, and the records of runs. [default: ~/.local/state/brim]",
+)
+def operator(
+    image: str,
+    namespace: str | None,
+    watch: str,
+    slot: dict[str, str],
+    node_labels: str,
+    tolerated: tuple[str, ...],
+    policy: str,
+    headroom: int,
+    grace: float,
+    kubeflow: bool,
+    identity: str | None,
+    state: Path | None,
+) -> int:
+    """Run the ElasticJobs of a cluster of Kubernetes, until SIGTERM: that leaves them training.
+
+    brim install puts it into the cluster, where it runs in a pod, as the account of that. By hand it
+    finds the cluster by a kubeconfig, as kubectl does: $KUBECONFIG, or ~/.kube/config.
+
+    Several may run: the one that holds the Lease brim-operator decides, the others wait to take
+    over. What it keeps on disk are copies, which may be lost. --log-level info, before the verb,
+    has it say what it does.
+
+    \b
+    brim operator --image images/brim:1 --slot cpu=4 --slot memory=16Gi --slot nvidia.com/gpu=1
+    brim operator --image images/brim:1 --namespace team --watch team
+    """
+    require_kubernetes_extra()
+    import asyncio
+
+    from brim.client import default_state_dir
+    from brim.kubernetes.access import find_access
+    from brim.kubernetes.operator import OperatorSettings
+    from brim.kubernetes.run_operator import serve
+    from brim.log import VARIABLE, write_to_stderr
+
+    if not os.environ.get(VARIABLE):
+        write_to_stderr(usual="warning")
+    access = find_access(os.environ)
+    settings = OperatorSettings(
+        directory=(state or default_state_dir()).resolve() / "operator",
+        namespace=namespace or access.namespace,
+        image=image,
+        slot=slot,
+        watched=watch,
+        node_labels=node_labels,
+        tolerated=tolerated,
+        kubeflow=kubeflow,
+        policy=policy,
+        headroom=headroom,
+        grace=grace,
+    )
+    name = f"{identity or platform.node()}_{uuid.uuid4().hex[:8]}"
+    asyncio.run(serve(access, settings, name))
+    return EXIT_DONE
