@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test check core clean wheels lock licences sbom audit
+.PHONY: demo test check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -47,7 +47,7 @@ wheels: $(BIN)/uv
 	$(BIN)/uv build --quiet --wheel --out-dir dist lab
 
 # The four of the supply chain: docs/design/dependencies.md. Their tools stay out of the virtual environment.
-RUNTIME := train s3 onnx simulate cluster tensorboard mlflow wandb demo
+RUNTIME := train s3 onnx simulate cluster kubernetes tensorboard mlflow wandb demo
 
 # Each runtime dependency with the hashes of its files.
 lock: $(BIN)/uv
@@ -69,6 +69,14 @@ sbom: $(BIN)/uv
 # Known vulnerabilities, without network: make audit ADVISORIES=FILE, of advisories in OSV's format.
 audit: $(VENV)/.all
 	$(BIN)/python .ci/audit.py $(ADVISORIES)
+
+# Real Kubernetes on this machine, for tests: as root. make cluster NODES=3 CLUSTER="--feature GenericWorkload"
+NODES ?= 2
+cluster: $(VENV)/.all
+	$(BIN)/python -m brim_lab.kubernetes up --nodes $(NODES) --resource example.com/gpu=8 $(CLUSTER)
+
+cluster-down: $(VENV)/.all
+	$(BIN)/python -m brim_lab.kubernetes down
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .pytest_cache .ruff_cache
