@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from brim_lab.driver import Driver
 from e2e.running import joining, leftovers, started, train, until
 from e2e.test_scheduler import Home
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 FILE = """
 import time
@@ -113,6 +114,16 @@ def test_what_was_submitted_runs_whatever_becomes_of_the_files(home: Home, tmp_p
     home.brim("evaluate", jobs[slow], "--split", "train")
     assert "has changed" not in home.err
     home.brim("export", jobs[fast], "--output", str(tmp_path / "model"))
+
+
+def test_a_run_that_names_no_folder_is_evaluated(tmp_path: Path) -> None:
+    """One that was begun by an object names none: its code came as a bundle."""
+    run = tmp_path / "run"
+    train(run, write(tmp_path / "job", rate=0.1), "--epochs", "1", "--workers", "1")
+    kept = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps(kept | {"directory": ""}))
+    done = Driver(tmp_path).call("evaluate", str(run), "--split", "train", "--json")
+    assert json.loads(done.stdout)["exit"] == "done"
 
 
 def test_an_error_names_the_line_and_a_dry_run_what_is_not_sent(home: Home, tmp_path: Path) -> None:

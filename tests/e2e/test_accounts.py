@@ -75,7 +75,6 @@ def _can_mount() -> bool:
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of others"),
     pytest.mark.skipif(
         shutil.which("unshare") is None or not _can_mount(), reason="no namespaces of mounts here"

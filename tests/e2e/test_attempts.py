@@ -25,7 +25,7 @@ from brim.wire.authority import Authority
 from brim.wire.identity import Identity
 from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import AGENT
-from brim_lab.chaos.hosts import can_make_hosts, hosts_in
+from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import (
     DIGITS,
@@ -44,9 +44,9 @@ from e2e.wiretap import Stream, calls, tapped
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
 ]
 JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
+SHORT = (DIGITS, "--epochs", "8", "--global-batch-size", "128")
 CLUSTER = """
 nodes: [{name: n1, workers: 2}]
 tenants:
@@ -258,6 +258,70 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
     check_ledger(folder / "run")
     written = (ROOT / "SECURITY.md").read_text().partition(BEGIN)[2].partition(END)[0]
     assert written.strip() == table(found).strip(), f"SECURITY.md should say:\n{table(found)}"
+
+
+def put_into(host: Host, port: int) -> tuple[int, ...]:
+    """Put bytes into a connection of a host with the first host, and return its ports."""
+    words = (sys.executable, "-m", "e2e.forger", DEVICE, "10.77.0.2", "10.77.0.1", str(port))
+    done = subprocess.run(
+        ["ip", "netns", "exec", host.namespace, *words],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return tuple(map(int, done.stdout.split()))
+
+
+def connections(host: Host) -> set[tuple[int, ...]]:
+    """The ports of the other end and of its own, of all connections of a host."""
+    shown = subprocess.run(
+        ["ip", "netns", "exec", host.namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    ends = (line.split()[1:4] for line in shown.stdout.splitlines() if ":" in line[:12])
+    return {
+        tuple(int(each.rpartition(":")[2], 16) for each in (theirs, ours))
+        for ours, theirs, state in ends
+        if state == "01"
+    }
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
+def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    calm = train(tmp_path / "calm", *SHORT, "--workers", "1")
+    with contextlib.ExitStack() as undo:
+        hosts = undo.enter_context(hosts_in(tmp_path, 2))
+        run_dir = hosts[0].folder / "run"
+        slow = (*PACED, "--set", f"hurry={run_dir / 'hurry'}")
+        here = ("--workers-here", "1", "--spares", "0", "--listen", "10.77.0.1:7077")
+        words = ("train", *SHORT, *slow, "--workers", "2", "--agents", "2", *here)
+        run = undo.enter_context(started(run_dir, *words, prefix=hosts[0].prefix))
+        guest = joining(run_dir, address="10.77.0.1:7077", prefix=hosts[1].prefix)
+        undo.callback(guest.kill)
+        run.wait_for_step(5)
+        for port, what in ((-7077, "of two workers"), (7077, "of an agent and the master")):
+            ports = put_into(hosts[1], port)
+            until(lambda ports=ports: ports not in connections(hosts[0]), "its end", run)  # type: ignore[misc]
+            run.wait_for_step(len(run.steps()) + 15)  # more than an agent has to come back
+            lost = [each["worker"] for each in run.events("worker") if each["state"] == "lost"]
+            assert port == 7077 or (run.events("re_formed") and not lost), f"{what}: {lost}"
+        # An agent that was counted as lost joins again, and hears the end of the run.
+        until(lambda: run.events("round")[-1]["world_size"] == 2, "both workers again", run)
+        run.hurry()
+        summary = run.finish()
+        assert guest.wait(30) == 0
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    assert 1 <= summary["steps_redone"] <= 2
+    check_ledger(run_dir)
 
 
 def said_to(port: int, heard: dict[Stream, bytes]) -> str:

@@ -22,7 +22,7 @@ from e2e.running import PACED, has_ended, leftovers, lines, until
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def problem(home: Home) -> str:

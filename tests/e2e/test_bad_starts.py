@@ -18,7 +18,7 @@ from e2e.test_bad_days import database, foreground, hurry, pid, problem, steps
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 SUFFIXES = ("", "-wal", "-shm")
 
 

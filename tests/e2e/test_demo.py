@@ -12,7 +12,7 @@ from brim.storage.contact import read_scheduler_contact
 from brim_lab.driver import Driver
 from e2e.running import leftovers, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from e2e.running import PACED, until
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 _MANY = 60_000  # files: they take a second to remove
 

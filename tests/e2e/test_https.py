@@ -17,7 +17,6 @@ from e2e.running import DIGITS
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.netns,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
 JOB = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--workers", "2")

@@ -158,6 +158,15 @@ def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
     for host in cluster.hosts[1:3]:
         assert len(ports := cluster.ports_of(host)) >= 2, "one for each worker"
         assert ports <= set(PORTS)
+    for alike in ("host-2", "host-3"):
+        cluster.brim("drain", alike)
+    why = f"MKL_CBWR none on the nodes where it began and COMPATIBLE on {name}"
+    cluster.until(lambda: why in cluster.brim("status", job), "why it waits for its kind")
+    assert name not in cluster.on(job), "though it has two devices free"
+    for alike in ("host-2", "host-3"):
+        cluster.brim("drain", alike, "--undo")
+    cluster.until(lambda: len(cluster.events(job, "run_started")) == 2, "that it goes on")
+    cluster.until(lambda: sum(cluster.on(job).values()) == 4, "all that are alike")
     careless = cluster.submit("--workers", "1:2", "--no-exact", tenant="web")
     cluster.until(lambda: name in cluster.on(careless), "a job that may be on any")
     assert name not in cluster.on(job)

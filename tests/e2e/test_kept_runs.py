@@ -18,7 +18,7 @@ from e2e.running import DIGITS, PACED, lines, started, train, until
 from e2e.test_scheduler import Home
 from objectstore import ObjectStore, object_store
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
 

@@ -18,7 +18,7 @@ from e2e.running import DIGITS, FILES, PACED, Run, check_ledger, joining, starte
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 CHATTY = str(FILES / "chatty.py")
 JOB = ("--epochs", "4", "--global-batch-size", "128", "--workers", "2")

@@ -11,7 +11,7 @@ import pytest
 from e2e.running import DIGITS, FILES, PACED, started, train
 from e2e.test_scheduler import Home
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 HUNGRY = str(FILES / "hungry.py")
 LIMIT = ("--memory", "600MiB")

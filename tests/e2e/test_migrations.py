@@ -15,7 +15,7 @@ from e2e.running import DIGITS, leftovers, until
 from e2e.test_scheduler import Home
 from edges.test_migrations import database_of, format_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def moved(path: Path, folder: Path) -> None:

@@ -20,7 +20,7 @@ from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, train, until
 from e2e.strangers import CAN_BE_ANOTHER, stranger
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 JOB = ("train", DIGITS, "--epochs", "12", "--global-batch-size", "128")
 TAKE = """
 port, options, tries = int(sys.argv[1]), (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT), 0

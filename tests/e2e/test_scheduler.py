@@ -24,7 +24,7 @@ from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, until
 from groups import groups_can_be_made
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
 CLUSTER = """

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ import pytest
 from brim.serving.bundle import changed, open_bundle
 from brim.serving.export import Exporter
 from brim.serving.inputs import ColumnReader
+from brim.wire.authority import Authority
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, train, until
 from e2e.test_using_a_model import use
@@ -330,10 +332,7 @@ def test_other_paths_kinds_and_methods(bad: Server) -> None:
 
 
 def test_only_those_who_know_the_token_are_heard(versions: Path, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret\n")
-    token.chmod(0o600)
-    with serving(versions / "1", tmp_path / "log", "--token-file", str(token)) as server:
+    with serving(versions / "1", tmp_path / "log", "--token-file", token_in(tmp_path)) as server:
         right = {"Authorization": "Bearer secret"}
         assert server.ask(body=ROWS, headers=right)[0] == 200
         others: list[dict[str, str]] = [
@@ -410,14 +409,78 @@ def _established(port: int) -> bool:
     ("options", "said"),
     [
         (["--listen", "0.0.0.0:0"], "need a token for requests from other hosts"),
+        (["--listen", "0.0.0.0:0", "--token-file", "TOKEN"], "need a certificate to show clients"),
+        (["--insecure"], "no other host can reach"),
+        (["--key", "key.pem"], "need its certificate"),
+        (["--certificate", "nowhere.pem"], "nowhere.pem: No such file"),
+        (["--certificate", "TOKEN"], "no certificate with its key"),
         (["--listen", "here"], "need HOST:PORT"),
         (["--token-file", "nowhere"], "need a file with a token"),
         (["--batch-rows", "-1"], "--batch-rows"),
     ],
 )
-def test_options_that_cannot_be(versions: Path, options: list[str], said: str) -> None:
-    done = Driver().call("serve", str(versions / "1"), *options, codes=(2,))
+def test_options_that_cannot_be(
+    versions: Path, options: list[str], said: str, tmp_path: Path
+) -> None:
+    token = token_in(tmp_path)
+    words = [token if each == "TOKEN" else each for each in options]
+    done = Driver().call("serve", str(versions / "1"), *words, codes=(1, 2))
     assert said in done.stderr
+    assert "serving" not in done.stderr
+
+
+def token_in(folder: Path) -> str:
+    token = folder / "token"
+    token.write_text("secret\n")
+    token.chmod(0o600)
+    return str(token)
+
+
+def certificate_in(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate with its key, and what trusts it."""
+    identity = Authority.make("cluster").issue("server", addresses=("127.0.0.1",))
+    (folder / "new.pem").write_bytes(identity.pem)
+    (folder / "new.pem").replace(folder / "server.pem")
+    return folder / "server.pem", ssl.create_default_context(cadata=identity.authority.decode())
+
+
+def test_other_hosts_are_served_by_https_and_a_new_certificate_is_shown(
+    versions: Path, tmp_path: Path
+) -> None:
+    """At an address of all: this host is one of those that reach it."""
+    right = {"Authorization": "Bearer secret"}
+    path, trusts = certificate_in(tmp_path)
+    options = ("--listen", "0.0.0.0:0", "--token-file", token_in(tmp_path))
+    with serving(versions / "1", tmp_path / "log", *options, "--certificate", str(path)) as server:
+        assert f"at https://0.0.0.0:{server.port}" in server.said()
+
+        def ask(trusts: ssl.SSLContext) -> int:
+            call = http.client.HTTPSConnection("127.0.0.1", server.port, context=trusts)
+            with contextlib.closing(call):
+                return server.ask(body=ROWS, headers=right, connection=call)[0]
+
+        def is_shown(trusts: ssl.SSLContext) -> bool:
+            with contextlib.suppress(ssl.SSLCertVerificationError):
+                return ask(trusts) == 200
+            return False
+
+        assert ask(trusts) == 200
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            server.ask(body=ROWS, headers=right)  # plain
+        path.write_text("half of one")
+        until(lambda: "still the one of before" in server.said(), "a word about it")
+        assert ask(trusts) == 200
+        _, trusts_next = certificate_in(tmp_path)
+        until(lambda: is_shown(trusts_next), "the next certificate")
+        assert not is_shown(trusts)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(DEADLINE) == 0, server.said()
+
+
+def test_whoever_asks_for_it_is_served_by_plain_http(versions: Path, tmp_path: Path) -> None:
+    options = ("--listen", "0.0.0.0:0", "--token-file", token_in(tmp_path), "--insecure")
+    with serving(versions / "1", tmp_path / "log", *options) as server:
+        assert server.ask(body=ROWS, headers={"Authorization": "Bearer secret"})[0] == 200
 
 
 def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from e2e.test_scheduler import CLUSTER, Home, alive, calm, world
 
 __all__ = ["calm"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.e2e
 
 
 def describe(home: Home, *nodes: str) -> str:

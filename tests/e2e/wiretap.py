@@ -48,7 +48,7 @@ def streams(path: Path) -> dict[Stream, bytes]:
     begins: dict[Stream, int] = {}
     found: dict[Stream, bytearray] = {}
     for packet in _packets(path.read_bytes()):
-        ends = _ends_of(packet)
+        ends = ends_of(packet)
         if ends is None:
             continue
         source, target, segment = ends
@@ -82,7 +82,7 @@ def _packets(content: bytes) -> Iterator[bytes]:
         at += 4 + length
 
 
-def _ends_of(packet: bytes) -> tuple[str, str, bytes] | None:
+def ends_of(packet: bytes) -> tuple[str, str, bytes] | None:
     """Source, target and TCP segment of a packet; None: it has none."""
     if packet[0] >> 4 == 4 and packet[9] == socket.IPPROTO_TCP:
         ends = [socket.inet_ntop(socket.AF_INET, packet[at : at + 4]) for at in (12, 16)]

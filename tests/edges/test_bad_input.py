@@ -197,6 +197,22 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
     "listen": ("train good.py --listen 4000", {}, "--listen", "'4000'", "HOST:PORT", "0.0.0.0:0"),
     "listen on IPv6": ("train good.py --listen ::1:4000", {}, "--listen", "'::1:4000'", "in "
                                                                          "brackets", "[::1]:4000"),
+    "listen on one link": (
+        "train good.py --listen [fe80::1%eth0]:4000", {}, "--listen", "an address of one link", "all "
+        "hosts", "ip -6 address show",
+    ),
+    "join on one link": (
+        "agent 10.0.0.7:1,[fe80::1]:4000", {}, "MASTER_ADDRESS", "an address of one link", "all hosts",
+        "ip -6 address show",
+    ),
+    "server on one link": (
+        "--server https://[fe80::1%25eth0]:4000 jobs", {}, "--server", "an address of one link", "its "
+        "name", "ip -6 address show",
+    ),
+    "distributed between hosts": (
+        "train good.py --transport distributed --listen 10.0.0.7:0", {}, "--transport distributed",
+        "encrypt nothing", "nobody else can reach", "--insecure",
+    ),
     "insecure": ("train good.py --insecure", {}, "--insecure", "one host", "other hosts",
                  "leave it out, or --listen HOST:PORT"),
     "insecure again": ("resume old --insecure", {}, "--insecure", "one host", "other hosts",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brim import control_groups
-from brim.control_groups import ControlGroup, files_about_us, groups_of, make_group
+from brim.control_groups import ControlGroup, files_about_us, groups_of, make_group, processors
 from e2e.running import has_ended, until
 from groups import needs_groups
 
@@ -144,6 +144,41 @@ def test_the_files_of_the_nearest_group_that_has_them(
 
 
 @pytest.mark.parametrize(
+    ("version", "files", "share"),
+    [
+        ("cgroup2", {"pod/cpu.max": "150000 100000\n", "pod/box/cpu.max": "max 100000\n"}, 2),
+        ("cgroup2", {"pod/cpu.max": "400000 100000\n", "pod/box/cpu.max": "20000 100000\n"}, 1),
+        ("cgroup2", {"cpu.max": "300000 100000\n"}, 3),
+        ("cgroup2", {"pod/cpu.max": "max 100000\n"}, 64),
+        ("cgroup2", {}, 64),
+        (
+            "cgroup",
+            {"pod/cpu.cfs_quota_us": "250000\n", "pod/cpu.cfs_period_us": "100000\n"},
+            3,
+        ),
+        ("cgroup", {"pod/cpu.cfs_quota_us": "-1\n", "pod/cpu.cfs_period_us": "100000\n"}, 64),
+        ("cgroup", {"pod/cpu.cfs_quota_us": "nonsense"}, 64),
+    ],
+)
+def test_processors_are_those_of_the_container(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    files: dict[str, str],
+    share: int,
+) -> None:
+    own = tmp_path / "pod" / "box"
+    own.mkdir(parents=True)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    mount = control_groups._Mount(version, "/", tmp_path, frozenset())
+    monkeypatch.setattr(control_groups._Mount, "place_of_ours", lambda _: own)
+    monkeypatch.setattr(control_groups, "_mounts", lambda: iter([mount]))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert processors() == share
+
+
+@pytest.mark.parametrize(
     ("version", "options", "root", "line", "place"),
     [
         ("cgroup2", "rw", "/", "0::/user.slice/a", "user.slice/a"),
@@ -171,7 +206,7 @@ def test_where_the_group_of_this_process_is(
 
 @needs_groups
 def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
-    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import ControlGroup\n"
+    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import processors, ControlGroup\n"
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)

@@ -12,7 +12,7 @@ import pytest
 import recorded_run
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.keeper import Keeper
-from brim.clock import VirtualClock
+from brim.clock import VirtualClock, monotonic
 from brim.errors import EnvironmentFault
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
@@ -23,18 +23,33 @@ HOLDS = [wire.HoldRound(round=number) for number in range(1, 6)]
 class Script:
     """A stream on which a master says what is written here, and then the stream breaks,
     or hangs.
+
+    Args:
+        is_there: a master listens at all.
+        late: seconds before each word.
     """
 
-    def __init__(self, *parcels: wire.FromMaster, hangs: bool = False) -> None:
+    def __init__(
+        self,
+        *parcels: wire.FromMaster,
+        hangs: bool = False,
+        is_there: bool = True,
+        late: float = 0.001,
+    ) -> None:
         self._parcels, self._hangs = parcels, hangs
+        self._is_there, self._late = is_there, late
         self.heard: list[wire.FromAgent] = []
+
+    async def reach(self) -> None:
+        if not self._is_there:
+            await asyncio.sleep(3600)
 
     async def send(self, parcel: wire.FromAgent) -> None:
         self.heard.append(parcel)
 
     async def messages(self) -> AsyncIterator[wire.FromMaster]:
         for parcel in self._parcels:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(self._late)
             yield parcel
         if self._hangs:
             await asyncio.sleep(3600)
@@ -72,7 +87,7 @@ def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
 
 
 def converse(
-    *scripts: Script, keeper: Kept | None = None, until: int = 99
+    *scripts: Script, keeper: Kept | None = None, until: int = 99, calls: int = 1
 ) -> list[wire.MasterMessage]:
     """What an agent obeys of these streams, one after the other."""
     left = list(scripts)
@@ -84,6 +99,7 @@ def converse(
             dial=lambda: cast(AgentStream, left.pop(0)),
             keeper=cast(Keeper, keeper),
             clock=VirtualClock(1.0),
+            calls=calls,
         )
         conversation.post(wire.Warn(message="first"))
         conversation.post(wire.Warn(message="second"))
@@ -137,6 +153,17 @@ def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.M
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
     assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]
     assert keeper.killed == 1
+
+
+def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_master_is_heard_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brim.agent.conversation._TO_REACH", 0.02)
+    monkeypatch.setattr("brim.agent.conversation._TO_REACH_AT_LAST", 0.02)
+    dead, far = Script(is_there=False), Script(life(1), says(1, HOLDS[0]), late=0.2)
+    before = monotonic()
+    assert converse(dead, far, until=1, calls=2) == HOLDS[:1]
+    assert monotonic() - before < 5.0
 
 
 def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.wire.control import JobServer, NotTheMaster, Reply, ask, open_stream
+from brim.wire.control import JobServer, NotTheMaster, Reply, ask, ask_later, open_stream
 from brim.wire.identity import Identity, grpc_credentials, grpc_options
 from brim.wire.listening import listen_on
 from brim.wire.messages import Answer, Ask, Beat, FromAgent, FromMaster, LoseWorker
@@ -123,6 +123,28 @@ class Stranger:
         given = tuple((f"brim-{name}-bin", value) for name, value in metadata.items())
         answer: bytes = await call(iter(messages), metadata=given, timeout=5.0)
         return answer
+
+
+def test_many_masters_are_asked_in_one_loop(tmp_path: Path) -> None:
+    """With an address and a token alone, also by a name; and not for longer than is said."""
+    question = Ask(verb="suspend")
+
+    async def work() -> None:
+        async with Door(tmp_path, remote=True) as door:
+            port = door.address.rpartition(":")[2]
+            places = (door.local, door.address, f"localhost:{port}")
+            asking = [ask_later(place, token=TOKEN, question=question) for place in places]
+            assert all(answer.ok for answer in await asyncio.gather(*asking))
+            assert door.heard == [question] * 3
+            with pytest.raises(NotTheMaster, match="token is wrong"):
+                await ask_later(door.address, token="of another run", question=question)
+        began = time.monotonic()
+        with pytest.raises(EnvironmentFault, match="did not answer in 0 s") as caught:
+            await ask_later(door.address, token=TOKEN, question=question, timeout=0.3)
+        assert time.monotonic() - began < 5.0
+        assert caught.value.retryable
+
+    asyncio.run(work())
 
 
 def test_a_stranger_is_not_heard(tmp_path: Path) -> None:

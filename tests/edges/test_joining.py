@@ -52,9 +52,9 @@ HOST = "127.0.0.1"
 @asynccontextmanager
 async def far_nodes(folder: Path, port: int = 0) -> AsyncIterator[tuple[FarNodes, int, str]]:
     far = FarNodes(folder, HOST, SystemClock())
-    address = await far.start(port)
+    await far.start(port)
     try:
-        yield far, int(address.rpartition(":")[2]), (folder / TOKEN).read_text().strip()
+        yield far, int(far.address.rpartition(":")[2]), (folder / TOKEN).read_text().strip()
     finally:
         far.stop()
 
@@ -122,7 +122,8 @@ def test_an_address_of_ipv6_is_told_as_nodes_take_it(tmp_path: Path) -> None:
     async def started() -> str:
         far = FarNodes(tmp_path, "::1", SystemClock())
         try:
-            return await far.start(0)
+            await far.start(0)
+            return far.address
         finally:
             far.stop()
 

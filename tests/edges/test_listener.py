@@ -4,10 +4,14 @@ All of it holds within a host, where streams are plain, and between hosts, where
 """
 
 import contextlib
+import fcntl
 import random
+import select
 import socket
 import ssl
 import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +23,7 @@ from brim.coordination.participant import Interrupted, PeerLost
 from brim.wire import peer as peers
 from brim.wire.authority import Authority
 from brim.wire.identity import Identity, client_context, server_context, server_name
-from brim.wire.peer import Listener, connect, read_exactly, swap, write_all
+from brim.wire.peer import Listener, Traffic, connect, read_exactly, swap, write_all
 from brim.wire.proofs import proof
 from brim.wire.run_identity import WORKER, RunIdentity, run_identity
 
@@ -162,6 +166,27 @@ def test_more_strangers_than_are_listened_to_hold_up_nobody(
             assert len(listener._callers) <= 64
         with pytest.raises(Interrupted):
             listener.accept("round 1 state for w9", timeout=10.0, cancelled=crowding.done)
+
+
+def test_a_crowd_on_one_host_pushes_out_no_worker_of_another(listener: Listener) -> None:
+    """Not even one that is slow, and called before all of them."""
+    host, _, port = listener.address.rpartition(":")
+    with contextlib.ExitStack() as callers:
+
+        def come(source: str) -> str:
+            line = socket.create_connection((host, int(port)), 5.0, source_address=(source, 0))
+            return "{}:{}".format(*callers.enter_context(line).getsockname())
+
+        def is_in(name: str) -> bool:
+            return name in {"{}:{}".format(*each.getpeername()) for each in listener._callers}
+
+        worker = come("127.0.0.2")
+        for _ in range(100):
+            last = come("127.0.0.1")
+            with pytest.raises(Interrupted):
+                listener.accept(STATE, timeout=5.0, cancelled=lambda last=last: is_in(last))  # type: ignore[misc]
+        assert is_in(worker)
+        assert len(listener._callers) == 64
 
 
 def test_a_listener_that_is_not_of_this_run_is_told_nothing() -> None:
@@ -427,6 +452,42 @@ def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> No
         for done in trades:
             done.result()
         assert came[0] == came[1] == much
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each packet ends a wait")
+def test_one_packet_of_much_ends_no_wait_and_is_taken_all_the_same(
+    listener: Listener, calling: Calling
+) -> None:
+    worker = calling(listener.address)
+    with (
+        listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
+        worker.result() as other,
+        ThreadPoolExecutor() as pool,
+        Traffic([peer]) as traffic,
+    ):
+        came = bytearray(len(WEIGHTS))
+        traffic.fill(peer, [memoryview(came)])
+        other.sendall(WEIGHTS[:1000])
+        until(lambda: arrived(peer) >= 1000)
+        assert not select.select([peer], [], [], 0.0)[0]
+        until(lambda: traffic.move(0.01))
+        assert came[:1000] == WEIGHTS[:1000]
+        rest = pool.submit(other.sendall, WEIGHTS[1000:])
+        until(lambda: traffic.move(0.01) and traffic.is_done)
+        rest.result()
+        assert came == WEIGHTS
+        assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+
+
+def arrived(stream: socket.socket) -> int:
+    """Return how many bytes of a stream its kernel has."""
+    return struct.unpack("i", fcntl.ioctl(stream, termios.FIONREAD, bytes(4)))[0]  # type: ignore[no-any-return]
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not true():
+        assert time.monotonic() < deadline
 
 
 def test_who_calls_while_a_worker_computes_is_heard_afterwards(

@@ -106,6 +106,9 @@ class Stream:
         self._down: asyncio.Queue[wire.FromMaster | None] = asyncio.Queue()
         self._serving = asyncio.create_task(self._serve(house))
 
+    async def reach(self) -> None:
+        pass
+
     async def _serve(self, house: House) -> None:
         try:
             await house.master.converse(self._requests(), self._down.put)

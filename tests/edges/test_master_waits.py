@@ -228,3 +228,53 @@ def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
             assert ("B" not in desk.master._decisions.agents) is lost
 
     play(tmp_path, story, agents=len(set(agents)))
+
+
+def test_an_agent_that_knows_more_than_its_master_is_turned_away_and_that_is_said_once(
+    tmp_path: Path,
+) -> None:
+    """It followed a master that was lost with all copies: steps that only it knows are no more."""
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        told = wire.JournalPlace("of another master", 9)
+        join = wire.JoinJob(agent="B", session="b", host="h", life=3, keeps=True, told=told)
+        for _ in range(3):
+            refused = desk.master._admit(join)
+            assert refused is not None
+            assert refused.lost
+
+    (said,) = warnings(play(tmp_path, story))
+    assert said.startswith("agent B was turned away: it knows of what is in no copy")
+
+
+def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> None:
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A")
+        desk.master._decisions._rendezvous.stands_alone = True
+        desk.master._lose("A", "gone")
+        assert desk.master.outcome is RunOutcome.FAILED, "it has none yet"
+        assert not desk.master.ended.is_set()
+
+    assert "no host is left: the run waits at step 0" in warnings(play(tmp_path, story))[-1]
+
+
+def test_who_calls_a_master_that_has_handed_over_is_told_nothing(tmp_path: Path) -> None:
+    """While it sees off those who follow the run, its port is open and its records are about to be
+    closed: an agent that it let in again would hear that the run has failed.
+    """
+
+    async def story(desk: Desk) -> None:
+        await begin(desk, "A", "B")
+        desk.master.leave()
+        for agent in ("A", "B"):
+            await desk.leave(agent)
+        heard = {agent: len(desk.heard[agent]) for agent in ("A", "B")}
+        lives = len(desk.lives)
+        await desk.join("A", life=1)
+        desk.records_of_master.close()
+        await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
+        assert len(desk.lives) == lives
+        assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == heard
+
+    play(tmp_path, story)

@@ -22,7 +22,7 @@ from edges.test_scheduler_dies import House, Points
 from pages import assert_loads_nothing
 from recorded_run import eventful
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.browser
 NAMES = ("run", "cluster", "simulation")
 TELEPHONE, DESK = 390, 1280
 

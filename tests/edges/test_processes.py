@@ -35,7 +35,7 @@ from brim.process import (
     variable_of,
 )
 from brim.storage.contact import is_alive
-from brim_lab.driver import Mark
+from brim_lab.driver import MarkedProcesses
 from e2e.running import has_ended, until
 from edges.test_nodes import Host, host
 
@@ -94,7 +94,7 @@ def test_a_variable_may_be_anything() -> None:
 
 
 def test_the_census_of_a_trial_counts_a_process_whatever_it_is_called() -> None:
-    mark = Mark(f"names-{os.getpid()}")
+    mark = MarkedProcesses(f"names-{os.getpid()}")
     os.environ |= mark.environment
     try:
         with called(b"\xff\xfe") as pid:
@@ -186,3 +186,30 @@ def test_a_look_at_memory_that_fails_is_not_the_last_and_is_said_once(
         loop = runner.get_loop()
         runner.run(minding())
     assert capsys.readouterr().err.count("cannot tell what workers have in memory") == 1
+
+
+def test_orphans_that_have_ended_are_cleared_away_but_not_who_is_waited_for() -> None:
+    """In a process of its own, as what it forks would be adopted by ours."""
+    code = """
+import os, time
+from brim.process import Orphans, adopt_orphans, children_of, state_of
+adopt_orphans()
+first = os.fork()
+if not first:
+    if os.fork():
+        os._exit(0)
+    time.sleep(0.05)
+    os._exit(0)
+os.waitpid(first, 0)
+mine = os.fork() or os._exit(0)
+while len([each for each in children_of(os.getpid()) if state_of(each) == "Z"]) < 2:
+    time.sleep(0.01)
+left = set(children_of(os.getpid()))
+orphans = Orphans()
+orphans.clear_away(known={mine} & left)
+assert set(children_of(os.getpid())) == left, "whose parent is about to look"
+orphans.clear_away(known={mine} & left)
+print(len(left), len(children_of(os.getpid())))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["2", "1"], done.stderr

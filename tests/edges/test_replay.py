@@ -190,6 +190,20 @@ def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> N
     assert "verdict on job-1: promised, this time accepted" in done.stdout
 
 
+@pytest.mark.parametrize("kinds", [None, (), ("", "0c1f")])
+def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ...] | None) -> None:
+    job = replace(random_jobs(0, 1)[0], exact=True, kinds=kinds)
+    seen = Snapshot(
+        now=1.0,
+        cluster=Cluster.parse("1x8"),
+        capacity=8,
+        jobs=(JobState(job=job, remaining=job.work),),
+        overheads=OVERHEADS["none"],
+    )
+    snapshot, _ = decode_cycle(encode_cycle(seen, Decision(workers={})))
+    assert snapshot.jobs[0].job == job
+
+
 def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
     job = random_jobs(0, 1)[0]
     cluster = Cluster.parse("1x8")

@@ -112,6 +112,18 @@ def test_what_is_written_is_there_and_is_read(keeper: Keeper, files: RunFiles) -
         files.cat_file("/step-1/data")
 
 
+def test_a_call_is_made_again_before_its_keys_are_used_up(
+    files: RunFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_files, "MOST_OF_A_CONNECTION", 1500)
+    lines = []
+    for number in range(4):
+        files.pipe_file(f"/checkpoints/{number}", bytes(1000))
+        lines.append(files._line)
+    assert lines[0] is lines[1] is not lines[2] is lines[3]
+    assert bytes(files.cat_file("/checkpoints/3")) == bytes(1000)
+
+
 def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles) -> None:
     store = Store(Remote(files, "", str(keeper.folder), patience=0.0))
     draft = store.draft(Checkpoint(step=3, tree={"a": 1}, versions={}, data=LARGE), writer="w1")
@@ -151,7 +163,7 @@ def test_a_stranger_gets_nothing(keeper: Keeper) -> None:
         pytest.raises(PermissionError, match="not of this run"),
     ):
         stranger.cat_file("/weights")
-    ask = frame(run_files._requests.encode(FileRequest(verb="read", name="weights")))
+    ask = frame(run_files.requests.encode(FileRequest(verb="read", name="weights")))
     for words in (
         GREETING + bytes(16) + bytes(32) + ask,
         GREETING + ask * 3,
@@ -237,7 +249,7 @@ def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
     files.pipe_file("/one", b"whole")
     assert files._line is not None
     files._line.sendall(
-        frame(run_files._requests.encode(FileRequest(verb="write", name="one", size=9)))
+        frame(run_files.requests.encode(FileRequest(verb="write", name="one", size=9)))
     )
     files._line.sendall(b"half")
     files.close()
@@ -270,7 +282,7 @@ def test_what_stops_coming_is_not_answered_as_if_it_were_there(
     assert files.find("", detail=True) == {}
     line = files._line
     assert line is not None
-    line.sendall(frame(run_files._requests.encode(FileRequest(verb="write", name="a", size=9))))
+    line.sendall(frame(run_files.requests.encode(FileRequest(verb="write", name="a", size=9))))
     line.sendall(b"half")
     line.settimeout(10.0)
     assert line.recv(100) == b""  # the call is over

@@ -35,9 +35,11 @@ from brim.client import Client
 from brim.clock import SystemClock
 from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.host_kind import HostKind
 from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Policy, Snapshot
+from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
@@ -225,6 +227,45 @@ def test_a_job_has_one_handle_on_the_command_line_and_in_python(
     assert json.loads(waited.stdout)["weights_sha256"] == "ab"
 
 
+def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on_on_others(
+    served: Served,
+) -> None:
+    """The host has another torch from one day to the next."""
+    client, began = served.client, HostKind(torch="2.13.0")
+    served.processes.node = NodeSeen(up=True, kind=began)
+    client.submit(ask())
+    until(lambda: client.job("job-1").workers == 8, "8 workers")
+    refused = brim("resume", "job-1", "--any-kind")
+    assert "job-1 runs on nodes of its kind" in refused.stderr
+    served.processes.say("job-1", step=7, steps=20)
+    until(lambda: client.job("job-1").step == 7, "its steps")
+    client.suspend("job-1")
+    until(lambda: client.job("job-1").state == "suspended", "its suspension")
+    with closing(Database(served.folder / "scheduler.db")) as database:
+        record = Book(database).jobs["job-1"]
+        assert record.kind == began
+        before = msgspec.to_builtins(record)
+        del before["kind"]  # as an earlier version wrote it
+        assert msgspec.convert(before, ScheduledJob).kind is None
+    served.processes.node = NodeSeen(up=True, kind=HostKind(torch="2.14.0"))
+    client.resume("job-1")
+    until(lambda: client.job("job-1").waits != "", "why it waits")
+    differ = "torch 2.13.0 on the nodes where it began and 2.14.0 on node0"
+    for verb in ("status", "explain"):
+        assert differ in (shown := brim(verb, "job-1").stdout), shown
+        assert "brim resume job-1 --any-kind" in shown
+    assert client.job("job-1").workers == 0
+    assert brim("resume", "job-1", "--any-kind").stderr == "job-1: may run again\n"
+    until(lambda: client.job("job-1").workers == 8, "its return")
+    assert not client.job("job-1").waits
+    assert "any kind" in [change.event for change in client.explain("job-1")]
+    careless = ask()
+    other = replace(careless.submission, spec=replace(careless.submission.spec, exact=False))
+    client.submit(msgspec.structs.replace(careless, submission=other))
+    refused = brim("resume", "job-2", "--any-kind")
+    assert "--any-kind: got job-2, which is not exact" in refused.stderr
+
+
 def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) -> None:
     client = served.client
     client.submit(ask())
@@ -299,7 +340,7 @@ def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
     assert document["openapi"] == "3.1.0"
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
     assert ("post", "/v1/jobs/{job}/cancel") in calls
-    assert len(calls) == 22
+    assert len(calls) == 23
     job = document["paths"]["/v1/jobs/{job}"]["get"]
     assert {each["name"]: each["in"] for each in job["parameters"]} == {
         "job": "path",
@@ -515,7 +556,10 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
         elsewhere = brim(*verb, "--state", str(tmp_path / "elsewhere"))
         assert "a job of a scheduler that is up" in elsewhere.output
         assert brim(*verb, "--state", str(tmp_path)).exit_code == 0
-    assert json.loads(brim("status", "digits-1", "--json").stdout)["state"] == "running"
+    until(
+        lambda: json.loads(brim("status", "digits-1", "--json").stdout)["state"] == "running",
+        "that it goes on",
+    )
     assert brim("resize", "digits-1", "1:2").exit_code == 0
     assert "surplus-by-marginal-return" in brim("explain", "digits-1").stdout
     assert json.loads(brim("tenants", "--json").stdout)["tenants"][1]["tenant"] == "web"

@@ -12,66 +12,57 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from brim.wire.authority import Authority
-from brim.wire.door import Door, in_pieces, let_in, protocol_behind
+from brim.wire.door import Door, answering
 from brim.wire.identity import SCHEDULER, client_context, open_context, server_name
 from brim.wire.listening import listen_on
 from e2e.running import until
 
 SIZE = 16 << 20  # bytes of an answer: more than the kernel keeps
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST = b"GET /%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 DEADLINE = 60.0
 
 
 class _Server:
-    """Answers every request by SIZE bytes."""
+    """Answers every request by as many bytes as its path says: SIZE, if it says nothing."""
 
     def __init__(self, door: Door, *, encrypted: bool) -> None:
         self.under_way = 0
         self._listener = listen_on("127.0.0.1", 0, backlog=8, hint="")
         self.port: int = self._listener.getsockname()[1]
         self._authority = Authority.make("cluster") if encrypted else None
-        self._protocol = protocol_behind(door)
-        self._config = uvicorn.Config(
-            in_pieces(self._answer),
-            http=self._protocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_level="error",
-        )
-        self.server, self._door = uvicorn.Server(self._config), door
-
-    def _make(self) -> H11Protocol:
-        state = self.server.server_state
-        return self._protocol(config=self._config, server_state=state, app_state={})
+        self._door, self._is_over = door, threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
         shown = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
-        letting_in = asyncio.create_task(let_in(self._listener, self._door, self._make, shown))
-        await self.server.serve(sockets=[])
-        letting_in.cancel()
+        async with answering(
+            self._answer, self._listener, self._door, context=shown, to_end=2 * int(DEADLINE)
+        ):
+            await asyncio.to_thread(self._is_over.wait)
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         self._door.admit(scope["client"], "", all_room=True)
         self.under_way += 1
+        size = int(scope["path"][1:] or SIZE)
         try:
             await send(
                 {
                     "type": "http.response.start",
                     "status": 200,
-                    "headers": [(b"content-length", b"%d" % SIZE)],
+                    "headers": [(b"content-length", b"%d" % size)],
                 }
             )
-            await send({"type": "http.response.body", "body": bytes(SIZE)})
+            await send({"type": "http.response.body", "body": bytes(size)})
         finally:
             self.under_way -= 1
 
-    def run(self) -> None:
-        asyncio.run(self._serve())
+    def end(self) -> None:
+        self._is_over.set()
+        self.thread.join(DEADLINE)
+        assert not self.thread.is_alive()
 
     def connect(self) -> socket.socket:
         client = socket.socket()
@@ -87,13 +78,11 @@ class _Server:
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
     found = _Server(Door(to_show_token=1.0, to_read=0.5), encrypted=request.param)
-    thread = threading.Thread(target=found.run)
-    thread.start()
+    found.thread.start()
     try:
         yield found
     finally:
-        found.server.should_exit = True
-        thread.join(DEADLINE)
+        found.end()
 
 
 def test_who_asks_again_and_again_and_reads_nothing_is_sent_away(server: _Server) -> None:
@@ -111,9 +100,33 @@ def test_who_reads_slowly_gets_all_of_it(server: _Server) -> None:
     """Longer than a stranger may stay: it is one, for its request has been answered."""
     with server.connect() as client:
         client.sendall(ASK)
-        total, pause = 0, threading.Event()
-        while total < SIZE:
-            piece = client.recv(1 << 16)
-            assert piece, f"the connection ended after {total:,} bytes"
-            total += len(piece)
-            pause.wait(len(piece) / 6e6)  # 6 MB a second: 2.8 s
+        assert _read(client, slowly=SIZE, rate=6e6) == SIZE  # 2.8 s
+
+
+def test_who_reads_the_last_of_it_slowly_gets_all_of_it(server: _Server) -> None:
+    """Although the server has written all of it long before, and closed the connection."""
+    with server.connect() as client:
+        client.sendall(LAST % SIZE)
+        assert _read(client, slowly=4 << 20, rate=1e6) == SIZE
+
+
+def _read(client: socket.socket, *, slowly: int, rate: float) -> int:
+    """Read an answer of SIZE, of the last of it so many bytes a second; return how many came."""
+    head, pause, total = b"", threading.Event(), 0
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.recv(1)
+    while total < SIZE:
+        piece = client.recv(1 << 16)
+        if not piece:
+            break
+        total += len(piece)
+        pause.wait(len(piece) / rate if total > SIZE - slowly else 0.0)
+    return total
+
+
+def test_an_end_waits_for_nobody_who_does_not_read(server: _Server) -> None:
+    """The server closes then what is closed already: asyncio's TLS is deaf to an abort."""
+    with server.connect() as client:
+        client.sendall(LAST % 300_000)
+        until(lambda: client.recv(1) == b"H", "the answer")
+        server.end()

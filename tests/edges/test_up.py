@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +18,8 @@ from brim.cli import up as cli_up
 from brim.cli.__main__ import cli
 from brim.errors import EnvironmentFault
 from brim.storage.database import Database
-from brim.storage.files import lock
+from brim.storage.files import is_locked, lock
+from e2e.running import until
 
 
 class Busy:
@@ -74,6 +79,22 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert done.exit_code == 2, done.output
     assert "where a scheduler runs" in done.stderr
     assert description(state) == b"as it was"
+
+
+def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Path) -> None:
+    def brim(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "brim", *words, "--state", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+
+    try:
+        said = brim("up", "--nodes", "127.0.0.1:0").stderr
+        found = re.search(r"brim node --join 127\.0\.0\.1:(\d+) --token-file", said)
+        assert found is not None, said
+        with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10.0):
+            pass
+    finally:
+        brim("down")
+        until(lambda: not is_locked(tmp_path / ".scheduler.lock"), "its end")
 
 
 def test_a_scheduler_or_node_forgets_variables_that_jobs_are_not_to_have(

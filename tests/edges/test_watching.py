@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from brim.backends.watching import RunWatch
 from brim.runs.outcome import facts_of
 from brim.telemetry import record_files
 from brim.telemetry.history import read_history
-from brim.telemetry.record_files import LineReader, follow_steps
+from brim.telemetry.record_files import EVENTS, LineReader, follow_steps
 from recorded_run import RecordedRun, spec
 
 
@@ -151,6 +152,30 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
     assert len(told) == 20
     assert told[-1].startswith("w19: xxx")
     assert {len(each) for each in told} == {200}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("round", {"round": 9, "world_size": 1, "workers": ["w0"], "step": 10**30}),
+        ("run_started", {"run": "r", "steps": 10**30, "steps_per_epoch": 1, "spec": {}}),
+        ("worker", {"worker": "w7", "state": "active", "agent": "a0", "pid": -1}),
+        ("worker", {"worker": "w7", "state": "active", "agent": "a0", "pid": 10**30}),
+        ("run_ended", {"summary": {"exit": "done", "steps": 10**30}}),
+    ],
+)
+def test_numbers_that_nobody_can_keep_or_end_are_not_taken(
+    run: RecordedRun, kind: str, fields: dict[str, object]
+) -> None:
+    """They would end the scheduler of everybody, which writes them down, or all processes."""
+    before = watched(run.run_dir)
+    with (run.run_dir / EVENTS).open("a") as events:
+        events.write(json.dumps({"kind": kind, "at": 1.0, **fields}) + "\n")
+    watch = watched(run.run_dir)
+    assert (watch.step, watch.steps) == (before.step, before.steps)
+    is_over = kind == "run_ended"
+    assert watch.workers == ({} if is_over else before.workers)
+    assert watch.summary == ({"exit": "done"} if is_over else {})
 
 
 @pytest.mark.parametrize("jump", [-36_000.0, 0.0, 36_000.0])

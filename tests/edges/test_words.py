@@ -27,9 +27,7 @@ SHARED_NAMES = frozenset(
         "Holding",
         "Job",
         "Keeper",
-        "Mark",
         "Prints",
-        "Records",
         "Result",
         "Run",
         "Settings",
@@ -104,7 +102,7 @@ def refused() -> re.Pattern[str]:
 
 def refused_in(text: str) -> Iterator[str]:
     instead = refused_words()
-    for match in refused().finditer(re.sub(r"`[^`\n]*`|state machine", "", text)):
+    for match in refused().finditer(re.sub(r"`[^`\n]*`|state machine|--leader-elect\b", "", text)):
         yield f"says {match[0]!r}: {instead[match[0].lower()]}"
 
 

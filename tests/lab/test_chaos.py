@@ -41,7 +41,7 @@ from brim_lab.chaos.promises import (
 )
 from brim_lab.chaos.results import Job
 from brim_lab.chaos.trial import Trial, _Running, copy_files
-from brim_lab.driver import Driver, Mark
+from brim_lab.driver import Driver, MarkedProcesses
 from e2e.running import ROOT
 from recorded_run import RecordedRun, spec
 
@@ -125,7 +125,7 @@ def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None
 
 
 def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
-    mark = Mark(uuid.uuid4().hex)
+    mark = MarkedProcesses(uuid.uuid4().hex)
     program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program]
     process = subprocess.Popen(

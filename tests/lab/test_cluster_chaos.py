@@ -27,7 +27,7 @@ from brim_lab.chaos.judging import (
     promised_at,
     stories_make_sense,
 )
-from brim_lab.driver import Mark
+from brim_lab.driver import MarkedProcesses
 from submissions import submission
 
 SUBMITTED, CANCELLED = parse_deeds("submit 1:2 of ads for 4 epochs at 0s; cancel job 1 at 1s")
@@ -119,7 +119,7 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
 def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
     tmp_path: Path,
 ) -> None:
-    mark = Mark(uuid.uuid4().hex)
+    mark = MarkedProcesses(uuid.uuid4().hex)
     logs = tmp_path / "jobs" / "job-7" / "logs"
     logs.mkdir(parents=True)
     processes = []

@@ -24,7 +24,7 @@ from brim.domain.accounting import lasting
 from brim.telemetry.history import read_history
 from recorded_run import RecordedRun, spec
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.e2e
 
 Found = list[tuple[int, str, float]]
 

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.domain.cluster import Cluster, Node
 from brim.domain.resizing import BELIEVED
 from brim.domain.scaling import ScalingCurve
-from brim.domain.schedule import Decision, JobState, Reason, Snapshot
+from brim.domain.schedule import Decision, JobState, Snapshot
 from brim.domain.workload import Job
 from brim.policies.placement import DeviceBlock, Placement, on_nodes, place
 
@@ -170,89 +164,3 @@ def test_a_migration_is_told_and_who_is_pinned_makes_none() -> None:
     apart = on_nodes(_snapshot(held, cluster), Decision(workers=workers, pinned=frozenset("ab")))
     assert not apart.moved
     assert apart.nodes["c"] == {"node0": 2, "node1": 2}
-
-
-# Nodes that are not alike --------------------------------------------------------------------------
-
-MIXED = Cluster(
-    nodes=(
-        Node(id="n1", devices=2),
-        Node(id="n2", devices=2, kind="other"),
-        Node(id="n3", devices=2, kind="other"),
-        Node(id="n4", devices=1),
-    )
-)
-
-
-def _exact(held: Mapping[str, Mapping[str, int]], minima: Mapping[str, int]) -> Snapshot:
-    """Exact jobs on nodes of which some are not alike."""
-    snapshot = _snapshot({name: dict(held.get(name, {})) for name in minima}, MIXED)
-    jobs = tuple(
-        state._replace(
-            job=replace(state.job, exact=True, minimum=minima[state.job.id]),
-            nodes=held.get(state.job.id, {}),
-        )
-        for state in snapshot.jobs
-    )
-    return replace(snapshot, jobs=jobs)
-
-
-ONE_KIND: list[tuple[str, dict[str, dict[str, int]], dict[str, int], dict[str, int], Any]] = [
-    ("fits on one kind", {}, {"a": 1}, {"a": 4}, {"a": {"n2": 2, "n3": 2}}),
-    ("stays where it is", {"a": {"n1": 2}}, {"a": 1}, {"a": 4}, {"a": {"n1": 2, "n4": 1}}),
-    ("has less than its minimum", {}, {"a": 5}, {"a": 5}, {}),
-    (
-        "two of them",
-        {},
-        {"a": 1, "b": 1},
-        {"a": 5, "b": 2},
-        {"a": {"n1": 2, "n4": 1}, "b": {"n3": 2}},
-    ),
-]
-
-
-@pytest.mark.parametrize(
-    ("held", "minima", "wanted", "found"),
-    [row[1:] for row in ONE_KIND],
-    ids=[r[0] for r in ONE_KIND],
-)
-def test_an_exact_job_is_on_nodes_of_one_kind(
-    held: dict[str, dict[str, int]], minima: dict[str, int], wanted: dict[str, int], found: Any
-) -> None:
-    decision = on_nodes(_exact(held, minima), Decision(workers=wanted))
-    assert decision.nodes == found
-    assert {job: n for job, n in decision.workers.items() if n} == {
-        job: sum(on.values()) for job, on in found.items()
-    }
-    for job, count in wanted.items():
-        if sum(found.get(job, {}).values()) < count:
-            reason, why = decision.reasons[job]
-            assert reason is Reason.ONE_KIND
-            assert "are not alike" in why
-    free_to_mix = on_nodes(_snapshot(dict(held), MIXED), Decision(workers={"a": 5}))
-    assert sum(free_to_mix.nodes["a"].values()) == 5
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 3), min_size=1),
-    st.lists(st.integers(0, 7), min_size=4, max_size=4),
-)
-def test_no_plan_mixes_kinds_or_has_more_than_there_is(
-    minima: dict[str, int], counts: list[int]
-) -> None:
-    left, wanted = MIXED.devices, {}
-    for job, count in zip(sorted(minima), counts, strict=False):
-        wanted[job] = min(count, left) if min(count, left) >= minima[job] else 0
-        left -= wanted[job]
-    held: dict[str, dict[str, int]] = {}
-    for _ in range(2):  # and it stays as it is
-        decision = on_nodes(_exact(held, minima), Decision(workers=wanted))
-        kinds = {node.id: node.kind for node in MIXED.nodes}
-        taken = Counter[str]()
-        for job, on in decision.nodes.items():
-            assert len({kinds[node] for node in on}) == 1
-            assert decision.workers[job] == sum(on.values()) >= minima[job]
-            taken.update(on)
-        assert all(taken[node.id] <= node.devices for node in MIXED.nodes)
-        assert not held or decision.nodes == held
-        held = {job: dict(on) for job, on in decision.nodes.items()}

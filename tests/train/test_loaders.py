@@ -140,10 +140,11 @@ def test_there_may_be_other_numbers_of_processes_from_one_round_to_the_next(new_
     whole = noise(Feed(Noisy(), seed=0, global_batch_size=BATCH).read(ask(new_feed(Noisy(), 0))))
     feed = new_feed(Noisy(), 4)
     counts, reads, used = (4, 2, 1, 3), [], []
+    others = {each.pid for each in psutil.Process().children()}  # of fixtures that last
     for step, count in enumerate(counts):
         part = feed.read(ask(feed, after=step), loaders=count)
         of_step = [next(part) for _ in range(PARTS)]
-        used.append({each.pid for each in psutil.Process().children()})
+        used.append({each.pid for each in psutil.Process().children()} - others)
         part.close()
         reads += of_step
     assert noise(reads) == whole[: PARTS * len(counts)]
@@ -250,11 +251,12 @@ def test_something_else_is_looked_at_while_nothing_comes(new_feed: Any) -> None:
     def look() -> None:
         raise Changed
 
+    others = psutil.Process().children()  # of fixtures that last
     feed = new_feed(Stuck(), 1)
     with pytest.raises(Changed):
         next(feed.read(ask(feed), meanwhile=look))
     feed.close()
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == others
 
 
 def test_loaders_are_initialised_as_by_torch(new_feed: Any) -> None:

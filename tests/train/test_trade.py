@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
@@ -73,10 +74,12 @@ def folded(leaves: list[list[Tensor]], want: Block, parts: int) -> list[Tensor]:
 
 
 @pytest.fixture(autouse=True, params=["plain", "encrypted"])
-def streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Streams of workers, which are encrypted where the addresses of tests are no loopback ones."""
-    if request.param == "encrypted":
+    kind: str = request.param
+    if kind == "encrypted":
         monkeypatch.setattr("brim.wire.run_identity.is_loopback", lambda _: False)
+    return kind
 
 
 class Hosts:
@@ -85,6 +88,7 @@ class Hosts:
     def __init__(self, plan: ReductionPlan, size: int) -> None:
         self.plan, self.pieces = plan, LAYOUT.pieces(size)
         self.called = threading.Event()  # the agents have something to say
+        self.calls: list[str] = []  # what each call of a host by another was about
         self.memories = [os.memfd_create("test") for _ in plan.hosts]
         self.listeners = [Listener("127.0.0.1", SECRET) for _ in range(plan.world_size)]
         members = tuple(
@@ -98,7 +102,6 @@ class Hosts:
         shelf = Shelf(self.memories[host], LAYOUT, 1 + plan.parts)
         ready, trade = ReadyPieces(shelf.ready, self.world.round), None
         if rank == plan.ranks_on(host).start:
-            call = partial(connect, secret=SECRET, timeout=DEADLINE, patience=DEADLINE)
             trade = Trade(
                 shelf,
                 self.pieces,
@@ -107,11 +110,22 @@ class Hosts:
                 self.world,
                 rank=rank,
                 patience=DEADLINE,
-                call=partial(call, cancelled=self.called.is_set),
+                call=self.call,
                 listener=self.listeners[rank],
                 cancelled=self.called.is_set,
             )
         return SharedMemory(shelf, plan, rank=rank, pieces=self.pieces, ready=ready, trade=trade)
+
+    def call(self, address: str, greeting: str) -> socket.socket:
+        self.calls.append(greeting)
+        return connect(
+            address,
+            greeting,
+            SECRET,
+            timeout=DEADLINE,
+            patience=DEADLINE,
+            cancelled=self.called.is_set,
+        )
 
     def each(self, work: Callable[[int], list[Tensor] | None]) -> list[list[Tensor] | None]:
         with ThreadPoolExecutor(self.plan.world_size) as pool:
@@ -140,8 +154,12 @@ def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: rang
 
 
 @pytest.mark.parametrize("hosts", [(p, s) for p in PLANS for s in (256, 1 << 20)], indirect=True)
-@pytest.mark.parametrize("way", ["late", "early", "void"])
-def test_pieces_come_to_the_bits_of_one_worker(hosts: Hosts, way: str) -> None:
+@pytest.mark.parametrize("way", ["late", "early", "void", "with worn keys"])
+def test_pieces_come_to_the_bits_of_one_worker(
+    hosts: Hosts, way: str, streams: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "with worn keys":  # after each step
+        monkeypatch.setattr("brim.train.trade.MOST_OF_A_CONNECTION", 0)
     chance, plan = random.Random(5), hosts.plan
     steps = [[contribution(chance) for _ in range(plan.parts)] for _ in range(3)]
     meet = threading.Barrier(plan.world_size, timeout=DEADLINE)  # as the agents' barriers are
@@ -172,6 +190,8 @@ def test_pieces_come_to_the_bits_of_one_worker(hosts: Hosts, way: str) -> None:
     for totals in hosts.each(work):
         assert totals is not None
         assert all(torch.equal(a, b) for a, b in zip(totals, wanted, strict=True))
+    anew = len(steps) if way == "with worn keys" and streams == "encrypted" else 0
+    assert set(Counter(hosts.calls).values()) == {1 + anew}
 
 
 @pytest.mark.parametrize("hosts", [(ReductionPlan(8, (1, 1)), 256)], indirect=True)

@@ -1,0 +1,189 @@
+"""A real job under preemption on real nodes of Kubernetes, whatever is lost: it ends as a calm run does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim_lab.driver import Driver
+from brim_lab.kubernetes.cluster import NodeCluster
+from clusters import namespace, no_cluster, node_cluster, real_kubeconfig
+from e2e.running import FILES, ROOT, train
+from jobs_on_nodes import GPU, JobsOnNodes, until
+from train.test_examples import CRITEO, needs
+
+__all__ = ["namespace", "node_cluster", "real_kubeconfig"]
+pytestmark = [pytest.mark.e2e, needs(CRITEO), pytest.mark.timeout(1_200)]
+ROWS = 3_000
+CODE = {
+    "clicks.py": (FILES / "clicks.py").read_bytes(),
+    "criteo.py": (ROOT / "examples" / "01-first-job" / "criteo.py").read_bytes(),
+}
+SLOT = {"cpu": "100m", "memory": "1Gi", GPU: "8"}  # one worker on each node
+SMALL_SLOT = SLOT | {GPU: "4"}  # two
+JOB = {
+    "epochs": 25,
+    "globalBatchSize": 96,
+    "microBatches": 3,
+    "checkpointEvery": "20",
+    "workers": {"min": 1, "max": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rows") / "criteo.tsv"
+    with CRITEO.open() as file:
+        path.write_text("".join(line for line, _ in zip(file, range(ROWS), strict=False)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the same job by `brim train`."""
+    folder = tmp_path_factory.mktemp("calm")
+    for name, content in CODE.items():
+        (folder / name).write_bytes(content)
+    job = ("--epochs", "25", "--global-batch-size", "96", "--micro-batches", "3", "--workers", "1")
+    words = (str(folder / "clicks.py"), *job, "--set", f"path={rows}")
+    return str(train(folder / "run", *words)["weights_sha256"])
+
+
+@pytest.fixture
+def jobs(node_cluster: NodeCluster, namespace: str, rows: Path) -> Iterator[JobsOnNodes]:
+    if len(node_cluster.nodes) < 3:
+        no_cluster("this takes three nodes: make cluster-down cluster NODES=3")
+    made = JobsOnNodes(node_cluster, namespace)
+    try:
+        (made.folder / "criteo.tsv").write_bytes(rows.read_bytes())
+        yield made
+    finally:
+        made.uninstall()
+
+
+def submit(jobs: JobsOnNodes, name: str = "clicks", **spec: Any) -> None:
+    parameters = {"path": str(jobs.folder / "criteo.tsv"), "pause": "0.3"}
+    jobs.submit(name, CODE, parameters=parameters, **JOB | spec)
+
+
+def run_three(jobs: JobsOnNodes) -> None:
+    jobs.install(SLOT)
+    submit(jobs)
+    jobs.until_training("clicks", 3)
+
+
+def check(jobs: JobsOnNodes, calm: str) -> None:
+    """Check that the job has ended as the calm one did, and that nothing is left of it."""
+    status = jobs.until_ended("clicks")
+    assert status["phase"] == "Done", status
+    assert status["summary"]["weights_sha256"] == calm
+    url = f"file://{jobs.run_of('clicks')}"
+    account = json.loads(Driver().call("ledger", url, "--json", codes=(0, 1)).stdout)
+    assert account["exact"], account
+    done = Driver().call("evaluate", url, "--json", "--run-dir", str(jobs.folder / "again"))
+    metrics = json.loads(done.stdout)["metrics"]
+    assert metrics["auc"] == status["summary"]["metrics.auc"]
+    until(lambda: not jobs.pods("clicks"), lambda: jobs.told("clicks"))
+    jobs.kubectl("delete", "elasticjob", "clicks")
+    kinds = "secrets,services,networkpolicies,configmaps"
+    of_the_job = "-l=brim.dev/job=clicks"
+    until(
+        lambda: not jobs.kubectl("get", kinds, of_the_job, "-o", "name"),
+        lambda: jobs.kubectl("get", kinds, of_the_job),
+    )
+    assert jobs.kill("-m", "brim", "agent") == jobs.kill("-m", "brim", "master") == 0
+
+
+def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) -> None:
+    jobs.add_priority("inference", 1_000)
+    run_three(jobs)
+
+    node = jobs.node_of(min(jobs.workers("clicks")))
+    jobs.occupy("inference", node, "inference")
+    jobs.until_training("clicks", 2)
+    assert node not in jobs.workers("clicks").values()
+    jobs.kubectl("delete", "pod", "inference")
+    jobs.until_training("clicks", 3)
+
+    gone = min(jobs.workers("clicks"))
+    jobs.kubectl("delete", "pod", gone)
+    jobs.until_training("clicks", 3)
+    re_formed = jobs.events("clicks", "re_formed")
+    assert re_formed
+    assert all(each["redone"] == 0 for each in re_formed)
+
+    assert jobs.kill(jobs.operator()) > 0
+    gone = min(jobs.workers("clicks"))
+    jobs.kubectl("delete", "pod", gone)
+    jobs.until_training("clicks", 3)
+
+    master = jobs.uids("clicks")["clicks-master"]
+    assert jobs.kill("-m", "brim", "master") > 0
+
+    def is_another() -> bool:
+        return bool(jobs.uids("clicks")["clicks-master"] != master)
+
+    until(is_another, lambda: jobs.told("clicks"))
+    jobs.until_training("clicks", 3)
+    jobs.hurry("clicks")
+    check(jobs, calm)
+
+
+def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
+    cluster = jobs.cluster
+    run_three(jobs)
+
+    others = [each for each in cluster.nodes if each != jobs.node_of("clicks-master")]
+    cluster.kill(others[0])
+    try:
+        jobs.until_training("clicks", 2)
+    finally:
+        cluster.boot(others[0])
+    jobs.until_training("clicks", 3)
+
+    cluster.partition(others[1])
+    try:
+        jobs.until_training("clicks", 2)
+    finally:
+        cluster.heal(others[1])
+    jobs.until_training("clicks", 3)
+
+    node = jobs.node_of("clicks-master")
+    cluster.kill(node)
+    try:
+        until(lambda: jobs.node_of("clicks-master") not in ("", node), lambda: jobs.told("clicks"))
+        jobs.until_training("clicks", 2)
+    finally:
+        cluster.boot(node)
+    jobs.until_training("clicks", 3)
+    jobs.hurry("clicks")
+    check(jobs, calm)
+
+
+def test_a_tenant_lends_and_takes_back(jobs: JobsOnNodes, calm: str) -> None:
+    jobs.install(SMALL_SLOT)
+    for tenant in ("ads", "maps", "search"):
+        jobs.add_tenant(tenant, guaranteed=2)
+    submit(jobs, "home", tenant="maps", workers={"min": 2, "max": 2})
+    jobs.until_training("home", 2)
+    submit(jobs, tenant="ads", workers={"min": 1, "max": 4}, microBatches=4)
+    jobs.until_training("clicks", 4)
+    at_home = jobs.uids("home")
+
+    submit(jobs, "back", tenant="search", workers={"min": 2, "max": 2})
+    jobs.until_training("back", 2)
+    jobs.until_training("clicks", 2)
+    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+
+    jobs.hurry("back")
+    assert jobs.until_ended("back")["summary"]["weights_sha256"] == calm
+    jobs.until_training("clicks", 4)
+    assert jobs.uids("home") == at_home
+    jobs.hurry("home")
+    assert jobs.until_ended("home")["summary"]["weights_sha256"] == calm
+    jobs.hurry("clicks")
+    assert jobs.until_ended("clicks")["summary"]["steps_redone"] == 0

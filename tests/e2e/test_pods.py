@@ -1,0 +1,168 @@
+"""A run in pods: agents with one worker each, and a master that is called by a name.
+
+Hosts of namespaces stand for nodes, and the name is a line of their /etc/hosts, which leads to
+another host where the master moves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
+from brim_lab.driver import Driver
+from e2e.running import DEADLINE, DIGITS, Run, check_ledger, train, until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.netns,
+    pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
+]
+JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128", "--micro-batches", "4")
+NAME, PORT = "job-master", 7077
+TOKEN = "of this start alone"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
+    with hosts_in(tmp_path, 3) as three:
+        yield three
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the same job on one host."""
+    run = tmp_path_factory.mktemp("calm") / "run"
+    return str(train(run, *JOB, "--workers", "1")["weights_sha256"])
+
+
+def lead_to(hosts: Sequence[Host], host: Host) -> None:
+    """Have the name of the master lead to a host."""
+    for each in hosts:
+        if each.is_up:
+            (each.root / "run" / "hosts").write_text(
+                f"127.0.0.1 localhost\n{host.address} {NAME}\n"
+            )
+
+
+@contextlib.contextmanager
+def master(
+    host: Host, *options: str, job: Sequence[str] = JOB, token: str = TOKEN
+) -> Iterator[Run]:
+    """A pod with the master: one command, whatever was before."""
+    run_dir = host.folder / "run"
+    driver = Driver(host.folder, BRIM_TOKEN=token).behind(host.prefix)
+    command = ("master", *job, "--auto-resume", "--run-dir", str(run_dir), *options)
+    with driver.start(
+        *command, "--listen", f"0.0.0.0:{PORT}", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield Run(process, run_dir)
+        finally:
+            driver.end()
+
+
+@contextlib.contextmanager
+def worker(host: Host, *options: str, token: str = TOKEN) -> Iterator[subprocess.Popen[str]]:
+    """A pod with one worker."""
+    driver = Driver(host.folder, BRIM_TOKEN=token, BRIM_MACHINE=f"node-{host.number}")
+    command = ("agent", f"{NAME}:{PORT}", "--workers", "1", "--patience", "60s", *options)
+    with driver.behind(host.prefix).start(
+        *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            driver.end()
+
+
+PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.4", "--set", "hurry=/run/hurry")
+
+
+def hurry(hosts: Sequence[Host]) -> None:
+    """End the pauses of a job, on each host by a file of its own."""
+    for each in hosts:
+        if each.is_up:
+            (each.root / "run" / "hurry").touch()
+
+
+def world(run: Run) -> int:
+    rounds = run.events("round")
+    return int(rounds[-1]["world_size"]) if rounds else 0
+
+
+def has_stepped(run: Run, workers: int) -> bool:
+    """Whether so many workers have made a step."""
+    steps = run.steps()
+    return world(run) == workers and bool(steps) and steps[-1]["round"] == len(run.events("round"))
+
+
+def finish(run: Run) -> dict[str, Any]:
+    _, said = run.process.communicate(timeout=DEADLINE)
+    assert run.process.returncode == 0, said
+    summary: dict[str, Any] = run.events("run_ended")[-1]["summary"]
+    return summary
+
+
+def test_a_run_is_as_large_as_it_has_pods_and_its_master_moves_behind_a_name(
+    hosts: tuple[Host, ...], calm: str
+) -> None:
+    lead_to(hosts, hosts[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=PACED))
+        first = stack.enter_context(worker(hosts[1]))
+        until(lambda: any("room" in e["message"] for e in run.events("warning")), "a wait", run)
+        assert not run.events("round"), "it began with fewer than it was told"
+        pods = [first, stack.enter_context(worker(hosts[2]))]
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        pods += [stack.enter_context(worker(host)) for host in hosts[1:]]
+        until(lambda: has_stepped(run, 4), "a step of four", run)
+        pods[1].send_signal(signal.SIGTERM)
+        assert pods[1].wait(timeout=20) == 0
+        until(lambda: has_stepped(run, 3), "a step of three", run)
+        assert all(event["redone"] == 0 for event in run.events("re_formed"))
+        pods[2].kill()
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        hosts[0].kill()
+        stood_at = run.steps()[-1]["step"]
+        lead_to(hosts[1:], hosts[2])
+        moved = stack.enter_context(master(hosts[2], job=PACED))
+        moved.wait_for_step(stood_at + 3)
+        pods.append(stack.enter_context(worker(hosts[1])))
+        until(lambda: world(moved) == 3, "growth", moved)
+        hurry(hosts)
+        summary = finish(moved)
+        assert [pod.wait(timeout=20) for pod in (pods[0], pods[3], pods[4])] == [0, 0, 0]
+    assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
+    assert moved.steps()[: stood_at - 1] == run.steps()[: stood_at - 1]
+    check_ledger(hosts[2].folder / "run")
+
+
+def test_a_run_waits_without_pods_behind_a_checkpoint_and_goes_on(
+    hosts: tuple[Host, ...], calm: str
+) -> None:
+    job = (*PACED, "--checkpoint-every", "1000")
+    lead_to(hosts, hosts[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
+        pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
+        run.wait_for_step(5)
+        for pod in pods:
+            pod.send_signal(signal.SIGTERM)
+        assert [pod.wait(timeout=20) for pod in pods] == [0, 0]
+        stood_at = run.steps()[-1]["step"]
+        assert run.events("checkpoint")[-1]["step"] == stood_at
+        assert run.process.poll() is None, "it did not wait"
+        stack.enter_context(worker(hosts[1]))
+        until(lambda: run.steps()[-1]["step"] > stood_at, "a step", run)
+        hurry(hosts)
+        summary = finish(run)
+    assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
+    assert summary["steps_redone"] == 0
+    check_ledger(hosts[0].folder / "run")

@@ -1,0 +1,94 @@
+"""A run in containers as Kubernetes restricts them: see `restricted.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brim_lab.driver import Driver
+from e2e.restricted import ACCOUNT, can_restrict, first_process, restricted
+from e2e.running import DIGITS, Run, until
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not can_restrict(), reason="needs root, unshare, mount and setpriv"),
+]
+PORT = 7391
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that all accounts can reach."""
+    with tempfile.TemporaryDirectory(prefix="brim-pods-", dir="/var/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@contextlib.contextmanager
+def container(volume: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    driver = Driver(BRIM_TOKEN="t").behind(restricted(volume))
+    with driver.start(*words, "--heartbeat-file", f"{volume}/heart") as process:
+        try:
+            yield process
+        finally:
+            driver.end()
+
+
+def says(volume: Path) -> str:
+    path = volume / "heart"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> None:
+    one, two = folder / "one", folder / "two"
+    job = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--micro-batches", "2")
+    options = ("--auto-resume", "--rejoin-timeout", "none", "--run-dir", f"{one}/run")
+    with contextlib.ExitStack() as stack:
+        where = ("--listen", f"127.0.0.1:{PORT}")
+        master = stack.enter_context(container(one, "master", *job, *options, *where))
+        until(lambda: says(one) == "ready", "a master", Run(master, one / "run"))
+        agent = stack.enter_context(container(two, "agent", f"127.0.0.1:{PORT}", "--workers", "1"))
+        said = [process.communicate(timeout=90)[1] for process in (agent, master)]
+    assert (master.returncode, agent.returncode) == (0, 0), said
+    assert not any("Traceback" in each for each in said), said
+    assert Run(master, one / "run").events("run_ended")[-1]["summary"]["exit"] == "done"
+    assert (one / "run" / "events.jsonl").stat().st_uid == ACCOUNT
+
+
+@pytest.mark.parametrize("verb", ["master", "agent"])
+def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
+    folder: Path, verb: str
+) -> None:
+    """Also before it has begun: the kernel has it ignore signals that it does not handle."""
+    volume = folder / "volume"
+    begin = ("--auto-resume", "--run-dir", f"{volume}/run", "--listen", f"127.0.0.1:{PORT}")
+    words = (DIGITS, *begin) if verb == "master" else (f"127.0.0.1:{PORT}",)
+    with container(volume, verb, *words, "--patience", "1h") as process:
+        until(lambda: says(volume) == "waiting", "a start")
+        os.kill(first_process(process.pid), signal.SIGTERM)
+        said = process.communicate(timeout=20)[1]
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def test_an_agent_without_a_place_for_temporary_files_says_what_it_needs(folder: Path) -> None:
+    volume = folder / "volume"
+    enter = restricted(volume)
+    script = enter[enter.index("-c") + 1].replace("mode=1777 none /tmp", "ro none /tmp")
+    for place in ("/var/tmp", "/usr/tmp"):
+        script = script.replace(
+            "cd /\n", f"[ ! -d {place} ] || mount -t tmpfs -o ro none {place}\ncd /\n"
+        )
+    prefix = tuple(script if word == enter[enter.index("-c") + 1] else word for word in enter)
+    driver = Driver(BRIM_TOKEN="t").behind(prefix)
+    done = driver.call("agent", f"127.0.0.1:{PORT}", codes=(1,))
+    assert "an agent needs a directory for temporary files" in done.stderr
+    assert "TMPDIR names one" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,440 @@
+"""Exact jobs on nodes of different kinds, under the policy `brim` and under any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brim.domain.cluster import Cluster, Node
+from brim.domain.resizing import BELIEVED
+from brim.domain.scaling import ScalingCurve
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+)
+from brim.domain.workload import Job
+from brim.policies.kinds import ask_within
+from brim.policies.placement import on_nodes
+from brim.policies.what_if import what_if
+from brim.scheduler.loop import decide
+
+# Kinds "" with 3 devices and "other" with 4.
+MIXED = Cluster(
+    nodes=(
+        Node(id="n1", devices=2),
+        Node(id="n2", devices=2, kind="other"),
+        Node(id="n3", devices=2, kind="other"),
+        Node(id="n4", devices=1),
+    )
+)
+PAIR = Cluster(nodes=(Node(id="n1", devices=2), Node(id="n2", devices=2, kind="other")))
+CURVE = ScalingCurve(points=((1, 1.0), (2, 1.9), (4, 3.6), (7, 6.0)))
+
+Held = Mapping[str, Mapping[str, int]]
+
+
+def job(name: str, minimum: int = 1, most: int = 7, **fields: Any) -> Job:
+    return Job(
+        **{
+            "id": name,
+            "submitted": 0.0,
+            "work": 1000.0,
+            "curve": CURVE,
+            "minimum": minimum,
+            "maximum": most,
+            "requested": most,
+            "exact": True,
+            **fields,
+        }
+    )
+
+
+def snapshot(
+    *jobs: Job, held: Held | None = None, cluster: Cluster = MIXED, arrived: tuple[str, ...] = ()
+) -> Snapshot:
+    states = []
+    for each in jobs:
+        nodes = (held or {}).get(each.id, {})
+        judged = Standing.BEST_EFFORT if each.deadline is None else Standing.ADMITTED
+        if each.id in arrived:
+            judged = Standing.WAITING
+        states.append(JobState(each, each.work, sum(nodes.values()), nodes=nodes, standing=judged))
+    return Snapshot(
+        now=0.0,
+        cluster=cluster,
+        capacity=cluster.devices,
+        jobs=tuple(states),
+        arrived=arrived,
+        overheads=BELIEVED,
+    )
+
+
+def brim(snapshot: Snapshot, *, ahead: bool = False) -> Decision:
+    return decide(snapshot, "brim", left_by="brim", ahead=ahead)
+
+
+def of_any_policy(snapshot: Snapshot, workers: Mapping[str, int]) -> Decision:
+    """The decision where a policy gives so many workers, within what jobs may have."""
+
+    def policy(seen: Snapshot) -> Decision:
+        wanted = {state.job.id: state.job for state in seen.jobs}
+        return Decision(
+            workers={
+                name: min(count, wanted[name].maximum or count)
+                for name, count in workers.items()
+                if name in wanted
+            }
+        )
+
+    return ask_within(snapshot, policy, on_nodes)
+
+
+def in_turn(seen: Snapshot) -> Decision:
+    """A policy that gives each job as many as it may have, while there are some."""
+    left, workers = seen.capacity, {}
+    for state in seen.jobs:
+        count = min(state.job.maximum or left, left)
+        workers[state.job.id] = count if count >= state.job.minimum else 0
+        left -= workers[state.job.id]
+    return Decision(workers=workers)
+
+
+ONE_KIND: list[tuple[str, Held, dict[str, int], dict[str, int], Held]] = [
+    ("fits on one kind", {}, {"a": 1}, {"a": 4}, {"a": {"n2": 2, "n3": 2}}),
+    ("stays where it is", {"a": {"n1": 2}}, {"a": 1}, {"a": 4}, {"a": {"n1": 2, "n4": 1}}),
+    ("has less than its minimum", {}, {"a": 5}, {"a": 5}, {}),
+    (
+        "two of them",
+        {},
+        {"a": 1, "b": 1},
+        {"a": 5, "b": 2},
+        {"a": {"n2": 2, "n3": 2}, "b": {"n1": 2}},
+    ),
+    (
+        "no surplus keeps another's minimum away",
+        {"a": {"n1": 2, "n4": 1}, "b": {"n2": 2, "n3": 2}},
+        {"a": 2, "b": 2, "c": 2},
+        {"a": 2, "b": 3, "c": 2},
+        {"a": {"n1": 2}, "b": {"n2": 2}, "c": {"n3": 2}},
+    ),
+    (
+        "begins where it can grow",
+        {},
+        {"a": 2},
+        {"a": 2},
+        {"a": {"n2": 2}},
+    ),
+    (
+        "who holds devices grows on them first",
+        {"b": {"n1": 2}},
+        {"a": 1, "b": 1},
+        {"a": 4, "b": 3},
+        {"a": {"n2": 2, "n3": 2}, "b": {"n1": 2, "n4": 1}},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("held", "minima", "wanted", "found"),
+    [row[1:] for row in ONE_KIND],
+    ids=[r[0] for r in ONE_KIND],
+)
+def test_an_exact_job_is_on_nodes_of_one_kind(
+    held: Held, minima: dict[str, int], wanted: dict[str, int], found: Held
+) -> None:
+    seen = snapshot(*(job(name, least) for name, least in minima.items()), held=held)
+    decision = of_any_policy(seen, wanted)
+    assert decision.nodes == found
+    assert {job: n for job, n in decision.workers.items() if n} == {
+        job: sum(on.values()) for job, on in found.items()
+    }
+    for name, count in wanted.items():
+        if sum(found.get(name, {}).values()) < count:
+            reason, why = decision.reasons[name]
+            assert reason is Reason.ONE_KIND
+            assert "alike" in why
+
+
+def test_a_job_that_is_not_exact_is_on_any() -> None:
+    decision = brim(snapshot(job("a", 5, exact=False)))
+    assert sum(decision.nodes["a"].values()) == 7
+    assert len(decision.nodes["a"]) == 4
+
+
+def test_what_no_kind_can_hold_takes_nothing_from_others() -> None:
+    running = job("b", 1, 4)
+    alone = brim(snapshot(running, held={"b": {"n2": 2, "n3": 2}}))
+    crowded = brim(snapshot(job("a", 5), running, held={"b": {"n2": 2, "n3": 2}}, arrived=("a",)))
+    assert crowded.workers.get("a", 0) == 0
+    assert crowded.nodes == alone.nodes == {"b": {"n2": 2, "n3": 2}}
+    reason, why = crowded.reasons["a"]
+    assert reason is Reason.ONE_KIND
+    assert "it needs 5 devices there, and no more than 4 are" in why
+
+
+def test_what_an_exact_job_cannot_use_is_had_by_others() -> None:
+    """Two exact jobs hold more than half of each kind, so a third fits on neither."""
+    cluster = Cluster(nodes=(Node(id="n1", devices=3), Node(id="n2", devices=3, kind="other")))
+    holding = {"a": {"n1": 2}, "b": {"n2": 2}}
+    jobs = [job("a", 2, 2), job("b", 2, 2), job("c", 2, 2)]
+    seen = snapshot(*jobs, job("d", 1, 2, exact=False), held=holding, cluster=cluster)
+    decision = ask_within(seen, in_turn, on_nodes)
+    assert decision.workers.get("c", 0) == 0
+    assert decision.nodes["d"] == {"n1": 1, "n2": 1}
+    reason, why = decision.reasons["c"]
+    assert reason is Reason.ONE_KIND
+    assert "other exact jobs leave fewer" in why
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_job_about_which_no_policy_is_asked_is_judged(ahead: bool) -> None:
+    due = brim(snapshot(job("a", 5, deadline=1e6), arrived=("a",)), ahead=ahead)
+    (verdict,) = due.verdicts
+    assert isinstance(verdict, Rejected)
+    assert (verdict.reason, verdict.runs) == (Reason.ONE_KIND, True)
+    (verdict,) = brim(snapshot(job("a", 5), arrived=("a",)), ahead=ahead).verdicts
+    assert isinstance(verdict, Admitted)
+    assert not verdict.promises
+
+
+def test_a_promise_counts_on_one_kind_alone() -> None:
+    """Six workers would be in time, and no kind has more than four."""
+    work = 6.0 * 100
+    due = job("a", 1, 7, work=work, deadline=130.0, duration=100.0)
+    asked = snapshot(due, arrived=("a",))
+    (verdict,) = brim(asked).verdicts
+    assert isinstance(verdict, Rejected)
+    asked = snapshot(replace(due, exact=False), arrived=("a",))
+    (verdict,) = brim(asked).verdicts
+    assert isinstance(verdict, Admitted)
+    forecast = what_if(snapshot(due, arrived=("a",)), "a", lambda seen: brim(seen, ahead=True))
+    assert forecast.workers <= 4
+
+
+FOURS = Cluster(nodes=(Node(id="n1", devices=4), Node(id="n2", devices=4, kind="other")))
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "workers"),
+    [
+        ({"b": {"n1": 1}, "c": {"n2": 1}}, {"a": 4, "b": 1, "c": 1}, {"a": 3, "b": 1, "c": 1}),
+        ({"a": {"n1": 2}, "b": {"n1": 1}, "c": {"n2": 1}}, {"a": 6, "b": 1, "c": 1}, {"a": 3}),
+        ({"a": {"n1": 1}, "b": {"n1": 1}}, {"a": 4, "b": 2, "c": 2}, {"a": 3, "b": 1, "c": 2}),
+    ],
+    ids=["that comes", "that runs", "beside others that run"],
+)
+def test_a_promised_job_has_as_much_as_there_is_room_for(
+    held: Held, wanted: dict[str, int], workers: dict[str, int]
+) -> None:
+    """And not nothing, where no kind has room for all of it."""
+    jobs = [job(name, deadline=1e6) for name in "abc"]
+    kinds = {name: ("",) for name in held if "n1" in held[name]}
+    jobs = [replace(each, kinds=kinds.get(each.id)) for each in jobs]
+    placed = on_nodes(snapshot(*jobs, held=held, cluster=FOURS), Decision(workers=wanted))
+    assert {name: placed.workers[name] for name in workers} == workers
+
+
+def test_what_a_promised_job_cannot_use_now_is_promised_to_nobody_else() -> None:
+    """It waits for two that end soon; nobody has its devices at the time when it needs them."""
+    brief = {"work": 400.0, "deadline": 900.0}
+    jobs = [job("b", 1, 1, **brief), job("c", 1, 1, **brief)]
+    jobs.append(job("a", 4, 4, work=7000.0, deadline=3100.0))
+    held = {"b": {"n1": 1}, "c": {"n2": 1}}
+    due = job("d", 1, 7, work=9500.0, deadline=2200.0, exact=False)
+
+    def asked(*jobs: Job, arrived: tuple[str, ...] = ("d",)) -> Decision:
+        return brim(snapshot(*jobs, held=held, cluster=FOURS, arrived=arrived))
+
+    (verdict,) = asked(*jobs[:2], due).verdicts
+    assert isinstance(verdict, Admitted)
+    decision = asked(*jobs, due)
+    (verdict,) = decision.verdicts
+    assert isinstance(verdict, Rejected)
+    assert "a" not in decision.nodes
+    assert decision.workers["d"] == 6, "it has them until then"
+    seen = snapshot(*jobs, due, held=held, cluster=FOURS)
+    hoping = seen.jobs[-1]._replace(standing=Standing.BEST_EFFORT)
+    seen = replace(seen, jobs=(*seen.jobs[:-1], hoping), memory=decision.memory)
+    assert not brim(seen).verdicts
+
+
+def test_jobs_that_may_be_anywhere_make_room() -> None:
+    """Single workers on each kind leave none with four devices free."""
+    jobs = [*(job(name, 1, 1, exact=False) for name in "abc"), job("d", 4, 4)]
+    held = {"a": {"n1": 1}, "b": {"n2": 1}, "c": {"n3": 1}}
+    decision = brim(snapshot(*jobs, held=held))
+    assert decision.nodes["d"] == {"n2": 2, "n3": 2}
+    assert decision.nodes["a"] == held["a"]
+    assert decision.moved == {"b", "c"}
+    again = brim(snapshot(*jobs, held=decision.nodes))
+    assert again.nodes == decision.nodes
+    assert not again.moved
+
+
+def test_who_is_pinned_makes_no_room() -> None:
+    anywhere = [job(name, 1, 1, exact=False) for name in "ab"]
+    held = {"a": {"n1": 1}, "b": {"n2": 1}}
+    seen = snapshot(*anywhere, job("c", 2, 2), held=held, cluster=PAIR)
+    given = Decision(workers={"a": 1, "b": 1, "c": 2}, pinned=frozenset("ab"))
+    assert on_nodes(seen, given).nodes == held
+    given = replace(given, pinned=frozenset("a"))
+    assert on_nodes(seen, given).nodes == {"a": {"n1": 1}, "b": {"n1": 1}, "c": {"n2": 2}}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "nodes", "why"),
+    [
+        (None, {"n2": 2, "n3": 2}, "4 workers: no more fit on nodes that are alike"),
+        (("",), {"n1": 2, "n4": 1}, "3 workers: no more fit on nodes that are alike"),
+        (("other",), {"n2": 2, "n3": 2}, "4 workers: no more fit on nodes that are alike"),
+        ((), None, "brim resume a --any-kind"),
+        (("third",), None, "is of the kind on which it began"),
+    ],
+)
+def test_a_job_goes_on_on_the_kind_on_which_it_began(
+    kinds: tuple[str, ...] | None, nodes: dict[str, int] | None, why: str
+) -> None:
+    decision = brim(snapshot(job("a", kinds=kinds)))
+    assert decision.nodes.get("a") == nodes
+    assert why in decision.reasons["a"][1]
+
+
+def test_it_waits_for_its_kind_where_all_nodes_are_of_another() -> None:
+    alike = Cluster(nodes=(Node(id="n1", devices=2), Node(id="n2", devices=2)))
+    waiting, other = job("a", kinds=("gone",)), job("b", exact=False)
+    decision = brim(snapshot(waiting, other, cluster=alike))
+    assert decision.nodes.get("a") is None
+    assert decision.workers["b"] == 4
+    assert "is of the kind on which it began" in decision.reasons["a"][1]
+    none = MIXED.without({node.id for node in MIXED.nodes})
+    assert brim(snapshot(waiting, cluster=none)).workers.get("a", 0) == 0
+
+
+# Any jobs on any nodes ----------------------------------------------------------------------------
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    sizes = draw(st.lists(st.tuples(st.integers(0, 4), st.sampled_from("xyz")), min_size=1))
+    nodes = [Node(id=f"n{k}", devices=n, kind=kind) for k, (n, kind) in enumerate(sizes)]
+    return Cluster(nodes=(Node(id="n", devices=2), *nodes))
+
+
+@st.composite
+def many_jobs(draw: st.DrawFn) -> list[Job]:
+    def one(name: str) -> Job:
+        minimum = draw(st.integers(1, 4))
+        most = draw(st.integers(minimum, 7))
+        kinds = draw(st.sampled_from([None, None, ("",), ("x",), ("y", "z")]))
+        exact = draw(st.booleans())
+        deadline = draw(st.sampled_from([None, 1e6]))  # which is promised
+        kinds = kinds if exact else None
+        return job(name, minimum, most, exact=exact, kinds=kinds, deadline=deadline)
+
+    return [one(name) for name in draw(st.lists(st.sampled_from("abcdefgh"), unique=True))]
+
+
+def _given(draw: st.DrawFn, jobs: list[Job], devices: int) -> dict[str, int]:
+    wanted, left = {}, devices
+    for each in jobs:
+        count = min(draw(st.integers(0, each.maximum or 0)), left)
+        wanted[each.id] = count if count >= each.minimum else 0
+        left -= wanted[each.id]
+    return wanted
+
+
+@st.composite
+def cycles(draw: st.DrawFn) -> list[tuple[Snapshot, Decision, Decision]]:
+    """Some cycles of the same jobs on nodes that come and go: seen, given and placed."""
+    cluster, jobs = draw(clusters()), draw(many_jobs())
+    names = [node.id for node in cluster.nodes]
+    held: dict[str, dict[str, int]] = {}
+    found = []
+    for _ in range(3):
+        lost = draw(st.sets(st.sampled_from(names), max_size=1)) if len(names) > 1 else set()
+        there = cluster.without(lost)
+        if not there.devices:
+            continue
+        wanted = _given(draw, jobs, there.devices)
+        pinned = frozenset(draw(st.sets(st.sampled_from(sorted(held))))) if held else frozenset()
+        seen = snapshot(*jobs, held=held, cluster=there)
+        given = Decision(workers=wanted, pinned=pinned)
+        placed = on_nodes(seen, given)
+        found.append((seen, given, placed))
+        held = {name: dict(on) for name, on in placed.nodes.items()}
+    return found
+
+
+@given(cycles())
+def test_no_plan_mixes_kinds_or_has_more_than_there_is(
+    life: list[tuple[Snapshot, Decision, Decision]],
+) -> None:
+    for seen, given_, placed in life:
+        kinds = {node.id: node.kind for node in seen.cluster.nodes}
+        taken = Counter[str]()
+        for state in seen.jobs:
+            one, on = state.job, placed.nodes.get(state.job.id, {})
+            taken.update(on)
+            assert placed.workers[one.id] == sum(on.values())
+            if one.exact:
+                assert len({kinds[node] for node in on}) <= 1
+                assert one.kinds is None or all(kinds[node] in one.kinds for node in on)
+                assert not on or one.minimum <= sum(on.values()) <= given_.workers[one.id]
+            else:
+                assert sum(on.values()) == given_.workers[one.id], "nobody else has less for it"
+        assert all(taken[node.id] <= node.devices for node in seen.cluster.nodes)
+
+
+@given(cycles())
+def test_only_exact_and_pinned_jobs_keep_an_exact_job_waiting(
+    life: list[tuple[Snapshot, Decision, Decision]],
+) -> None:
+    for seen, given_, placed in life:
+        fixed = Counter[str]()  # by kind: minima of exact jobs there, and whoever is pinned
+        kinds = {node.id: node.kind for node in seen.cluster.nodes}
+        devices = Counter[str]()
+        for node in seen.cluster.nodes:
+            devices[node.kind] += node.devices
+        if len(+devices) < 2:
+            continue
+        for state in seen.jobs:
+            for at, count in placed.nodes.get(state.job.id, {}).items():
+                if not state.job.exact and state.job.id in given_.pinned:
+                    fixed[kinds[at]] += count
+            if state.job.exact and placed.nodes.get(state.job.id):
+                on = placed.nodes[state.job.id]
+                promised = state.job.deadline is not None
+                fixed[kinds[next(iter(on))]] += sum(on.values()) if promised else state.job.minimum
+        for state in seen.jobs:
+            one = state.job
+            if one.exact and given_.workers[one.id] and not placed.nodes.get(one.id):
+                for kind, count in devices.items():
+                    if one.kinds is None or kind in one.kinds:
+                        pinned_ = any(name in given_.pinned for name in given_.workers)
+                        assert count - fixed[kind] < one.minimum or pinned_
+
+
+@given(cycles())
+def test_who_runs_goes_on_and_what_does_not_change_stays(
+    life: list[tuple[Snapshot, Decision, Decision]],
+) -> None:
+    for seen, given_, placed in life:
+        for state in seen.jobs:
+            kept = {n.id: min(n.devices, state.nodes.get(n.id, 0)) for n in seen.cluster.nodes}
+            whole = all(kept[node] == count for node, count in state.nodes.items())
+            if state.job.exact and state.nodes and whole and given_.workers[state.job.id]:
+                assert placed.nodes.get(state.job.id), "nobody who comes puts it off its nodes"
+        held = {name: dict(on) for name, on in placed.nodes.items()}
+        again = snapshot(*(state.job for state in seen.jobs), held=held, cluster=seen.cluster)
+        assert on_nodes(again, replace(given_, workers=placed.workers)).nodes == placed.nodes
