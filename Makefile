@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test check core cluster cluster-down clean wheels lock licences sbom audit
+.PHONY: demo test test-long check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -21,9 +21,13 @@ demo: $(VENV)/.all
 	$(BIN)/brim train examples/01-first-job/flights.py --workers 4 \
 	    --faults "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 
-# Style, types, the direction of imports, doctests and every test.
+# Style, types, the direction of imports, doctests, and a test of everything.
 test: check
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
+
+# Further cases of what the tests above show: more workers, more faults, more models. As long again.
+test-long: $(VENV)/.all
+	$(BIN)/python -m pytest -n auto --dist loadfile -m long
 
 # Benchmarks in folders that cannot be packages: mypy takes them by name alone.
 HYPHENATED := $(patsubst %.py,-m %,$(subst /,.,$(wildcard benchmarks/*-*/*.py)))

@@ -100,6 +100,7 @@ def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) ->
     assert len(set(by_agent)) == 4
 
 
+@pytest.mark.long
 def test_tables_meet_on_a_machine_too(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *TABLES, "--workers", "1")
     with four_agents(hosts, "run", *TABLES, meet=True) as (run, _):
@@ -107,6 +108,7 @@ def test_tables_meet_on_a_machine_too(hosts: tuple[Host, ...], tmp_path: Path) -
     assert summary["weights_sha256"] == calm["weights_sha256"]
 
 
+@pytest.mark.long
 def test_an_agent_that_speaks_for_its_machine_may_be_lost(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.running import FILES, ledger, started
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -43,7 +44,9 @@ def alone(kind: str) -> str:
 
 @pytest.mark.parametrize(
     ("kind", "loaders", "counted"),
-    [("loader", "0", "samples"), ("weighted", "1", "positions"), ("stream", "1", "samples")],
+    long_after(
+        1, [("stream", "1", "samples"), ("loader", "0", "samples"), ("weighted", "1", "positions")]
+    ),
 )
 def test_loaders_samplers_and_streams_give_the_same_weights_through_deaths_and_joins(
     kind: str, loaders: str, counted: str, tmp_path: Path

@@ -27,6 +27,7 @@ from e2e.running import (
     train,
     until,
 )
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -71,6 +72,7 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_loop_that_sets_its_rate_may_lose_a_worker_within_any_step(tmp_path: Path) -> None:
     """Its body has run in some workers by then, and not in those that read samples still."""
 
@@ -120,7 +122,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     check_ledger(tmp_path / "run")
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
 def test_without_its_agent_the_run_goes_on_from_where_it_stood(
     tmp_path: Path, workers: str
 ) -> None:
@@ -177,6 +179,7 @@ def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_last_checkpoint(
     tmp_path: Path,
 ) -> None:
@@ -195,6 +198,7 @@ def test_where_a_stopped_worker_cannot_leave_its_state_the_run_goes_on_from_its_
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: Path) -> None:
     """They have the state, so nothing is done again; the new agent keeps another master, and they
     find it.
@@ -222,6 +226,7 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_where_its_agents_are_killed_again_and_again_the_run_fails(tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--workers", "1") as run:
         killed: set[int] = set()
@@ -268,6 +273,7 @@ def test_an_error_in_the_users_code_ends_the_job_with_their_traceback(tmp_path: 
     assert not any("restart" in e.get("message", "") for e in run.events("warning"))
 
 
+@pytest.mark.long
 def test_a_worker_that_always_dies_is_not_started_for_ever(tmp_path: Path) -> None:
     file = tmp_path / "dies.py"
     file.write_text(

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from e2e.running import DIGITS, FILES, PACED, Run, check_ledger, lines, started, train, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +41,7 @@ def restored(run: Path) -> list[int]:
     return [event["step"] for event in lines(run / "events.jsonl") if event["kind"] == "restored"]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", long_after(1, [2, 1, 4]))
 def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(
     tmp_path: Path, workers: int
 ) -> None:
@@ -57,6 +58,7 @@ def test_each_batch_is_applied_once_and_nobody_is_too_far_ahead(
     assert stale == 0 if workers == 1 else stale >= workers - 1
 
 
+@pytest.mark.long
 def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_turns(
     tmp_path: Path,
 ) -> None:
@@ -74,7 +76,7 @@ def test_the_state_has_each_batch_once_where_workers_die_in_the_middle_of_their_
     assert summary["weights_sha256"] == exact["weights_sha256"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", long_after(1, range(3)))
 def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     at = sorted(rng.sample(range(5, 180), 8))
@@ -103,6 +105,7 @@ def test_each_batch_is_applied_once_through_deaths_and_resizes(tmp_path: Path, s
     check_bound(lines(run / "steps.jsonl"), ahead=2)
 
 
+@pytest.mark.long
 def test_a_suspended_run_goes_on_with_the_batches_that_are_left(tmp_path: Path) -> None:
     run = tmp_path / "run"
     fault = (
@@ -136,6 +139,7 @@ def test_where_all_workers_die_the_run_goes_back_to_its_checkpoint(tmp_path: Pat
 
 
 @pytest.mark.parametrize("keyed", ["false", "true"])
+@pytest.mark.long
 def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(
     tmp_path: Path, keyed: str
 ) -> None:
@@ -161,6 +165,7 @@ def test_tables_have_each_batch_once_where_the_agent_dies_that_held_them(
     assert summary["weights_sha256"] == exact["weights_sha256"]
 
 
+@pytest.mark.long
 def test_a_newcomer_comes_where_a_checkpoint_is_due_of_one_who_was_alone(tmp_path: Path) -> None:
     """Both begin the checkpoint that the newcomer finds in the state, and only then take turns."""
     run = tmp_path / "run"
@@ -176,6 +181,7 @@ def agent_of(run: Run) -> psutil.Process:
     return next(each for each in children if any("brim.agent" in word for word in each.cmdline()))
 
 
+@pytest.mark.long
 def test_a_loop_that_stops_early_leaves_no_gap(tmp_path: Path) -> None:
     run, loop = tmp_path / "run", str(FILES / "stopping_loop.py")
     options = ("--async", "2", "--workers", "3", "--faults", "kill rank 1 at step 120")

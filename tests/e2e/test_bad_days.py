@@ -81,6 +81,7 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
         until(lambda: not leftovers(home.state), "the end of all")
 
 
+@pytest.mark.long
 def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
     home: Home, calm: str
 ) -> None:
@@ -102,6 +103,7 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
     assert pid(home) == scheduler
 
 
+@pytest.mark.long
 def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
     home: Home, calm: str
 ) -> None:
@@ -191,6 +193,7 @@ def gone(folder: Path) -> bool:
     return not folder.exists()
 
 
+@pytest.mark.long
 def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
     tmp_path: Path, calm: str
 ) -> None:

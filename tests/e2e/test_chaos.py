@@ -14,6 +14,7 @@ from brim_lab.chaos.random_faults import random_faults, random_workers
 from brim_lab.chaos.results import Calm, Job, Result, Strike
 from brim_lab.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
 from e2e.running import FILES, ROOT
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -64,7 +65,7 @@ def step_of(strike: Strike) -> int:
     return fault.step
 
 
-@pytest.mark.parametrize("text", ONE_HOST)
+@pytest.mark.parametrize("text", long_after(2, ONE_HOST))
 def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial")
     assert not result.broken
@@ -73,6 +74,7 @@ def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> None:
     rules = "--set optimizer=adamw --set admit_after=2 --set expire_after=12 --epochs 8"
     job = Job(file=str(FILES / "keyed_embedding.py"), options=(*OPTIONS.split(), *rules.split()))
@@ -89,7 +91,7 @@ def test_every_promise_holds_for_rows_of_ids_with_servers(tmp_path: Path) -> Non
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize(("hosts", "text"), SEVERAL)
+@pytest.mark.parametrize(("hosts", "text"), long_after(1, SEVERAL))
 def test_every_promise_holds_between_hosts(
     hosts: int, text: str, calm: Calm, tmp_path: Path
 ) -> None:

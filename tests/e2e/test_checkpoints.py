@@ -115,6 +115,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
     assert again.steps()[0]["step"] == stopped_at + 1
 
 
+@pytest.mark.long
 def test_training_goes_on_while_the_store_is_away(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     options = ("--checkpoints", s3.url, "--checkpoint-every", "5", "--workers", "2")
@@ -133,6 +134,7 @@ def test_training_goes_on_while_the_store_is_away(tmp_path: Path, s3: ObjectStor
     assert whole(s3.url)
 
 
+@pytest.mark.long
 def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
     with started(
         tmp_path / "run",

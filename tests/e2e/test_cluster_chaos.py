@@ -14,6 +14,7 @@ from brim_lab.chaos.deeds import DeedKind, parse_deeds
 from brim_lab.chaos.results import Calm, Job
 from brim_lab.chaos.trial import calm_run
 from e2e.running import ROOT
+from tiers import long_after
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -42,7 +43,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Calm]:
     return {EPOCHS: calm_run(job, tmp_path_factory.mktemp("calm") / "calm", deadline=DEADLINE)}
 
 
-@pytest.mark.parametrize("text", SCHEDULES)
+@pytest.mark.parametrize("text", long_after(1, SCHEDULES))
 def test_every_promise_of_a_cluster_holds(text: str, calm: dict[int, Calm], tmp_path: Path) -> None:
     deeds = parse_deeds(text)
     nodes = max(deed.node for deed in deeds) or 1

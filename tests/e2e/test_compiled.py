@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from brim_lab.driver import Driver
+from tiers import long_after
 
 pytestmark = [
     pytest.mark.e2e,
@@ -86,7 +87,9 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.parametrize(("file", "text"), [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
+@pytest.mark.parametrize(
+    ("file", "text"), long_after(1, [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
+)
 def test_a_compiled_model_is_exact_through_a_kill_and_a_join(
     file: str, text: str, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
     assert resumed["weights_sha256"] == dense["weights_sha256"]
 
 
+@pytest.mark.long
 def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None:
     late = (*JOB, "--delay", "2")
     calm = train(tmp_path / "calm", *late, "--workers", "1")

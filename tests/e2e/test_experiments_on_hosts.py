@@ -63,6 +63,7 @@ def _most_at_once(courses: list[TrainingCourse]) -> int:
     return most
 
 
+@pytest.mark.long
 def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Path) -> None:
     found = two_jobs(TWO_JOBS, tmp_path, _silent, on=joined_cluster)
     held = {claim.claim: claim for claim in found.claims}
@@ -75,6 +76,7 @@ def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Pat
     assert [job.redone for side in sides.values() for job in side] == [0] * 4
 
 
+@pytest.mark.long
 def test_changing_workers_leave_no_trace(tmp_path: Path) -> None:
     found = changing_workers(CHANGING, tmp_path, _silent, on=joined_cluster)
     of_time = "the scheduler changed the number of workers all the time"

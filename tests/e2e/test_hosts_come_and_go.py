@@ -107,6 +107,7 @@ def test_a_host_that_is_to_be_free_gives_its_workers_to_another(
     check_ledger(path)
 
 
+@pytest.mark.long
 def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
     hosts: tuple[Host, ...], calm: str
 ) -> None:
@@ -130,6 +131,7 @@ def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
     check_ledger(path)
 
 
+@pytest.mark.long
 def test_a_host_has_no_more_workers_than_it_takes(hosts: tuple[Host, ...], calm: str) -> None:
     path = hosts[0].folder / "run"
     command = ("train", *JOB, "--workers", "3", "--workers-here", "2", *LISTEN)
@@ -171,6 +173,7 @@ def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
     check_ledger(path)
 
 
+@pytest.mark.long
 def test_a_host_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None:
     """Neither a name that nobody knows nor an address that nobody listens on ends it at once."""
     run = tmp_path / "run"

@@ -11,6 +11,7 @@ import pytest
 
 from brim.telemetry.history import read_history
 from e2e.running import DEADLINE
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -40,7 +41,7 @@ os.register_at_fork(after_in_child=lambda: setattr(torch.cuda, "_is_in_bad_fork"
 """
 
 
-@pytest.mark.parametrize(("does", "times"), [(SLOW, 1), (THREAD, 4), (SPOILED, 4)])
+@pytest.mark.parametrize(("does", "times"), long_after(1, [(SLOW, 1), (THREAD, 4), (SPOILED, 4)]))
 def test_three_workers_import_a_package_once_if_they_can_be_forked_behind_it(
     does: str, times: int, tmp_path: Path
 ) -> None:

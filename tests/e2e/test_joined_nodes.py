@@ -59,6 +59,7 @@ def test_a_job_outlives_a_killed_host_and_one_that_gives_way(cluster: Cluster, c
     leaver.communicate()
 
 
+@pytest.mark.long
 def test_a_scheduler_may_die_and_a_node_fall_silent(cluster: Cluster, calm: str) -> None:
     job = cluster.submit("--workers", "2")
     cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
@@ -137,6 +138,7 @@ def test_what_a_stopped_node_runs_ends_and_no_device_is_given_twice(
     assert cluster.finish(job)["weights_sha256"] == calm
 
 
+@pytest.mark.long
 def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
     """A variable on which results depend stands for another processor."""
     odd = cluster.hosts[3]

@@ -13,6 +13,7 @@ import pytest
 
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, FILES, check_ledger, joining, lines, started, train
+from tiers import LONG
 
 pytestmark = pytest.mark.e2e
 
@@ -29,10 +30,10 @@ def _job(optimizer: str, *more: str) -> tuple[str, ...]:
     "job",
     [
         _job("adagrad"),
-        _job("adam"),
-        _job("momentum"),
+        pytest.param(_job("adam"), marks=LONG),
+        pytest.param(_job("momentum"), marks=LONG),
         _job("adamw", *RULES),
-        _job("rmsprop", "--clip-norm", "1"),
+        pytest.param(_job("rmsprop", "--clip-norm", "1"), marks=LONG),
     ],
     ids=["adagrad", "adam", "momentum", "adamw with rules", "rmsprop with clipping"],
 )
@@ -103,6 +104,7 @@ def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: 
     assert any(table["deltas"] for each in checkpoints for table in each["tables"])
 
 
+@pytest.mark.long
 def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     job = (str(FILES / "keyed_lightning.py"), "--epochs", "3", "--global-batch-size", "128")
@@ -114,7 +116,9 @@ def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "job", [_job("adam", *RULES), _job("momentum", "--delay", "2")], ids=["rules", "delay"]
+    "job",
+    [_job("adam", *RULES), pytest.param(_job("momentum", "--delay", "2"), marks=LONG)],
+    ids=["rules", "delay"],
 )
 def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Path) -> None:
     calm = train(tmp_path / "calm", *job, "--workers", "1")
@@ -139,6 +143,7 @@ def test_a_checkpoint_has_the_rows_for_those_who_use_the_model(tmp_path: Path) -
     assert summary["metrics"] == last["metrics"]
 
 
+@pytest.mark.long
 def test_a_loop_runs_without_brim_around_it(tmp_path: Path) -> None:
     command = [sys.executable, str(FILES / "keyed_loop.py")]
     alone = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)

@@ -125,6 +125,7 @@ def brim(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return Driver(cwd).call(*words, codes=())
 
 
+@pytest.mark.long
 def test_a_run_that_is_over_is_sent_on_and_one_that_is_resumed_goes_on(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     stop = ("--faults", "term rank 0 at step 20")

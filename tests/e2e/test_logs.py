@@ -84,6 +84,7 @@ def agent_of(run: Run) -> psutil.Process:
     )
 
 
+@pytest.mark.long
 def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
     tmp_path: Path,
 ) -> None:
@@ -118,6 +119,7 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
     assert "Traceback" not in (logs / "agent.log").read_text()
 
 
+@pytest.mark.long
 def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
     job = (CHATTY, *JOB[2:], "--epochs", "2", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
@@ -150,6 +152,7 @@ def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Pa
     assert any(LOST.fullmatch(line) for said in lines.values() for line in said)
 
 
+@pytest.mark.long
 def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_path: Path) -> None:
     logs = tmp_path / "run" / "logs"
     job = (CHATTY, *JOB, *LIMITED, "--set", "hang=true")

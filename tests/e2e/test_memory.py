@@ -63,6 +63,7 @@ def adjusted(pid: int) -> int:
     return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
 
 
+@pytest.mark.long
 def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(
     tmp_path: Path, notes: Path
 ) -> None:

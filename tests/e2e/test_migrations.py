@@ -14,6 +14,7 @@ from brim.storage.migrations import FORMAT
 from e2e.running import DIGITS, leftovers, until
 from e2e.test_scheduler import Home
 from edges.test_migrations import database_of, format_of
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -30,7 +31,7 @@ def moved(path: Path, folder: Path) -> None:
             )
 
 
-@pytest.mark.parametrize("format", [1, FORMAT - 1])
+@pytest.mark.parametrize("format", long_after(1, [1, FORMAT - 1]))
 def test_a_scheduler_goes_on_with_what_earlier_versions_left(format: int, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.state.mkdir(mode=0o700)

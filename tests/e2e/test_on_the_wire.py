@@ -12,6 +12,7 @@ import pytest
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from e2e.running import FILES, check_ledger, joining, started, train
 from e2e.wiretap import tapped
+from tiers import long_after
 
 pytestmark = [
     pytest.mark.e2e,
@@ -65,7 +66,9 @@ def said_between(
     return said
 
 
-@pytest.mark.parametrize("address", ["10.77.0.1:7077", "[fd77::1]:7077"], ids=["IPv4", "IPv6"])
+@pytest.mark.parametrize(
+    "address", long_after(1, ["10.77.0.1:7077", "[fd77::1]:7077"]), ids=["IPv4", "IPv6"]
+)
 def test_what_passes_between_hosts_is_read_by_nobody(
     address: str, hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
@@ -75,6 +78,7 @@ def test_what_passes_between_hosts_is_read_by_nobody(
     assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in everything]
 
 
+@pytest.mark.long
 def test_a_run_that_is_insecure_sends_state_and_gradients_as_they_are(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_run_that_waits_for_a_part_can_be_ended(
     check_ledger(folder / "run")
 
 
+@pytest.mark.long
 def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", "1", "--epochs", "2") as run:
@@ -204,6 +205,7 @@ def test_a_run_that_waits_for_a_part_is_resized(folder: Path) -> None:
     check_ledger(folder / "run")
 
 
+@pytest.mark.long
 def test_where_no_part_comes_it_says_so_and_goes_on_later(folder: Path) -> None:
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", "1", "--epochs", "2", "--set", "patience=0.5") as run:

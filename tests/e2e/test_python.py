@@ -19,6 +19,7 @@ import brim
 from brim.errors import SpecError, UserCodeError
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, DIGITS, FILES, leftovers, lines, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -30,6 +31,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert not leftovers(tmp_path)
 
 
+@pytest.mark.long
 def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -95,6 +97,7 @@ def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
     assert list(Path("runs").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_loop_of_ones_own_shows_what_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
     run = brim.run([sys.executable, str(FILES / "own_loop.py")], workers=2)
     assert run.status == "done"
@@ -238,7 +241,7 @@ for batch in job.batches([(torch.zeros(2), torch.zeros(1))] * 64, global_batch_s
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", long_after(1, ["fork", "spawn"]))
 @pytest.mark.parametrize(("silence", "times"), [((), 1), (("--no-prints",), 0), (("--json",), 0)])
 def test_variables_reach_the_script_and_its_prints_are_shown(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path

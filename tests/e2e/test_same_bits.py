@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.running import DIGITS, FLIGHTS, check_ledger, ledger, train
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +27,7 @@ def calm(
     return request.param, summary["weights_sha256"]
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+@pytest.mark.parametrize("workers", long_after(1, [3, 2, 4, 8]))
 def test_the_number_of_workers_does_not_change_the_weights(
     calm: tuple[tuple[str, ...], str], workers: int, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_metrics_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     assert one["metrics"] == three["metrics"]
 
 
+@pytest.mark.long
 def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
     arguments = (*CNN, "--clip-norm", "0.5", "--set", "scheduler=true")
     digests = {
@@ -98,6 +100,7 @@ def test_torch_distributed_gives_the_same_weights(
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_inexact_runs_are_elastic_too(tmp_path: Path) -> None:
     more = ("--workers", "3", "--no-exact", "--faults", "kill rank 1 at step 10; add 1 at step 20")
     summary = train(tmp_path / "run", *CNN, *more)

@@ -232,6 +232,7 @@ def alive(process: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path: Path) -> None:
     clicks = str(FILES / "large_embedding.py")
     options = ("--epochs", "4", "--global-batch-size", "128")
@@ -248,6 +249,7 @@ def test_a_job_with_servers_has_as_many_devices_as_workers(home: Home, tmp_path:
         assert home.finished(job)["weights_sha256"] == alone
 
 
+@pytest.mark.long
 def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelled(
     home: Home,
 ) -> None:

@@ -59,6 +59,7 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
             assert cluster.finish(each)["weights_sha256"] == calm
 
 
+@pytest.mark.long
 def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
     tmp_path: Path, calm: str
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
         assert cluster.finish(job)["weights_sha256"] == calm
 
 
+@pytest.mark.long
 def test_jobs_go_on_where_the_address_comes_back_with_the_state_directory(
     tmp_path: Path, calm: str
 ) -> None:

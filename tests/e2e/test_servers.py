@@ -18,6 +18,7 @@ from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, FILES, Run, check_ledger, joining, started, train, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -54,8 +55,8 @@ def kill(run: Run, *, servers: bool, number: int | None = None) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("servers", ["1", "2"])
+@pytest.mark.parametrize("workers", long_after(1, ["2", "1"]))
+@pytest.mark.parametrize("servers", long_after(1, ["2", "1"]))
 def test_the_digest_is_that_of_one_worker(
     tmp_path: Path, calm: str, workers: str, servers: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_the_digest_is_that_of_one_worker(
     assert set(summary["world_sizes"]) <= {1, int(workers)}
 
 
+@pytest.mark.long
 def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
     with started(
         tmp_path / "run", "train", *JOB, *PACED, "--workers", "2", "--ps", "1", "--spares", "0"
@@ -108,6 +110,7 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_server_that_is_slow_owns_less_and_changes_no_bit(tmp_path: Path, calm: str) -> None:
     with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
         run.wait_for_step(3)
@@ -155,7 +158,9 @@ def test_servers_come_and_go_while_it_trains(tmp_path: Path, calm: str) -> None:
     check_ledger(directory)
 
 
-@pytest.mark.parametrize(("workers", "servers"), [("2", "2"), ("1", "2"), ("2", "1")])
+@pytest.mark.parametrize(
+    ("workers", "servers"), long_after(1, [("2", "2"), ("1", "2"), ("2", "1")])
+)
 def test_two_hosts(tmp_path: Path, calm: str, workers: str, servers: str) -> None:
     """With servers on both, and with one that has servers alone, or workers alone."""
     last = int(workers) + int(servers) - 1
@@ -184,6 +189,7 @@ def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -
     assert "1 worker and 2 servers" in resumed.stderr
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_of_one_step_though_others_write_to_the_tables(tmp_path: Path) -> None:
     """Copying these tables takes longer than a step, and another process than the one that copies
     changes them.
@@ -231,7 +237,7 @@ for epoch in job.epochs(2):
 """
 
 
-@pytest.mark.parametrize("servers", ["0", "2"])
+@pytest.mark.parametrize("servers", long_after(1, ["2", "0"]))
 def test_a_loop_of_ones_own(tmp_path: Path, servers: str) -> None:
     """It measures within its loop over batches, where no server is, and behind it,
     where all are.
@@ -273,6 +279,7 @@ def test_refused_with_words(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_run_without_servers_gets_none(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     with started(directory, "train", *JOB, *PACED, "--workers", "1") as run:

@@ -225,6 +225,7 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(
         until(lambda: server.version.startswith("00000003"), "the delta that waited")
 
 
+@pytest.mark.long
 def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
     versions: Path, tmp_path: Path
 ) -> None:
@@ -250,6 +251,7 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
         assert server.said().count("not served") == 1
 
 
+@pytest.mark.long
 def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
     versions: Path, tmp_path: Path
 ) -> None:
@@ -263,6 +265,7 @@ def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
         assert server.version.startswith("00000021")
 
 
+@pytest.mark.long
 def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
     versions: Path, tmp_path: Path
 ) -> None:

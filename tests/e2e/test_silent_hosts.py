@@ -14,6 +14,7 @@ import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, train, until
+from tiers import long_after
 
 pytestmark = [
     pytest.mark.e2e,
@@ -68,7 +69,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("way", ["both", "to", "from"])
+@pytest.mark.parametrize("way", long_after(1, ["both", "to", "from"]))
 @pytest.mark.parametrize("does", ["write", "read"])
 def test_workers_give_up_a_host_that_is_cut_off(
     hosts: tuple[Host, ...], way: str, does: str

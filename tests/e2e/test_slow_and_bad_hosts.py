@@ -55,6 +55,7 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "20", "--global-batch-size", "128", "--set", "bad_after=12")
     calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")

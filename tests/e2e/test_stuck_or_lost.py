@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from e2e.running import DIGITS, FILES, Run, check_ledger, joining, leftovers, started, train, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -52,6 +53,7 @@ def gone_after(run: Run) -> float:
     return time.monotonic() - since
 
 
+@pytest.mark.long
 def test_torch_may_have_threads(tmp_path: Path) -> None:
     job = (DIGITS, "--threads", "2", "--epochs", "2")
     alone = train(tmp_path / "alone", *job, "--workers", "1")
@@ -108,6 +110,7 @@ def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_
     assert [worker for worker, _ in lost(run)] == ["w1"]
 
 
+@pytest.mark.long
 def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
     """Who waits for it over the network waits as long as its agent does; people hear of it within
     10 seconds.
@@ -137,6 +140,7 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
     options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
     with started(tmp_path / "run", *STUCK, *options) as run:
@@ -173,7 +177,7 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
     assert [step["step"] for step in run.steps()] == list(range(1, len(run.steps()) + 1))
 
 
-@pytest.mark.parametrize("how", ["exit", "leave"])
+@pytest.mark.parametrize("how", long_after(1, ["exit", "leave"]))
 def test_a_worker_that_ends_by_itself_is_replaced_once(how: str, tmp_path: Path) -> None:
     """Exit status 0 is no success before the job is done;
     the second time it is the user's to mend.

@@ -28,6 +28,7 @@ from e2e.running import (
     train,
     until,
 )
+from tiers import LONG
 
 pytestmark = [
     pytest.mark.e2e,
@@ -37,7 +38,7 @@ pytestmark = [
 JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
 RULES = ("--set", "optimizer=adamw", "--set", "admit_after=2", "--set", "expire_after=12")
 TABLES = [
-    pytest.param((str(FILES / "large_embedding.py"),), id="numbers"),
+    pytest.param((str(FILES / "large_embedding.py"),), id="numbers", marks=LONG),
     pytest.param((str(FILES / "keyed_embedding.py"), *RULES), id="ids"),
 ]
 
@@ -80,6 +81,7 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> Non
     check_ledger(hosts[0].folder / "run")
 
 
+@pytest.mark.long
 def test_embeddings_are_trained_by_rows_on_two_hosts(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
     check_ledger(hosts[0].folder / "run")
 
 
+@pytest.mark.long
 def test_what_rank_0_prints_on_another_host_is_shown(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

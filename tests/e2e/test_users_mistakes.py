@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.running import FILES, Run, joining, started
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -55,19 +56,19 @@ def ends_with_their_traceback(run: Run, words: str, *, file: str = "mistakes.py"
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [
-        *((where, "ZeroDivisionError: the user's own mistake") for where in (
-            "getitem", "forward", "loss", "optimizer", "scheduler", "evaluation", "metric", "result",
-        )),
+    long_after(3, [
         ("exit", "SystemExit: the user's own exit"),
-    ],
+        *((where, "ZeroDivisionError: the user's own mistake") for where in (
+            "forward", "evaluation", "getitem", "loss", "optimizer", "scheduler", "metric", "result",
+        )),
+    ]),
 )  # fmt: skip
 def test_on_one_worker_of_two(where: str, words: str, tmp_path: Path) -> None:
     with started(tmp_path / "run", *JOB, "--set", f"where={where}") as run:
         ends_with_their_traceback(run, words)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", long_after(1, ["fork", "spawn"]))
 def test_in_a_loop_of_ones_own(start: str, tmp_path: Path) -> None:
     loop = tmp_path / "loop.py"
     loop.write_text(

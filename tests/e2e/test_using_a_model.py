@@ -18,6 +18,7 @@ import pytest
 
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, FLIGHTS, PACED, check_ledger, leftovers, lines, started, train
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -77,7 +78,7 @@ def metrics_of(run: Path) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
 def test_evaluate_gives_the_numbers_of_training_bit_for_bit(
     flights: Path, tmp_path: Path, workers: str
 ) -> None:
@@ -90,13 +91,14 @@ def test_evaluate_gives_the_numbers_of_training_bit_for_bit(
     check_ledger(tmp_path / "job")
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
 def test_evaluate_a_dataset_that_draws_chance(digits: Path, tmp_path: Path, workers: str) -> None:
     step = sorted((digits / "checkpoints").iterdir())[-1]
     summary = use(tmp_path / "job", "evaluate", str(step), "--workers", workers)
     assert summary["metrics"] == metrics_of(digits)
 
 
+@pytest.mark.long
 def test_evaluate_other_rows_with_the_fitted_columns(flights: Path, tmp_path: Path) -> None:
     """The test split is a tenth of the file, so the whole file has other numbers, and ten times the
     rows.
@@ -185,6 +187,7 @@ def resume(directory: Path, *arguments: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.long
 def test_predict_the_split_of_a_plain_dataset(digits: Path, tmp_path: Path) -> None:
     output = tmp_path / "digits.csv"
     use(
@@ -227,6 +230,7 @@ def metrics(): return {"error": brim.metrics.mean_absolute_error()}
 """
 
 
+@pytest.mark.long
 def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
     tmp_path: Path,
 ) -> None:
@@ -241,6 +245,7 @@ def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
     export(str(run), "--output", str(tmp_path / "model"), "--format", "torch-export")
 
 
+@pytest.mark.long
 def test_a_training_file_may_name_its_predictions(tmp_path: Path) -> None:
     file = tmp_path / "named.py"
     words = (
@@ -300,6 +305,7 @@ def export(*arguments: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
+@pytest.mark.long
 def test_exported_weights_load_without_brim(digits: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     assert export(str(digits), "--output", str(folder)).strip() == str(folder)
@@ -324,6 +330,7 @@ print(hashlib.sha256(open("model.safetensors", "rb").read()).hexdigest())
     assert manifest["weights_sha256"] == summary["weights_sha256"]
 
 
+@pytest.mark.long
 def test_an_exported_program_gives_the_same_predictions(flights: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     export(str(flights), "--output", str(folder), "--format", "torch-export")

@@ -14,6 +14,7 @@ from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, PACED, ROOT, check_ledger, started, train, until
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -74,6 +75,7 @@ def test_ctrl_c_suspends_at_a_boundary_with_a_checkpoint(tmp_path: Path) -> None
     assert run.events("checkpoint")[-1]["step"] == summary["steps"]
 
 
+@pytest.mark.long
 def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
     with started(
         tmp_path / "run", *JOB, "--workers", "1", "--faults", "term rank 0 at step 30"
@@ -83,7 +85,7 @@ def test_the_last_worker_to_leave_writes_a_checkpoint(tmp_path: Path) -> None:
     assert run.events("checkpoint")[-1]["step"] == summary["steps"] >= 30
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
 def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text("print('done')\n")
@@ -95,7 +97,7 @@ def test_a_script_that_never_joins_is_not_started_again(tmp_path: Path, method: 
     assert "never called brim.join" in run.err
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
 def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -116,7 +118,7 @@ def test_a_loop_that_ends_early_is_not_started_again(tmp_path: Path, method: str
     assert "a loop that was left after step" in run.err
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", long_after(1, ["fork", "spawn"]))
 def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
     tmp_path: Path, method: str
 ) -> None:
@@ -153,6 +155,7 @@ for epoch in job.epochs(2):
 """
 
 
+@pytest.mark.long
 def test_a_script_that_seeds_nothing_is_one_training_on_any_number_of_workers(
     tmp_path: Path,
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 from brim.domain.checkpointing import Interval
 from brim.domain.faults import parse_faults
 from brim.domain.job import JobSpec, WorkerRange
+from tiers import LONG
 from zoo.running import CASES, Ended, Nursery
 from zoo.table import TABLE, Case
 
@@ -103,9 +104,16 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             zoo.close()
 
 
-def by_name(cases: list[Case]) -> pytest.MarkDecorator:
+def by_name(cases: list[Case], *, every: int = 1) -> pytest.MarkDecorator:
+    """A test of each case, of which all but every third, say, are long."""
     return pytest.mark.parametrize(
-        "case", [pytest.param(case, id=case.name, marks=_absent(case)) for case in cases]
+        "case",
+        [
+            pytest.param(
+                case, id=case.name, marks=[*_absent(case), *([LONG] if place % every else [])]
+            )
+            for place, case in enumerate(cases)
+        ],
     )
 
 
@@ -114,7 +122,7 @@ def _absent(case: Case) -> list[pytest.MarkDecorator]:
     return [] if there else [pytest.mark.skip(reason=f"no package {case.needs}")]
 
 
-@by_name([case for case in TABLE if not case.words])
+@by_name([case for case in TABLE if not case.words], every=3)
 def test_it_is_exact(zoo: Zoo, case: Case) -> None:
     runs = zoo.results(case)
     for name, ended in runs.items():

@@ -1,0 +1,29 @@
+"""Which tests `make test` leaves to `make test-long`.
+
+A test is `long` where it takes ten seconds or more and a shorter way, or another case, of what it
+shows is tested always: more worker counts, more fault schedules, more models of one kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+LONG = pytest.mark.long
+
+
+def long_after(count: int, cases: Sequence[T]) -> list[object]:
+    """Return the cases of a test, of which all but the first few are long.
+
+    Args:
+        cases: values of one parameter, or tuples with those of several.
+    """
+    return [
+        case
+        if place < count
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=LONG)
+        for place, case in enumerate(cases)
+    ]
