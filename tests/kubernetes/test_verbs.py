@@ -54,6 +54,10 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
         (["--image", IMAGE, "--slot", "cpu=1", "--slot", "cpu=2"], "--slot: got cpu twice"),
         (["--image", IMAGE, "--slot", "cpu=0"], "--slot: got nothing"),
         (["--image", IMAGE, "--grace", "soon"], "--grace: got 'soon'"),
+        (
+            ["--image", IMAGE, "--grace", "30s"],
+            "--grace: got 30s, need at least 34s: a pod has 30s",
+        ),
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
@@ -120,6 +124,7 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         ),
         (["--image", IMAGE, "--replicas", "0"], "--replicas: got '0'"),
         (["--image", IMAGE, "--slot", "cpu=-1"], "--slot: got cpu: -1"),
+        (["--image", IMAGE, "--grace", "20s"], "--grace: got 20s, need at least 34s"),
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )

@@ -13,6 +13,7 @@ from brim.cli.kube_options import of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
+from brim.kubernetes.pods import USUAL_GRACE
 from brim.runs.options import option
 from brim.runs.values import Value
 
@@ -116,7 +117,7 @@ def _arguments(
     words += [f"--tolerate={key}" for key in tolerated]
     words += [f"--policy={policy}"] if policy != "brim" else []
     words += [f"--headroom={headroom}"] if headroom else []
-    words += [f"--grace={format_duration(grace)}"] if grace != 30.0 else []
+    words += [f"--grace={format_duration(grace)}"] if grace != USUAL_GRACE else []
     return tuple(words)
 
 

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from brim.domain.options import DURATION, whole
+from brim.domain.quantities import format_duration
 from brim.errors import SpecError
+from brim.kubernetes.pods import USUAL_GRACE, check_grace
 from brim.runs.options import option
 from brim.runs.values import Value
 
@@ -56,6 +58,11 @@ def _slot(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict
         hint = "--slot cpu=1 --slot memory=2Gi"
         raise SpecError("--slot", got=wrong.got, need=wrong.need, hint=hint) from None
     return found
+
+
+def _grace(_: click.Context, __: click.Parameter, seconds: float) -> float:
+    check_grace(seconds, field="--grace")
+    return seconds
 
 
 SLOT = option(
@@ -109,9 +116,11 @@ _OF_OPERATORS = (
     option(
         "--grace",
         type=Value(DURATION),
-        default="30s",
+        default=format_duration(USUAL_GRACE),
         show_default=True,
-        help="Give a worker that is to leave this long to reach its step boundary.",
+        callback=_grace,
+        help="Give a worker that is to leave this long; a pod that has not ended shortly before is ended "
+        "by force.",
     ),
 )
 

@@ -201,6 +201,15 @@ def reconcile(
     return shrink + grow
 
 
+def force_begins(grace: float) -> float:
+    """Return the seconds after which force begins, of so long a grace period.
+
+    >>> force_begins(40.0)
+    36.0
+    """
+    return grace - 2.0 * _step_of_force(grace)
+
+
 def _step_of_force(grace: float) -> float:
     """Seconds that each of the two steps of force may take, of so long a grace period."""
     return min(_TO_FORCE, grace / 5.0)

@@ -41,7 +41,7 @@ from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
-from brim.kubernetes.pods import PodWishes
+from brim.kubernetes.pods import USUAL_GRACE, PodWishes
 from brim.kubernetes.processes import AskToSuspend, KubeProcesses, PodOrder
 from brim.kubernetes.record import (
     ELASTIC_JOBS,
@@ -101,7 +101,7 @@ class OperatorSettings:
     kubeflow: bool = False
     policy: str = "brim"
     headroom: int = 0
-    grace: float = 30.0
+    grace: float = USUAL_GRACE
 
     @property
     def spec(self) -> ClusterSpec:
@@ -351,7 +351,6 @@ class Operator:
             image=settings.image,
             operator_namespace=settings.namespace,
             slot=settings.slot,
-            grace=settings.grace,
             priority_class=templates.priority_class,
             template=templates.worker,
             master_template=templates.master,

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from brim.coordination.reconcile import force_begins
+from brim.domain.quantities import format_duration
+from brim.errors import SpecError
 from brim.kubernetes.identities import (
     GROUP,
     JOB,
@@ -36,7 +39,8 @@ _WORKER_PORTS = (7100, 7163)
 _RUN, _TEMPORARY, _FILES = "/brim", "/tmp", "/etc/brim/job"
 _HEARTBEAT = f"{_TEMPORARY}/brim-heartbeat"
 _USER = 1000  # whose files are in the volumes; no image has to name one
-_LEAST_GRACE = 30.0  # seconds: an agent takes 25 of them to leave at a boundary
+_TO_END = 30  # seconds that a pod has from SIGTERM on: an agent takes 25 of them to leave
+USUAL_GRACE = 40.0  # seconds: see `check_grace`
 _TO_REJOIN = 600.0  # seconds that a worker waits for another master
 _PATIENCE = 7 * 86_400.0  # seconds that a master waits for a worker: suspending is the operator's
 _SECRET_KEY = "token"
@@ -53,7 +57,6 @@ class PodWishes:
         operator_namespace: the one whose pods may pass for the operator's.
         slot: what a worker gets.
         master: what a master gets.
-        grace: seconds to leave.
         priority_class: by which kube-scheduler orders and preempts; empty: the cluster's usual.
         template, master_template: fields of pods of workers, and of the master's, that the owner has
             given; those that brim decides are not theirs.
@@ -67,7 +70,6 @@ class PodWishes:
     operator_namespace: str
     slot: Amounts
     master: Amounts = field(default_factory=lambda: {"cpu": "250m", "memory": "512Mi"})
-    grace: float = _LEAST_GRACE
     priority_class: str = ""
     template: Mapping[str, Any] = field(default_factory=dict)
     master_template: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +95,23 @@ class KubeStart:
         """The name of the Secret and the ConfigMap of this start, which no other object's has."""
         mark = hashlib.sha256(self.uid.encode()).hexdigest()[:8]
         return f"{self.job.start(self.launch)}-{mark}"
+
+
+def check_grace(grace: float, *, field: str) -> None:
+    """Raises SpecError where a grace period, in seconds, ends pods before they can leave.
+
+    Args:
+        field: the option that says it, for the message.
+    """
+    before = grace - force_begins(grace)
+    if grace - before < _TO_END:
+        raise SpecError(
+            field,
+            got=format_duration(grace),
+            need=f"at least {format_duration(_TO_END + before)}: a pod has {_TO_END}s to end by itself, "
+            f"and force comes {format_duration(before)} before the grace period is over",
+            hint=f"{field} {format_duration(USUAL_GRACE)}",
+        )
 
 
 def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
@@ -231,7 +250,7 @@ def _pod(
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": round(max(_LEAST_GRACE, wishes.grace)),
+        "terminationGracePeriodSeconds": _TO_END,
         "securityContext": {**theirs.get("securityContext", {}), **_restricted_pod()},
         "tolerations": [
             *({"key": key, "operator": "Exists"} for key in wishes.tolerated),
