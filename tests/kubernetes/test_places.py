@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from brim.coordination.sightings import AgentSeen
 from brim.errors import SpecError
 from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kube_types import Container, KubePod, Resources
 from brim.kubernetes.places import NodePlaces, slot_of
 from kube_objects import SLOT, master, node, pod, worker
 
@@ -52,6 +52,20 @@ def test_workers_of_jobs_are_the_slots_and_masters_are_as_others() -> None:
         AgentSeen("team.flights", 1, 2),
         AgentSeen("team.flights", 2, 1),
     )
+
+
+def test_what_a_workers_pod_asks_for_beyond_its_slot_is_taken_too() -> None:
+    there = places()
+    there.take_node("n1", node())
+    large = worker(0)
+    beside = Container(name="beside", resources=Resources(requests={"memory": "9Gi"}))
+    containers = (*large.spec.containers, beside)
+    spec = msgspec.structs.replace(large.spec, containers=containers)
+    there.take_pod("w", msgspec.structs.replace(large, spec=spec))
+    assert devices(there) == 3
+    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+    there.take_pod("w", large)
+    assert devices(there) == 4
 
 
 def test_there_are_never_fewer_than_no_slots() -> None:

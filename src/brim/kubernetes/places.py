@@ -1,8 +1,9 @@
 """Places for workers on the nodes of Kubernetes: how many slots each has free of others. Pure.
 
 A slot is what one worker gets. A node has as many as its allocatable resources hold beside the
-requests of all pods that are no workers of jobs. What kube-scheduler refuses is taken in as well: a
-pod that no node takes stands for a slot that is not there, for a while.
+requests of all pods that are no workers of jobs, and what workers' pods request beyond a slot. What
+kube-scheduler refuses is taken in as well: a pod that no node takes stands for a slot that is not
+there, for a while.
 """
 
 from __future__ import annotations
@@ -160,12 +161,13 @@ class NodePlaces:
             self._refusals.pop(name, None)
             return NodeSeen(up=False)
         mine, others = self._of_jobs(name)
-        agents = _agents(each for _, each in mine)
-        staying = sum(not pod.is_leaving for pod, _ in mine)
+        pods = [self._pods[key][0] for key in mine]
+        agents = _agents(mine.values())
+        staying = sum(not pod.is_leaving for pod in pods)
         problem, lost = self._readiness(name, node, now)
         closed = problem or _closed(node, self._tolerated)
-        slots = self._slots(name, node, others)
-        slots -= self._refused(name, slots, [pod for pod, _ in mine], now)
+        slots = self._slots(node, others, workers=mine)
+        slots -= self._refused(name, slots, pods, now)
         # Who is there stays; nobody is to come.
         devices = min(slots, staying) if closed else slots
         address = next((a.address for a in node.status.addresses if a.type == "InternalIP"), "")
@@ -180,15 +182,15 @@ class NodePlaces:
             agents=agents,
         )
 
-    def _of_jobs(self, name: str) -> tuple[list[tuple[KubePod, PodIdentity]], list[str]]:
-        """Return the workers of jobs on a node, and the keys of all other pods."""
-        mine: list[tuple[KubePod, PodIdentity]] = []
+    def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
+        """Return the workers of jobs on a node, by key, and the keys of all other pods."""
+        mine: dict[str, PodIdentity] = {}
         others: list[str] = []
         for key, pod in self._on.get(name, {}).items():
             identity = identity_of(pod)
             is_mine = identity is not None and identity.job not in self._left_alone
             if is_mine and identity is not None and identity.role == WORKER:
-                mine.append((pod, identity))
+                mine[key] = identity
             else:
                 others.append(key)
         return mine, others
@@ -204,12 +206,16 @@ class NodePlaces:
         words = (ready.reason if ready else "") or "it has not said that it is ready"
         return words, unheard or now - since > _TO_RETURN
 
-    def _slots(self, name: str, node: KubeNode, others: Iterable[str]) -> int:
-        for key in others:
-            if key not in self._asked:
-                self._asked[key] = asked_by(self._pods[key][0])
-        taken = total(self._asked[key] for key in others)
+    def _slots(self, node: KubeNode, others: Iterable[str], *, workers: Iterable[str]) -> int:
+        # Whoever may make pods can have one of a job's owner and name that requests anything.
+        more = (_beyond(self._asked_by(key), self._slot) for key in workers)
+        taken = total([*map(self._asked_by, others), *more])
         return slots_in(parse_amounts(node.status.allocatable), taken, self._slot)
+
+    def _asked_by(self, key: str) -> Totals:
+        if key not in self._asked:
+            self._asked[key] = asked_by(self._pods[key][0])
+        return self._asked[key]
 
     def _refused(self, name: str, slots: int, pods: Iterable[KubePod], now: float) -> int:
         """Count the slots of a node that are not there, as kube-scheduler says."""
@@ -228,6 +234,11 @@ class NodePlaces:
         if known is not None:
             known.slots = 0  # it is tried again, and how long it was not is remembered
         return 0
+
+
+def _beyond(asked: Totals, slot: Totals) -> Totals:
+    """Return what a worker's pod requests beyond its slot, as for a container beside the worker."""
+    return {name: max(Fraction(0), asked.get(name, Fraction(0)) - slot[name]) for name in slot}
 
 
 def _place_of(pod: KubePod) -> str:
