@@ -16,7 +16,7 @@ WISHES = PodWishes(image="registry.example/brim:1", operator_namespace="brim-sys
 
 
 def start_of(job: KubeJob = JOB, launch: int = 1) -> KubeStart:
-    return KubeStart(job=job, uid=f"uid of {job.name}", launch=launch)
+    return KubeStart(job=job, uid=f"uid of {job.name}", launch=launch, token=f"t{launch}")
 
 
 def node(name: str = "n1", *, ready: str = "True", **fields: Any) -> KubeNode:

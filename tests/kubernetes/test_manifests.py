@@ -57,7 +57,7 @@ def test_names_agree(chosen: Installation) -> None:
 
 
 def test_jobs_let_the_operator_call_them() -> None:
-    start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1)
+    start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1, token="t")
     callers = network_policy(start, "brim-system")["spec"]["ingress"][0]["from"]
     labels = deployment(EVERYWHERE)["spec"]["template"]["metadata"]["labels"].items()
     assert any(labels >= each["podSelector"]["matchLabels"].items() for each in callers)

@@ -49,7 +49,7 @@ def test_pods_are_restricted(pod: Manifest) -> None:
 
 
 def test_everything_has_the_job_as_its_owner() -> None:
-    beside = [secret(START, "secret.mark"), config_map(START, b"{}")]
+    beside = [secret(START), config_map(START, b"{}")]
     beside += [
         service(START),
         network_policy(START, "brim-system"),
@@ -178,4 +178,5 @@ def test_a_master_finds_the_spec_and_the_code_in_one_place() -> None:
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     sources = volumes["files"]["projected"]["sources"]
     assert [each["configMap"]["name"] for each in sources] == [START.files, "flights-code"]
-    assert base64.b64decode(secret(START, "s.f")["data"]["token"]) == b"s.f"
+    assert START.files != replace(START, token="another").files, "others can guess its name"
+    assert base64.b64decode(secret(START)["data"]["token"]) == START.token.encode()

@@ -36,7 +36,7 @@ from submissions import submission
 
 SPEC = ClusterSpec(cluster=Cluster(nodes=(Node(id="(masters)", devices=0),)), grace=10.0)
 
-FILES = KubeStart(job=JOB, uid=f"uid of {JOB.id}", launch=1).files
+FILES = KubeStart(job=JOB, uid=f"uid of {JOB.id}", launch=1, token=f"uid of {JOB.id}/1").files
 
 
 class World:

@@ -44,7 +44,7 @@ SPEC: dict[str, Any] = {
 
 
 def pods(chosen: PodTemplates) -> list[dict[str, Any]]:
-    start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1)
+    start = KubeStart(job=KubeJob("team", "flights"), uid="u", launch=1, token="t")
     wishes = PodWishes(
         image="brim",
         operator_namespace="brim-system",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from brim.kubernetes.manifests import NAME
 from brim.kubernetes.schemas import crds, in_yaml
 from brim_lab.kubernetes.control_plane import ControlPlane
 
-WITHIN = 30.0
+WITHIN = 60.0
 IMAGE = "images/brim:1"
 
 
@@ -81,6 +83,28 @@ def test_without_the_extra_it_says_what_to_install(
     assert "hint: pip install 'brim[kubernetes]'" in done.stderr
 
 
+def free_port() -> int:
+    with socket.socket() as once:
+        once.bind(("127.0.0.1", 0))
+        return int(once.getsockname()[1])
+
+
+def told(port: int, path: str) -> str:
+    """What a process says there; empty while it says nothing, or no."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = monotonic() + WITHIN
+    while not holds():
+        assert monotonic() < end
+        sleep(0.1)
+
+
 def test_an_operator_by_hand_holds_the_lease_until_sigterm(
     api_server: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
@@ -88,9 +112,18 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     make_namespace(api_server, namespace)
     words = ["operator", "--image", IMAGE, "--namespace", namespace, "--watch", namespace]
-    words += ["--state", str(tmp_path), "--identity", "one"]
     env = environment(KUBECONFIG=str(api_server.kubeconfig))
-    process = subprocess.Popen([sys.executable, "-m", "brim", *words], env=env)
+    ports = {"one": free_port(), "two": free_port()}
+
+    def begun(name: str) -> subprocess.Popen[bytes]:
+        more = ["--state", str(tmp_path / name), "--identity", name]
+        more += ["--listen", f"127.0.0.1:{ports[name]}"]
+        return subprocess.Popen([sys.executable, "-m", "brim", *words, *more], env=env)
+
+    def metrics(name: str) -> list[str]:
+        return told(ports[name], "/metrics").splitlines()
+
+    process, standby = begun("one"), None
     try:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{NAME}"
         end, holder = monotonic() + WITHIN, ""
@@ -100,12 +133,25 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
             except EnvironmentFault:
                 sleep(0.1)
         assert holder.startswith("one_")
+        until(lambda: told(ports["one"], "/readyz") == "ok\n")
+        assert told(ports["one"], "/healthz") == "ok\n"
+        assert "brim_lease_held 1" in metrics("one")
+        assert 'brim_jobs{state="running"} 0' in metrics("one")
+        lists = 'brim_api_requests_total{verb="list",code="200"} 4'
+        assert lists in metrics("one"), "of nodes, pods, jobs and tenants"
+        standby = begun("two")
+        until(lambda: told(ports["two"], "/readyz") == "ok\n")
+        assert "brim_lease_held 0" in metrics("two")
         process.send_signal(signal.SIGTERM)
         assert process.wait(WITHIN) == 0
+        until(lambda: "brim_lease_held 1" in metrics("two"))
+        standby.send_signal(signal.SIGTERM)
+        assert standby.wait(WITHIN) == 0
         assert not api_server.api.ask(path)["spec"].get("holderIdentity")
     finally:
-        process.kill()
-        process.wait()
+        for each in filter(None, (process, standby)):
+            each.kill()
+            each.wait()
 
 
 # brim install -------------------------------------------------------------------------------------

@@ -40,7 +40,9 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.storage.book import Book
+from brim.telemetry.prometheus import Histogram
 
+_BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of cycles and looks
 _KEPT = 200  # cycles and looks whose times are told
 _LOOK = 0.2  # seconds between two looks at the processes
 _SOON = 0.02  # seconds between two looks at least, where there is news of processes
@@ -98,6 +100,8 @@ class LiveBackend:
         memory: what the last cycle left.
         cycles, looks: seconds that each of the latest took; what a cycle decides is carried out by
             the look after it, and counts there.
+        cycle_seconds, look_seconds: the same of all, counted.
+        looked: when the last look ended, in monotonic seconds.
     """
 
     def __init__(
@@ -115,6 +119,9 @@ class LiveBackend:
         self.memory: object = None
         self.cycles = deque[float](maxlen=_KEPT)
         self.looks = deque[float](maxlen=_KEPT)
+        self.cycle_seconds = Histogram(_BOUNDS)
+        self.look_seconds = Histogram(_BOUNDS)
+        self.looked = clock.now()
         self._book = book
         self._processes = processes
         self._clock = clock
@@ -216,6 +223,7 @@ class LiveBackend:
         self.handle(Decided(decision))
         if self._woke is not None:
             self.cycles.append(self._clock.now() - self._woke)
+            self.cycle_seconds.observe(self.cycles[-1])
             # Where many jobs take long to decide about, half of the time is for their steps.
             self._rested = self._clock.now() + self.cycles[-1]
         await self.look()
@@ -248,7 +256,9 @@ class LiveBackend:
             await self._settled(jobs)
         await self._carry_out(steps)
         self._pass_on_faults()
-        self.looks.append(self._clock.now() - began)
+        self.looked = self._clock.now()
+        self.looks.append(self.looked - began)
+        self.look_seconds.observe(self.looks[-1])
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:
         """Take steps: first what needs no answer, before anything else can happen.

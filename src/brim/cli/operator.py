@@ -11,7 +11,7 @@ import click
 
 from brim.cli.kube_options import of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
-from brim.runs.options import STATE_VARIABLE, option
+from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 
 
 @click.command()
@@ -27,6 +27,11 @@ from brim.runs.options import STATE_VARIABLE, option
     "--kubeflow",
     is_flag=True,
     help="Schedule Kubeflow's PyTorchJobs and TFJobs, too, in place of its own operator.",
+)
+@option(
+    "--listen",
+    type=ADDRESS,
+    help="Answer probes (/healthz, /readyz) and Prometheus (/metrics) here. [default: nowhere]",
 )
 @option(
     "--identity",
@@ -51,6 +56,7 @@ def operator(
     headroom: int,
     grace: float,
     kubeflow: bool,
+    listen: str | None,
     identity: str | None,
     state: Path | None,
 ) -> int:
@@ -93,5 +99,5 @@ def operator(
         grace=grace,
     )
     name = f"{identity or platform.node()}_{uuid.uuid4().hex[:8]}"
-    asyncio.run(serve(access, settings, name))
+    asyncio.run(serve(access, settings, name, listen=listen or ""))
     return EXIT_DONE

@@ -369,6 +369,10 @@ class ScheduledJobs:
         """Show one job as a policy sees it."""
         return self._tracking.state(job, self.present, now)
 
+    def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
+        """Return the steps per second of a job that runs, and what one more worker would add."""
+        return self._tracking.speed(job)
+
     def waits_for(self, job: ScheduledJob) -> str:
         """Say for which nodes a job waits; empty where it waits for none, or for any."""
         return self._waits.get(job.id, "")

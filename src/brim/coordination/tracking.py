@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brim.coordination.reconcile import ByNode
 from brim.coordination.sightings import Seen
 from brim.domain.cluster import ClusterSpec
-from brim.domain.measuring import Measured, curve_of
+from brim.domain.measuring import Measured, curve_of, gain_of_one_more
 from brim.domain.profiling import Profile, advance, sizes_to_measure
 from brim.domain.resizing import Overheads, clocks_agree, ready_at
 from brim.domain.scaling import ScalingCurve
@@ -45,6 +45,14 @@ class Lessons(Protocol):
     def steps_of(self, submission: Submission) -> int | None:
         """Return the steps that a job will have; None where nobody can know yet."""
         ...
+
+
+class _Gain(NamedTuple):
+    """The steps per second that one more worker would add to so many, by these rates."""
+
+    workers: int
+    rates: dict[int, float]
+    gain: float | None
 
 
 @dataclass(slots=True)
@@ -79,6 +87,7 @@ class Track:
     rates: dict[int, float] = field(default_factory=dict)
     bounds: tuple[int, int] = (0, 0)
     curve: ScalingCurve | None = None
+    gain: _Gain | None = None
 
 
 class Tracking:
@@ -243,6 +252,18 @@ class Tracking:
         """Return the fewest and the most workers that it can have here."""
         workers = job.submission.spec.workers
         return workers.minimum, min(workers.maximum, max(cluster.capacity, workers.minimum))
+
+    def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
+        """Return the steps per second of a job that runs, and what one more worker would add.
+
+        None stands for what nobody knows.
+        """
+        track, rates = self.track(job), self._measured(job).rates
+        workers = job.target
+        if track.gain is None or track.gain.workers != workers or _differ(rates, track.gain.rates):
+            gain = gain_of_one_more(rates, parts=_parts(job), workers=workers) if workers else None
+            track.gain = _Gain(workers, rates, gain)
+        return rates.get(workers), track.gain.gain
 
     def _curve(self, job: ScheduledJob, cluster: ClusterSpec) -> ScalingCurve:
         track = self.track(job)

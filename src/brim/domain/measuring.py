@@ -117,6 +117,33 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
     )
 
 
+def gain_of_one_more(rates: Mapping[int, float], *, parts: int, workers: int) -> float | None:
+    """Return the steps per second that one more worker would add; None where nothing was measured.
+
+    Where steps divide no better on one more, it is the part of a worker in what the next number
+    adds that is faster.
+
+    Args:
+        rates, parts: as those of `curve_of`.
+        workers: that it has, at least one; it may have more in any case.
+
+    >>> gain_of_one_more({2: 10.0, 3: 14.0}, parts=0, workers=2)
+    4.0
+    >>> gain_of_one_more({4: 10.0, 8: 18.0}, parts=8, workers=4)
+    2.0
+    >>> gain_of_one_more({8: 18.0}, parts=8, workers=8)
+    0.0
+    """
+    if not rates:
+        return None
+    most = 2 * workers if parts else workers + 1
+    (_, now), *more = curve_of(rates, parts=parts, minimum=workers, maximum=most).points
+    if not more:
+        return 0.0
+    count, then = more[0]
+    return max(0.0, (then - now) / (count - workers))
+
+
 def _sizes(known: Mapping[int, float], parts: int, minimum: int, maximum: int) -> list[int]:
     """Return the sizes at which a curve has points.
 

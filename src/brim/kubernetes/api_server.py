@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import uniform
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -28,6 +28,7 @@ _TRIES = 10  # of a request that the server has no time for
 _A_WHILE = 1.0  # seconds before the next one, where it does not say
 _QUIET = 3600.0  # seconds for which the log of a pod may say nothing
 _LARGEST_LOG = 16 << 20  # bytes
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _JSON = "application/json"
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
@@ -103,6 +104,7 @@ class ApiServer:
         timeout: seconds for a call.
         may_write: asked before each request that changes something; False refuses it with
             NotPermitted, as a Lease does that was lost.
+        answered: called with the verb of each request and the code of its answer; 0: there was none.
     """
 
     def __init__(
@@ -113,10 +115,11 @@ class ApiServer:
         burst: int = 100,
         timeout: float = _TIMEOUT,
         may_write: Callable[[], bool] | None = None,
+        answered: Callable[[str, int], None] = lambda verb, code: None,
     ) -> None:
         self.access = access
         self._limit = RateLimit(per_second=qps, burst=burst)
-        self._timeout, self._may_write = timeout, may_write
+        self._timeout, self._may_write, self._answered = timeout, may_write, answered
         self._transport: Transport | None = None
         self._retired: Transport | None = None
         self._shown: tuple[bytes, bytes] | None = None
@@ -178,7 +181,7 @@ class ApiServer:
             query = _query(
                 labelSelector=labels, fieldSelector=fields, limit=limit, **{"continue": after}
             )
-            page = _read(_pages, await self._ask("GET", path, query), path)
+            page = _read(_pages, await self._ask("GET", path, query, verb="list"), path)
             yield page
             after = page.metadata.continue_from
             if not after:
@@ -216,7 +219,7 @@ class ApiServer:
         )
         path = resource.path(namespace)
         async with (
-            self._streamed(path, query) as stream,
+            self._streamed(path, query, "watch") as stream,
             contextlib.aclosing(stream.lines(silence)) as lines,
             contextlib.aclosing(_events(lines, path)) as events,
         ):
@@ -380,7 +383,7 @@ class ApiServer:
         """Yield the lines that a container prints, until it ends; arguments as those of `logs`."""
         query = _query(container=container, tailLines=tail, follow="true")
         async with (
-            self._streamed(_PODS.path(namespace, pod, "log"), query) as stream,
+            self._streamed(_PODS.path(namespace, pod, "log"), query, "get") as stream,
             contextlib.aclosing(stream.lines(_QUIET)) as lines,
         ):
             yield lines
@@ -411,8 +414,14 @@ class ApiServer:
         query: Mapping[str, str],
         body: object = None,
         content: str = _JSON,
+        *,
+        verb: str = "",
     ) -> bytes:
-        """Send a request, and again where the server asks for that; return the body."""
+        """Send a request, and again where the server asks for that; return the body.
+
+        Args:
+            verb: of Kubernetes; empty: the one that the method usually is.
+        """
         called = f"{method} {path}"
         encoded = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": content}
@@ -423,14 +432,16 @@ class ApiServer:
             if method != "GET" and self._may_write is not None and not self._may_write():
                 raise NotPermitted(called)
             transport, shown = await self._ready(renewed)
-            answer = await transport.ask(
-                method,
-                path,
-                query=query,
-                headers={**headers, **shown},
-                body=encoded,
-                timeout=max(0.001, end - monotonic()),
-            )
+            with self._counted(verb or _VERBS[method]) as count:
+                answer = await transport.ask(
+                    method,
+                    path,
+                    query=query,
+                    headers={**headers, **shown},
+                    body=encoded,
+                    timeout=max(0.001, end - monotonic()),
+                )
+                count(answer.code)
             if answer.code < 300:
                 return answer.body
             if answer.code == 401 and not renewed:
@@ -443,19 +454,30 @@ class ApiServer:
             await asyncio.sleep(pause)
             await self._turn()
 
+    @contextlib.contextmanager
+    def _counted(self, verb: str) -> Iterator[Callable[[int], None]]:
+        """Tell of a request's answer, once that is there, or of its lack."""
+        codes: list[int] = []
+        try:
+            yield codes.append
+        finally:
+            self._answered(verb, codes[0] if codes else 0)
+
     @contextlib.asynccontextmanager
-    async def _streamed(self, path: str, query: Mapping[str, str]) -> AsyncIterator[HttpStream]:
+    async def _streamed(
+        self, path: str, query: Mapping[str, str], verb: str
+    ) -> AsyncIterator[HttpStream]:
         await self._turn()
-        transport, shown = await self._ready(False)
         async with contextlib.AsyncExitStack() as stack:
-            stream = await stack.enter_async_context(
-                transport.stream(path, query=query, headers=shown, timeout=self._timeout)
-            )
-            if stream.code == 401:
-                transport, shown = await self._ready(True)
-                stream = await stack.enter_async_context(
-                    transport.stream(path, query=query, headers=shown, timeout=self._timeout)
-                )
+            for renewed in (False, True):
+                transport, shown = await self._ready(renewed)
+                with self._counted(verb) as count:
+                    stream = await stack.enter_async_context(
+                        transport.stream(path, query=query, headers=shown, timeout=self._timeout)
+                    )
+                    count(stream.code)
+                if stream.code != 401:
+                    break
             if stream.code >= 300:
                 raise refusal(f"GET {path}", stream.code, await stream.read(self._timeout))
             yield stream

@@ -89,6 +89,7 @@ class LeaseHolder:
         terms: the times.
         now: seconds of a clock that nobody sets and that goes on while the host sleeps, as other
             hosts do; None: that of this host.
+        answered: see `ApiServer`.
     """
 
     def __init__(
@@ -100,12 +101,25 @@ class LeaseHolder:
         identity: str,
         terms: LeaseTerms | None = None,
         now: Callable[[], float] | None = None,
+        answered: Callable[[str, int], None] = lambda verb, code: None,
     ) -> None:
         self._access, self._namespace, self._name = access, namespace, name
         self._identity, self._terms = identity, terms or LeaseTerms()
         self._candidate = Candidate(identity, self._terms)
         self._server: ApiServer | None = None
         self._now = now or SystemClock().wall
+        self._answered = answered
+        self._acted = self._heard = self._now()
+
+    @property
+    def idle(self) -> float:
+        """The seconds since it last asked for the Lease, or waited to."""
+        return self._now() - self._acted
+
+    @property
+    def unheard(self) -> float:
+        """The seconds since the API server last told who holds the Lease."""
+        return self._now() - self._heard
 
     @property
     def holder(self) -> str:
@@ -127,7 +141,8 @@ class LeaseHolder:
             LeaseLost: it was lost, and the work was cancelled. It should end the process: what the
                 work has begun and not ended is unknown.
         """
-        async with ApiServer(self._access, timeout=self._terms.renew_within / 2) as server:
+        timeout = self._terms.renew_within / 2
+        async with ApiServer(self._access, timeout=timeout, answered=self._answered) as server:
             self._server = server
             await self._acquire()
             _log.info("the Lease %s/%s is held", self._namespace, self._name)
@@ -187,6 +202,7 @@ class LeaseHolder:
 
     async def _act(self) -> None:
         """Do what the rules say, once."""
+        self._acted = self._now()
         match self._candidate.step(self._now()):
             case WaitForLease(until):
                 await asyncio.sleep(max(0.0, until - self._now()))
@@ -200,12 +216,14 @@ class LeaseHolder:
         try:
             lease = await self._server.get(LEASES, self._name, namespace=self._namespace)
         except NotFound:
-            self._candidate.looked(self._now(), None)
+            self._heard = self._now()
+            self._candidate.looked(self._heard, None)
         except (EnvironmentFault, ProtocolError) as error:
             self._say(error)
             self._candidate.failed(self._now(), changed=False)
         else:
-            self._candidate.looked(self._now(), lease.seen())
+            self._heard = self._now()
+            self._candidate.looked(self._heard, lease.seen())
 
     async def _write(self, write: WriteLease) -> None:
         sent = self._now()
@@ -217,6 +235,7 @@ class LeaseHolder:
             self._say(error)
             self._candidate.failed(self._now(), changed=False)
         else:
+            self._heard = self._now()
             self._candidate.written(sent, lease.seen())
 
     async def _written(self, write: WriteLease) -> LeaseObject:

@@ -27,6 +27,9 @@ _USER = 1000  # no image has to name one
 _READ = ["get", "list", "watch"]
 _NAMESPACE = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _IMAGE = "[A-Za-z0-9][^\\s\\x00-\\x1f]{0,511}"
+_PORT = 8080  # for probes and metrics
+# Namespaces whose pods may read metrics, as the scaffolds of operators have it.
+_MEASURES = {"metrics": "enabled"}
 _LABELS = {"app.kubernetes.io/name": NAME, MANAGED_BY: "brim-install"}
 
 
@@ -183,11 +186,20 @@ def _rule(
 
 
 def _callers(chosen: Installation) -> Manifest:
-    """The operator calls the masters of jobs, and is called by nobody."""
+    """The operator calls the masters of jobs; who measures the cluster may call its port for that.
+
+    Kubelets may call pods of their own nodes whatever a policy says.
+    """
     return _object("networking.k8s.io/v1", "NetworkPolicy", chosen.namespace) | {
         "spec": {
             "podSelector": {"matchLabels": {"app.kubernetes.io/name": NAME}},
             "policyTypes": ["Ingress"],
+            "ingress": [
+                {
+                    "from": [{"namespaceSelector": {"matchLabels": _MEASURES}}],
+                    "ports": [{"protocol": "TCP", "port": _PORT}],
+                }
+            ],
         }
     }
 
@@ -203,6 +215,7 @@ def deployment(chosen: Installation) -> Manifest:
     names = {"app.kubernetes.io/name": NAME}
     command = ["python3", "-m", "brim", "operator", "--state", STATE]
     command += ["--namespace", chosen.namespace, "--identity", "$(POD_NAME)"]
+    command += ["--listen", f"0.0.0.0:{_PORT}"]
     command += ["--image", chosen.job_image or chosen.image]
     command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
     command += ["--watch", chosen.of] if chosen.of else []
@@ -217,6 +230,11 @@ def deployment(chosen: Installation) -> Manifest:
             {"name": "HOME", "value": _TEMPORARY},
             {"name": "POD_NAME", "valueFrom": pod_name},
         ],
+        "ports": [{"name": "http", "containerPort": _PORT}],
+        # Generous: what is slow on a busy node is not started again for that.
+        "startupProbe": _probe("/healthz", every=5, failures=60),
+        "livenessProbe": _probe("/healthz", every=30, failures=4),
+        "readinessProbe": _probe("/readyz", every=5, failures=3),
         "resources": dict(chosen.resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -249,6 +267,16 @@ def deployment(chosen: Installation) -> Manifest:
             "selector": {"matchLabels": names},
             "template": {"metadata": {"labels": dict(_LABELS)}, "spec": pod},
         }
+    }
+
+
+def _probe(path: str, *, every: int, failures: int) -> Manifest:
+    """Return a probe that fails once so many answers in turn were bad, or took longer than 20 s."""
+    return {
+        "httpGet": {"path": path, "port": "http"},
+        "periodSeconds": every,
+        "timeoutSeconds": 20,
+        "failureThreshold": failures,
     }
 
 

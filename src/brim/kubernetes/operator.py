@@ -13,7 +13,7 @@ import hmac
 import logging
 import secrets
 from base64 import b64decode, b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import msgspec
 from brim.backends.live import LiveBackend
 from brim.coordination.scheduled_jobs import Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
-from brim.domain.lifecycle import Happening
+from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
@@ -39,6 +39,7 @@ from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEachKind
 from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
+from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
 from brim.kubernetes.pods import USUAL_GRACE, PodWishes
@@ -55,7 +56,14 @@ from brim.kubernetes.reflector import Reflector
 from brim.kubernetes.refusals import AlreadyExists, NotFound, Refusal
 from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.runs_seen import FollowRun, RunsSeen, follow_by_port
-from brim.kubernetes.status import OPERATOR_FAULT, UNREADABLE, Stall, stall_of, stalled_status
+from brim.kubernetes.status import (
+    OPERATOR_FAULT,
+    UNREADABLE,
+    Stall,
+    stall_of,
+    stalled_jobs,
+    stalled_status,
+)
 from brim.kubernetes.templates import PodTemplates, read_templates
 from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import Scheduler
@@ -161,6 +169,7 @@ class Operator:
             wall=lambda: clock.wall() + clock.set_by(),
         )
         self._life: _OperatorLife | None = None
+        self._made = clock.now()
         self._news: set[str] = set()  # ids of jobs whose objects have changed
         self._has_news = asyncio.Event()
         self._known = KnownTenants()
@@ -195,6 +204,35 @@ class Operator:
             if self._life is not None:
                 await self._life.processes.close()
                 self._life.scheduler.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """True once it has read what there is, and schedules."""
+        return self._life is not None
+
+    @property
+    def idle(self) -> float:
+        """The seconds since it last looked at its jobs, or began to read what there is."""
+        acted = self._life.backend.looked if self._life is not None else self._made
+        return self._clock.now() - acted
+
+    def figures(self) -> ClusterFigures | None:
+        """Return what there is to count and to measure; None before it schedules."""
+        if self._life is None:
+            return None
+        book, backend = self._life.book, self._life.backend
+        running = backend.jobs.to_look_at()
+        usable = backend.jobs.present.cluster.without(backend.jobs.away)
+        phases = Counter(job.life.phase.value for job in book.jobs.values())
+        return ClusterFigures(
+            states={phase.value: phases[phase.value] for phase in Phase},
+            stalled=stalled_jobs(self._objects.objects.values()),
+            slots=usable.devices,
+            held=sum(sum(job.held.values()) for job in running),
+            cycles=backend.cycle_seconds,
+            looks=backend.look_seconds,
+            jobs=[JobFigures(job.id, job.target, *backend.jobs.speed(job)) for job in running],
+        )
 
     async def _begin(self) -> _OperatorLife:
         """Fill the book from the objects, and be ready to schedule."""

@@ -84,16 +84,22 @@ class KubeStart:
 
     Args:
         uid: of its object.
+        token: of its run.
     """
 
     job: KubeJob
     uid: str
     launch: int
+    token: str
 
     @property
     def files(self) -> str:
-        """The name of the Secret and the ConfigMap of this start, which no other object's has."""
-        mark = hashlib.sha256(self.uid.encode()).hexdigest()[:8]
+        """The name of the Secret and the ConfigMap of this start.
+
+        Nobody else can know it before they are there: who may make Secrets or ConfigMaps could
+        otherwise have put others in that place, and say what runs.
+        """
+        mark = hashlib.sha256(self.token.encode()).hexdigest()[:8]
         return f"{self.job.start(self.launch)}-{mark}"
 
 
@@ -126,9 +132,9 @@ def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
     }
 
 
-def secret(start: KubeStart, token: str) -> Manifest:
+def secret(start: KubeStart) -> Manifest:
     """Return the Secret with the token of a start."""
-    data = {_SECRET_KEY: _encoded(token.encode())}
+    data = {_SECRET_KEY: _encoded(start.token.encode())}
     return _object("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
 
 
@@ -295,9 +301,13 @@ def _container(
         "securityContext": _restricted_container(),
         # The status of a pod that fails has the last of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
+        # Until it beats for the first time, which on a busy node takes as long as it takes.
+        "startupProbe": _probe(f"open({_HEARTBEAT!r})", every=5, failures=120),
         "readinessProbe": _probe(f"assert 'ready' in open({_HEARTBEAT!r}).read()", every=5),
         "livenessProbe": _probe(
-            f"import os, time; assert time.time() - os.stat({_HEARTBEAT!r}).st_mtime < 60", every=20
+            f"import os, time; assert time.time() - os.stat({_HEARTBEAT!r}).st_mtime < 120",
+            every=30,
+            failures=4,
         ),
     }
 
@@ -307,13 +317,19 @@ def _limits(requests: Amounts) -> Amounts:
     return {name: amount for name, amount in requests.items() if name != "cpu"}
 
 
-def _probe(statement: str, *, every: int) -> Manifest:
-    """Return a probe by a statement of Python: an image may have nothing else."""
+def _probe(statement: str, *, every: int, failures: int = 3) -> Manifest:
+    """Return a probe by a statement of Python: an image may have nothing else.
+
+    Args:
+        every: seconds between two attempts.
+        failures: attempts in turn that have to fail. One has long enough for a node so busy that
+            Python takes many seconds to start.
+    """
     return {
         "exec": {"command": ["python3", "-I", "-S", "-c", statement]},
         "periodSeconds": every,
-        "timeoutSeconds": 5,
-        "initialDelaySeconds": every,
+        "timeoutSeconds": 30,
+        "failureThreshold": failures,
     }
 
 

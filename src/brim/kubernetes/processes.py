@@ -215,7 +215,7 @@ class KubeProcesses:
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         order = self._order_of(launch)
-        start = _start_of(launch, order)
+        start = self._start_of(launch, order)
         self._retries.forget(launch.job)
         self._runs.begin(launch.job, self._clock.wall())
         try:
@@ -225,13 +225,14 @@ class KubeProcesses:
             raise
         await self._bring_about(launch, start, order.wishes, workers)
         if launch.number > 1:
-            self._later(self._server.forget_start(replace(start, launch=launch.number - 1)))
+            before = self._start_of(replace(launch, number=launch.number - 1), order)
+            self._later(self._server.forget_start(before))
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         if self._is_over(launch, self._there(launch)):
             return
         order = self._order_of(launch)
-        await self._bring_about(launch, _start_of(launch, order), order.wishes, workers)
+        await self._bring_about(launch, self._start_of(launch, order), order.wishes, workers)
 
     async def leave(self, launch: Launch, node: str) -> None:
         there = self._there(launch)
@@ -246,7 +247,9 @@ class KubeProcesses:
         address = _address_of(there.master)
         if not address:  # it is asked again, and one that is gone is there by then
             waits = self._retries.waits(launch.job, self._clock.now())
-            await self._bring_master(_start_of(launch, order), order.wishes, there, waits=waits)
+            await self._bring_master(
+                self._start_of(launch, order), order.wishes, there, waits=waits
+            )
             raise EnvironmentFault(f"the master of {launch.job} has no address now")
         await self._ask(address, self._token(order.uid, launch.number))
         self._wanted[launch.job] = {}
@@ -277,10 +280,15 @@ class KubeProcesses:
             raise EnvironmentFault(f"the object of {launch.job} is gone")
         return order
 
+    def _start_of(self, launch: Launch, order: PodOrder) -> KubeStart:
+        token = self._token(order.uid, launch.number)
+        job = KubeJob.parse(launch.job)
+        return KubeStart(job=job, uid=order.uid, launch=launch.number, token=token)
+
     async def _make_beside(self, start: KubeStart, wishes: PodWishes, launch: Launch) -> None:
         """Make what the pods of a start need; what is there already was made for it."""
         manifests = [
-            secret(start, self._token(start.uid, start.launch)),
+            secret(start),
             config_map(start, _spec_of(launch)),
             service(start),
             network_policy(start, wishes.operator_namespace),
@@ -460,10 +468,6 @@ def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
     """Return whether a pod is of this start of this object; an empty uid is that of any."""
     identity = identity_of(pod)
     return identity is not None and identity.launch == launch and uid in ("", identity.uid)
-
-
-def _start_of(launch: Launch, order: PodOrder) -> KubeStart:
-    return KubeStart(job=KubeJob.parse(launch.job), uid=order.uid, launch=launch.number)
 
 
 def _spec_of(launch: Launch) -> bytes:

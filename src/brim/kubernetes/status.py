@@ -6,7 +6,8 @@ twice. Nothing in it is null, and all of it is within limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from brim.domain.course import Change, reason_of, sentence_of
@@ -32,6 +33,7 @@ MOST_FACTS = 60  # of a summary
 MOST_NODES = 200  # that are named
 INVALID_SPEC, UNREADABLE, OPERATOR_FAULT = "InvalidSpec", "RecordUnreadable", "OperatorFault"
 NAME_TAKEN, PODS_REFUSED = "NameTaken", "PodsRefused"
+STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED)
 _WAITS = "it waits for workers"
 _ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
 _LARGEST_NUMBER = 2**53
@@ -144,6 +146,18 @@ def stall_of(problems: Sequence[SpecError]) -> Stall | None:
     if not problems:
         return None
     return Stall(INVALID_SPEC, _cut("\n".join(map(str, problems)), LONGEST_MESSAGE))
+
+
+def stalled_jobs(objects: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Count the objects that are stalled, by each reason that somebody can do something about."""
+    held = (
+        each.get("reason")
+        for thing in objects
+        for each in _known(thing.get("status"))
+        if each["type"] == "Stalled" and each.get("status") == "True"
+    )
+    counts = Counter(held)
+    return {reason: counts[reason] for reason in STALLS}
 
 
 # Conditions ---------------------------------------------------------------------------------------

@@ -21,6 +21,14 @@ from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import Body, Malformed
 from brim.serving.inputs import shown
+from brim.telemetry.prometheus import (
+    CONTENT_TYPE,
+    Histogram,
+    MetricFamily,
+    MetricSample,
+    counter,
+    in_text,
+)
 from brim.wire.door import Door
 
 VERSION = "Brim-Version"  # header of an answer
@@ -47,41 +55,37 @@ class Figures:
     def __init__(self) -> None:
         self._answers = Counter[int]()  # by status
         self._rows = 0
-        self._seconds = [0] * (len(_BOUNDS) + 1)
-        self._sum = 0.0
+        self._seconds = Histogram(_BOUNDS)
         self.loaded = 0
         self.refused = 0
 
     def answered(self, status: int, *, rows: int, seconds: float) -> None:
         self._answers[status] += 1
         self._rows += rows
-        self._sum += seconds
-        self._seconds[
-            next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))
-        ] += 1
+        self._seconds.observe(seconds)
 
     def text(self, *, version: str, step: int, batches: int) -> str:
         """The figures as Prometheus reads them."""
-        lines = ["# TYPE brim_requests_total counter"]
-        lines += [
-            f'brim_requests_total{{status="{status}"}} {n}'
-            for status, n in sorted(self._answers.items())
+        answers = [
+            MetricSample(count, {"status": str(status)})
+            for status, count in sorted(self._answers.items())
         ]
-        for name, value in (
-            ("brim_rows_total", self._rows),
-            ("brim_batches_total", batches),
-            ("brim_versions_loaded_total", self.loaded),
-            ("brim_versions_refused_total", self.refused),
-        ):
-            lines += [f"# TYPE {name} counter", f"{name} {value}"]
-        lines += ["# TYPE brim_request_seconds histogram"]
-        total = 0
-        for bound, count in zip((*_BOUNDS, "+Inf"), self._seconds, strict=True):
-            total += count
-            lines.append(f'brim_request_seconds_bucket{{le="{bound}"}} {total}')
-        lines += [f"brim_request_seconds_sum {self._sum}", f"brim_request_seconds_count {total}"]
-        lines += ["# TYPE brim_step gauge", f'brim_step{{version="{version}"}} {step}']
-        return "\n".join(lines) + "\n"
+        return in_text(
+            [
+                MetricFamily("brim_requests_total", "counter", "Requests, by status.", answers),
+                counter("brim_rows_total", "Rows that were asked for.", self._rows),
+                counter("brim_batches_total", "Batches that were computed.", batches),
+                counter("brim_versions_loaded_total", "Versions that were loaded.", self.loaded),
+                counter("brim_versions_refused_total", "Versions not served.", self.refused),
+                self._seconds.metric("brim_request_seconds", "Seconds until an answer."),
+                MetricFamily(
+                    "brim_step",
+                    "gauge",
+                    "Step of the model.",
+                    [MetricSample(step, {"version": version})],
+                ),
+            ]
+        )
 
 
 def application(
@@ -140,7 +144,7 @@ def application(
     async def metrics(request: Request) -> Response:
         manifest = batches.model.manifest
         text = figures.text(version=manifest.version, step=manifest.step, batches=batches.batches)
-        return refusal(request) or PlainTextResponse(text)
+        return refusal(request) or Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     async def nothing(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404

@@ -1,0 +1,125 @@
+"""Metrics of an operator, and of what its jobs would gain by one more worker. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brim.kubernetes.identities import KIND, KUBEFLOW_KINDS, KubeJob
+from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, gauge
+
+
+class JobFigures(NamedTuple):
+    """The figures of a job that runs.
+
+    Attributes:
+        job: its id.
+        workers: as many as it was asked to have.
+        rate: steps per second on so many, as measured; None: not measured.
+        gain: steps per second that one more worker would add; None: nobody knows.
+    """
+
+    job: str
+    workers: int
+    rate: float | None
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFigures:
+    """The figures of a cluster's scheduler.
+
+    Args:
+        states: jobs by state.
+        stalled: jobs of which nothing comes, by the reason of their condition.
+        slots: of all nodes whose slots jobs may have.
+        held: that workers hold.
+        cycles, looks: seconds that each took.
+        jobs: those that run.
+    """
+
+    states: Mapping[str, int]
+    stalled: Mapping[str, int]
+    slots: int
+    held: int
+    cycles: Histogram
+    looks: Histogram
+    jobs: Sequence[JobFigures]
+
+
+@dataclass(slots=True)
+class Requests:
+    """Requests to an API server that were answered, or were not, by verb and code."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def answered(self, verb: str, code: int) -> None:
+        """Count one; 0 is the code of one that nobody has answered."""
+        self.counts[verb, str(code or "none")] += 1
+
+
+def metrics_of(
+    *, holds: bool, requests: Mapping[tuple[str, str], int], cluster: ClusterFigures | None
+) -> Iterator[MetricFamily]:
+    """Yield the metrics of an operator.
+
+    Args:
+        holds: the Lease.
+        requests: to the API server, by verb and code.
+        cluster: None where another operator schedules.
+    """
+    yield gauge("brim_lease_held", "1 where this operator holds the Lease and decides.", int(holds))
+    yield MetricFamily(
+        "brim_api_requests_total",
+        "counter",
+        "Requests to the API server, by verb, and by the code of the answer.",
+        [
+            MetricSample(count, {"verb": verb, "code": code})
+            for (verb, code), count in sorted(requests.items())
+        ],
+    )
+    if cluster is None:
+        return
+    yield _by_label("brim_jobs", "Jobs by state.", "state", cluster.states)
+    yield _by_label(
+        "brim_stalled_jobs",
+        "Jobs of which nothing comes until somebody does something, by reason.",
+        "reason",
+        cluster.stalled,
+    )
+    yield gauge("brim_slots_held", "Slots that workers hold.", cluster.held)
+    yield gauge("brim_slots_free", "Slots that nobody holds.", max(0, cluster.slots - cluster.held))
+    yield cluster.cycles.metric("brim_cycle_seconds", "Seconds that a decision took.")
+    yield cluster.looks.metric("brim_look_seconds", "Seconds that a look at all jobs took.")
+    rows = [(_labels(each.job), each) for each in cluster.jobs]
+    yield MetricFamily(
+        "brim_job_workers",
+        "gauge",
+        "Workers that a job was asked to have.",
+        [MetricSample(each.workers, labels) for labels, each in rows],
+    )
+    yield MetricFamily(
+        "brim_job_steps_per_second",
+        "gauge",
+        "Steps per second of a job on the workers that it has, as measured.",
+        [MetricSample(each.rate, labels) for labels, each in rows if each.rate is not None],
+    )
+    yield MetricFamily(
+        "brim_job_marginal_steps_per_second",
+        "gauge",
+        "Steps per second that one more worker would add to a job, where that is known.",
+        [MetricSample(each.gain, labels) for labels, each in rows if each.gain is not None],
+    )
+
+
+def _by_label(name: str, help: str, label: str, counts: Mapping[str, int]) -> MetricFamily:
+    samples = [MetricSample(count, {label: word}) for word, count in sorted(counts.items())]
+    return MetricFamily(name, "gauge", help, samples)
+
+
+def _labels(job: str) -> dict[str, str]:
+    at = KubeJob.parse(job)
+    kind = KUBEFLOW_KINDS.get(at.kind, KIND)
+    return {"namespace": at.namespace, "name": at.name, "kind": kind}
