@@ -67,8 +67,7 @@ class FakeServer:
 
     async def forget_start(self, start: KubeStart) -> None:
         self._ask()
-        for kind in ("Secret", "ConfigMap"):
-            self.objects.pop((kind, start.job.namespace, start.files), None)
+        self.objects.pop(("Secret", start.job.namespace, start.files), None)
         self.point()
 
     def _ask(self) -> None:

@@ -77,7 +77,7 @@ SEES |= {("", GROUP, "tenants", "list watch")}
 RUNS = {
     ("", "", "pods", "create delete"),
     ("", "", "secrets", "create delete"),
-    ("", "", "configmaps", "get create delete"),
+    ("", "", "configmaps", "get"),
     ("", "", "services", "get create"),
     ("", "", "persistentvolumeclaims", "get create"),
     ("", "networking.k8s.io", "networkpolicies", "get create"),

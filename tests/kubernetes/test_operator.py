@@ -172,10 +172,7 @@ class House:
         """Delete what is owned by objects that are gone, as a controller does."""
         there = {job["metadata"]["uid"] for job in self.plane.api.ask(self.jobs)["items"]}
         policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
-        for path in (
-            *(f"{self.core}/{kind}" for kind in ("secrets", "configmaps", "services")),
-            policies,
-        ):
+        for path in (f"{self.core}/secrets", f"{self.core}/services", policies):
             for each in self.plane.api.ask(path)["items"]:
                 owners = each["metadata"].get("ownerReferences", [])
                 if owners and owners[0]["uid"] not in there:

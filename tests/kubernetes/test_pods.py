@@ -11,7 +11,6 @@ import pytest
 from brim.kubernetes.pods import (
     Manifest,
     PodWishes,
-    config_map,
     master_pod,
     network_policy,
     secret,
@@ -49,7 +48,7 @@ def test_pods_are_restricted(pod: Manifest) -> None:
 
 
 def test_everything_has_the_job_as_its_owner() -> None:
-    beside = [secret(START), config_map(START, b"{}")]
+    beside = [secret(START, b"{}")]
     beside += [
         service(START),
         network_policy(START, "brim-system"),
@@ -173,10 +172,17 @@ def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> No
 
 
 def test_a_master_finds_the_spec_and_the_code_in_one_place() -> None:
-    assert config_map(START, b"{}")["data"] == {"job.json": "{}"}
     pod = master_pod(START, replace(WISHES, code="flights-code"), rejoins=False)
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     sources = volumes["files"]["projected"]["sources"]
-    assert [each["configMap"]["name"] for each in sources] == [START.files, "flights-code"]
+    spec = {"key": "job.json", "path": "job.json"}
+    assert sources == [
+        {"secret": {"name": START.files, "items": [spec]}},  # without the token
+        {"configMap": {"name": "flights-code"}},
+    ]
     assert START.files != replace(START, token="another").files, "others can guess its name"
-    assert base64.b64decode(secret(START)["data"]["token"]) == START.token.encode()
+    data = secret(START, b"{}")["data"]
+    assert {key: base64.b64decode(value) for key, value in data.items()} == {
+        "token": START.token.encode(),
+        "job.json": b"{}",
+    }

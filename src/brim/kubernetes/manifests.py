@@ -122,9 +122,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule(GROUP, [f"{JOBS}/finalizers"], ["update"]),
         _rule("", ["pods"], ["create", "delete"]),
         _rule("", ["secrets"], ["create", "delete"]),
-        _rule(
-            "", ["configmaps"], ["get", "create", "delete"]
-        ),  # get: the code that people put there
+        _rule("", ["configmaps"], ["get"]),  # the code that people put there
         # get: an object of that name may be there, and be somebody else's.
         _rule("", ["services", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),

@@ -16,7 +16,6 @@ SECRETS = Resource("v1", "secrets", PlainObject)
 CONFIG_MAPS = Resource("v1", "configmaps", PlainObject)
 _KINDS = {
     "Secret": SECRETS,
-    "ConfigMap": CONFIG_MAPS,
     "Service": Resource("v1", "services", PlainObject),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims", PlainObject),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies", PlainObject),
@@ -34,7 +33,7 @@ class PodRequests:
         try:
             await self._server.create(kind, manifest, namespace=meta["namespace"])
         except AlreadyExists:
-            if kind not in (SECRETS, CONFIG_MAPS):  # whose names are of this object alone
+            if kind is not SECRETS:  # whose names are of this object alone
                 await self._check_owner(kind, manifest)
             return False
         return True
@@ -64,6 +63,5 @@ class PodRequests:
             )
 
     async def forget_start(self, start: KubeStart) -> None:
-        for kind in (SECRETS, CONFIG_MAPS):
-            with contextlib.suppress(NotFound):
-                await self._server.delete(kind, start.files, namespace=start.job.namespace)
+        with contextlib.suppress(NotFound):
+            await self._server.delete(SECRETS, start.files, namespace=start.job.namespace)

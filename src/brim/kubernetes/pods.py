@@ -94,10 +94,10 @@ class KubeStart:
 
     @property
     def files(self) -> str:
-        """The name of the Secret and the ConfigMap of this start.
+        """The name of the Secret of this start.
 
-        Nobody else can know it before they are there: who may make Secrets or ConfigMaps could
-        otherwise have put others in that place, and say what runs.
+        Nobody else can know it before it is there: who may make Secrets could otherwise have put
+        another in that place, and say what runs.
         """
         mark = hashlib.sha256(self.token.encode()).hexdigest()[:8]
         return f"{self.job.start(self.launch)}-{mark}"
@@ -132,15 +132,10 @@ def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
     }
 
 
-def secret(start: KubeStart) -> Manifest:
-    """Return the Secret with the token of a start."""
-    data = {_SECRET_KEY: _encoded(start.token.encode())}
+def secret(start: KubeStart, spec: bytes) -> Manifest:
+    """Return the Secret with the token of a start, and its spec, as `brim master` reads it."""
+    data = {_SECRET_KEY: _encoded(start.token.encode()), JOB_FILE: _encoded(spec)}
     return _object("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
-
-
-def config_map(start: KubeStart, spec: bytes) -> Manifest:
-    """Return the ConfigMap with the spec of a start, as `brim master` reads it."""
-    return _object("v1", "ConfigMap", start.files, start) | {"data": {JOB_FILE: spec.decode()}}
 
 
 def service(start: KubeStart) -> Manifest:
@@ -188,11 +183,9 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
     command += ["--summary-file", "/dev/termination-log"]  # which the pod's status has
     if not rejoins:
         command += ["--rejoin-timeout", "0s"]
-    parts = [start.files, *([wishes.code] if wishes.code else [])]
-    files = {
-        "name": "files",
-        "projected": {"sources": [{"configMap": {"name": part}} for part in parts]},
-    }
+    spec = {"name": start.files, "items": [{"key": JOB_FILE, "path": JOB_FILE}]}
+    code = [{"configMap": {"name": wishes.code}}] if wishes.code else []
+    files = {"name": "files", "projected": {"sources": [{"secret": spec}, *code]}}
     mount = {"name": "files", "mountPath": _FILES, "readOnly": True}
     claim = {"persistentVolumeClaim": {"claimName": start.job.master}}
     run = {"name": "run", **(claim if wishes.claim else {"emptyDir": {}})}

@@ -34,7 +34,6 @@ from brim.kubernetes.pods import (
     KubeStart,
     Manifest,
     PodWishes,
-    config_map,
     master_pod,
     network_policy,
     secret,
@@ -288,8 +287,7 @@ class KubeProcesses:
     async def _make_beside(self, start: KubeStart, wishes: PodWishes, launch: Launch) -> None:
         """Make what the pods of a start need; what is there already was made for it."""
         manifests = [
-            secret(start),
-            config_map(start, _spec_of(launch)),
+            secret(start, _spec_of(launch)),
             service(start),
             network_policy(start, wishes.operator_namespace),
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
