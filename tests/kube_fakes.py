@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from brim.errors import EnvironmentFault
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubeNode, KubePod
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pods import KubeStart, Manifest
+from brim.kubernetes.refusals import NoAnswer
 from brim.storage.mirror import RecordsMirror
 from kube_objects import SLOT, node
 
@@ -55,6 +55,12 @@ class FakeServer:
         made = self._make(manifest)
         return None if made is None else msgspec.convert(made, KubePod)
 
+    async def read_pod(self, name: str, namespace: str) -> KubePod | None:
+        if self.down:
+            raise NoAnswer(self.down)
+        there = self.objects.get(("Pod", namespace, name))
+        return None if there is None else msgspec.convert(there, KubePod)
+
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
         self._ask()
         key = "Pod", pod.metadata.namespace, pod.metadata.name
@@ -72,7 +78,7 @@ class FakeServer:
 
     def _ask(self) -> None:
         if self.down:
-            raise EnvironmentFault(self.down)
+            raise NoAnswer(self.down)
         self.point()
 
     def _make(self, manifest: Manifest) -> Manifest | None:

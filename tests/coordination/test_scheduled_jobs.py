@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from brim.coordination.reconcile import Resize, Start, Suspend
+from brim.coordination.reconcile import Force, Resize, Start, Suspend
 from brim.coordination.scheduled_jobs import (
     Answered,
     Decided,
@@ -52,6 +52,10 @@ def plan(*verdicts: Verdict, **workers: int) -> Decided:
 
 def look(node: NodeSeen = UP, **jobs: Seen) -> Looked:
     return Looked({NODE: node}, {job.replace("_", "-"): seen for job, seen in jobs.items()})
+
+
+def unseen(seconds: float, **jobs: Seen) -> Looked:
+    return replace(look(**jobs), unseen=seconds)
 
 
 def on(workers: int, **more: Any) -> Seen:
@@ -193,6 +197,61 @@ TABLES: dict[str, list[Row]] = {
         (5.0, look(job_1=on(8)), ["resize job-1: 3"]),
         (5.0, yes("job-1", 3), []),
         (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+    ],
+    "time in which nobody could see counts for nobody: who gives is not forced for it": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.0, yes("job-1", 3), []),
+        (5.0, look(job_1=on(8)), []),
+        (65.0, unseen(60.0, job_1=on(8)), []),
+        (65.9, look(job_1=on(8)), []),
+        (66.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+    ],
+    "time in which nobody could see counts for nobody: who owes an answer is not forced": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (4.0, unseen(3.0, job_1=on(8)), []),
+        (10.0, unseen(5.0, job_1=on(8)), []),
+        (15.9, look(job_1=on(8)), []),
+        (16.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 0"]),
+    ],
+    "time in which nobody could see counts for nobody: who began meanwhile begins now": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (2.0, yes("job-1", 3), []),
+        (5.0, unseen(60.0, job_1=on(8)), []),  # it was noticed late
+        (10.9, look(job_1=on(8)), []),
+        (11.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+    ],
+    "time in which nobody could see counts for nobody: a pause goes on behind it": [
+        (0.0, plan(job_1=2), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 2"]),
+        (0.0, Unanswered(Start("job-1", {NODE: 2}), "disk full"), ["job-1 suspended"]),
+        (0.5, look(), []),
+        (9.5, unseen(9.0), []),
+        (9.9, look(), []),
+        (10.1, look(), ["job-1 running", "start job-1: 2"]),
+    ],
+    "time in which nobody could see counts for nobody: who was to be forced is asked again": [
+        *EIGHT,
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(job_1=on(8)), ["resize job-1: 3"]),
+        (0.0, yes("job-1", 3), []),
+        (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
+        (6.1, Unanswered(Force("job-1", {NODE: 3}), "away"), ["job-1 not forced"]),
+        (66.1, unseen(60.0, job_1=on(8)), ["job-1 forced", "resize job-1: 3", "force job-1: 3"]),
+    ],
+    "who still warms up is asked again where force was not used": [
+        (0.0, plan(job_1=4), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 4"]),
+        (1.0, look(job_1=on(4)), []),
+        (1.0, plan(), ["job-1 workers"]),
+        (1.0, look(job_1=on(4)), ["force job-1: 0"]),
+        (1.0, Unanswered(Force("job-1", {}), "away"), []),
+        (61.0, unseen(60.0, job_1=on(4, step=9)), ["suspend job-1"]),
     ],
     "what a job owed ends with its processes": [
         *EIGHT,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.backends.live import LiveBackend
+from brim.backends.live import LiveBackend, on_disk
 from brim.clock import VirtualClock
 from brim.coordination.scheduled_jobs import Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
@@ -21,10 +21,13 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.schedule import Admitted, Decision, Reason
 from brim.domain.scheduled_job import ScheduledJob
+from brim.kubernetes import processes
 from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.outages import Outages, SeenClock
 from brim.kubernetes.pods import KubeStart
 from brim.kubernetes.processes import KubeProcesses, PodOrder
-from brim.kubernetes.refusals import Invalid, Status
+from brim.kubernetes.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.runs_seen import RunsSeen
 from brim.storage.book import Book
 from brim.storage.database import Database
@@ -47,7 +50,7 @@ class World:
         self.folder, self.point = folder, point
         folder.mkdir(exist_ok=True)
         self.server = FakeServer(point)
-        self.clock = VirtualClock(start=1e9)
+        self.clock, self.outages = VirtualClock(start=1e9), Outages()
         self.suspended: list[str] = []
         self.told: list[str] = []
         self.live()
@@ -64,13 +67,19 @@ class World:
             order=lambda job: PodOrder(uid=f"uid of {job}", wishes=WISHES),
             token=lambda uid, launch: f"{uid}/{launch}",
             ask_to_suspend=self._suspend,
-            clock=self.clock,
+            clock=SeenClock(self.clock, self.outages),
             tell=self.told.append,
         )
         database = Database(self.folder / "scheduler.db")
         database._sql.execute("pragma synchronous = off")  # who dies here takes no power along
         self.book = Book(database)
-        self.backend = LiveBackend(self.book, self.processes, SPEC, clock=self.clock)
+        self.backend = LiveBackend(
+            self.book,
+            self.processes,
+            SPEC,
+            clock=self.clock,
+            unseen=lambda: self.outages.unseen(self.clock.now()),
+        )
 
     async def _suspend(self, address: str, token: str) -> None:
         assert address == "10.0.0.9:7077"
@@ -101,8 +110,8 @@ class World:
     def look(self, seconds: float = 0.0) -> None:
         """Look once, at what the server has told by now."""
         self.clock.advance(seconds)
-        self.watched.catch_up()
-
+        if not self.server.down:
+            self.watched.catch_up()
         self.run(self.backend.look)
 
     def settle(self, looks: int = 4) -> None:
@@ -125,10 +134,20 @@ class World:
         workers = {job: sum(on.values()) for job, on in nodes.items()}
         await self.backend.apply(Decision(workers=workers, nodes=nodes, verdicts=verdicts))
 
-    async def looking(self) -> None:
+    def away(self, why: str = "the API server does not answer") -> None:
+        """The server is away from now on, as its clients tell."""
+        self.server.down = why
+        self.outages.miss("requests", self.clock.now())
+
+    def back(self) -> None:
+        self.server.down = ""
+        self.outages.find("requests", self.clock.now())
+
+    async def looking(self, seconds: float = 0.2) -> None:
         """Look once more, while what was asked before may still be under way."""
-        self.clock.advance(0.2)
-        self.watched.catch_up()
+        self.clock.advance(seconds)
+        if not self.server.down:
+            self.watched.catch_up()
         await self.backend.look()
         await asyncio.sleep(0.01)
 
@@ -522,18 +541,166 @@ def test_a_job_whose_object_is_gone_is_forced_to_end(world: World) -> None:
     assert world.server.pods == {}
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_AGAIN", 0.001)
+    monkeypatch.setattr(processes, "_LONGEST_PAUSE", 0.001)
+
+
+@pytest.mark.usefixtures("no_pauses")
 def test_a_server_that_does_not_answer_is_no_fault_of_the_job(world: World) -> None:
     world.submit()
     world.look()
-    world.server.down = "the API server does not answer"
-    world.decide(flights={"node0": 1})
-    assert world.phase() is Phase.SUSPENDED
-    assert world.book.jobs[JOB.id].problem == "the API server does not answer"
-    world.server.down = ""
-    world.look(5.0)
+
+    async def work() -> None:
+        world.away()
+        await world.deciding(flights={"node0": 1})
+        for _ in range(20):
+            await world.looking(10.0)
+        assert (world.phase(), world.server.pods) == (Phase.RUNNING, {})
+        world.back()
+        await world.looking()
+        assert world.on() == {"node0": 1}
+
+    world.run(work)
     world.settle()
     assert world.phase() is Phase.RUNNING
-    assert world.book.jobs[JOB.id].starts.setbacks == 0
+    starts = world.book.jobs[JOB.id].starts
+    assert (starts.launches, starts.setbacks, starts.vain) == (1, 0, 0)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_start_for_which_the_server_has_no_time_is_given_up_some_time(world: World) -> None:
+    world.submit()
+    world.look()
+
+    async def work() -> None:
+        world.server.down = "webhooks fail, and other requests do not"
+        await world.deciding(flights={"node0": 1})
+        for _ in range(5):
+            await world.looking(10.0)
+        assert world.phase() is Phase.RUNNING
+        while not world.book.jobs[JOB.id].starts.vain:
+            await world.looking(2.0)
+
+    world.run(work)
+    assert world.book.jobs[JOB.id].problem == "webhooks fail, and other requests do not"
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_pods_that_a_request_without_an_answer_has_made_are_the_jobs(world: World) -> None:
+    world.submit()
+    world.look()
+    make, lost = world.server.make_pod, list[str]()
+
+    async def unheard(manifest: dict[str, Any]) -> KubePod | None:
+        made = await make(manifest)
+        name = manifest["metadata"]["name"]
+        if name not in lost:
+            lost.append(name)
+            raise NoAnswer("the connection broke")
+        return made
+
+    world.server.make_pod = unheard  # type: ignore[method-assign]
+
+    async def work() -> None:
+        await world.deciding(flights={"node0": 2})
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            await world.backend.look()  # its watch has told of nothing yet
+
+    world.run(work)
+    assert len(lost) == 3
+    world.settle()
+    assert world.on() == {"node0": 2}
+    assert world.book.jobs[JOB.id].starts.launches == 1
+
+
+def test_pods_of_which_a_server_could_not_tell_are_there(world: World) -> None:
+    world.submit()
+    world.look()
+
+    async def work() -> None:
+        await world.deciding(flights={"node0": 2})
+        world.away()
+        for _ in range(30):
+            await world.looking(10.0)
+        world.back()
+        await world.looking()
+
+    world.run(work)
+    world.settle()
+    assert (world.phase(), world.on()) == (Phase.RUNNING, {"node0": 2})
+    assert world.book.jobs[JOB.id].starts.launches == 1
+    assert len(world.server.made) == len(set(world.server.made))
+
+
+def test_a_job_that_was_asked_before_an_outage_is_not_forced_behind_it(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 3})
+    world.settle()
+    world.decide(flights={"node0": 1})
+    world.away()
+    for _ in range(12):
+        world.look(10.0)
+    world.back()
+    world.look(0.2)
+    story = [line.event for line in world.book.story(world.book.jobs[JOB.id])]
+    assert "forced" not in story
+    for _ in range(9):
+        world.look(1.0)  # from now on its time runs again
+    story = [line.event for line in world.book.story(world.book.jobs[JOB.id])]
+    assert "forced" in story
+
+
+def test_nothing_is_forced_that_was_decided_before_an_outage_was_noticed(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 3})
+    world.settle()
+    world.decide(flights={"node0": 1})
+    forced = list[str]()
+    force = world.processes.force
+
+    async def counted(launch: Any, workers: Any) -> None:
+        forced.append(launch.job)
+        await force(launch, workers)
+
+    world.processes.force = counted  # type: ignore[method-assign]
+
+    async def noticed(_: Any) -> None:
+        """What is to be done has to be on the server first, which did not answer for long."""
+        world.outages.miss("requests", world.clock.now() - 6.0)
+        world.clock.advance(100.0)
+        world.back()
+
+    world.look(1.0)
+    world.backend._settled = noticed
+    world.look(8.0)
+    assert forced == []
+    world.backend._settled = on_disk
+    world.server.settle()
+    world.look(0.2)
+    world.settle()
+    assert (forced, world.on()) == ([], {"node0": 1})
+
+
+def test_a_node_that_nobody_could_hear_of_is_not_given_up(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    world.server.nodes["node0"] = node("node0", ready="False")
+    world.look(0.2)
+    world.away()
+    for _ in range(10):
+        world.look(10.0)
+    assert not world.backend.jobs.nodes.lost
+    world.back()
+    world.server.nodes["node0"] = node("node0")
+    world.look(0.2)
+    assert not world.backend.jobs.nodes.lost
 
 
 def attempts(world: World, seconds: float) -> int:

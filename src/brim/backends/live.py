@@ -72,6 +72,11 @@ def write_down(book: Book, commands: Iterable[Command], now: float) -> None:
                     book.learn_cost(kind, seconds)
 
 
+def all_seen() -> float:
+    """Return no seconds: processes of hosts can always be looked at."""
+    return 0.0
+
+
 async def on_disk(_: Collection[str]) -> None:
     """Return at once: what a book has is on disk."""
 
@@ -92,6 +97,7 @@ class LiveBackend:
         clock: its wall clock is the cluster's.
         settled: waits until what the book has of these jobs, and of the last cycle, cannot be lost
             any more; nothing is done about them before.
+        unseen: the seconds so far in which nobody could see, and so nobody is charged with.
         every: seconds between two looks, where nobody says that there is news (see `stir`).
         starts: jobs that are being started at once, at most.
 
@@ -112,6 +118,7 @@ class LiveBackend:
         *,
         clock: Clock,
         settled: Callable[[Collection[str]], Awaitable[None]] = on_disk,
+        unseen: Callable[[], float] = all_seen,
         every: float = _LOOK,
         starts: float = math.inf,
     ) -> None:
@@ -126,6 +133,7 @@ class LiveBackend:
         self._processes = processes
         self._clock = clock
         self._settled, self._every, self._starts = settled, every, starts
+        self._unseen, self._passed_over = unseen, 0.0
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
         self._starting: dict[str, asyncio.Task[None]] = {}  # nobody can tell yet what they have
         self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
@@ -249,16 +257,27 @@ class LiveBackend:
             with contextlib.suppress(OSError):
                 seen[job.id] = self._processes.look(self._launch(job.id))
         room = self._starts - sum(not task.done() for task in self._starting.values())
-        steps = self.handle(Looked(nodes, seen, room))
+        unseen = self._unseen()
+        steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over))
+        self._passed_over = unseen
         # Starts wait for their own records, each by itself: they may be many.
         at_once = (Force, Leave, Resize, Suspend)
         if jobs := {step.job for step in steps if isinstance(step, at_once)}:
             await self._settled(jobs)
+        if self._unseen() > unseen:
+            steps = self._without_force(steps)
         await self._carry_out(steps)
         self._pass_on_faults()
         self.looked = self._clock.now()
         self.looks.append(self.looked - began)
         self.look_seconds.observe(self.looks[-1])
+
+    def _without_force(self, steps: Iterable[Command]) -> list[Command]:
+        """Take nothing by force that may have been given while nobody could see."""
+        for step in steps:
+            if isinstance(step, Force):
+                self.handle(Unanswered(step, "nobody could see what it has given"))
+        return [step for step in steps if not isinstance(step, Force)]
 
     async def _carry_out(self, commands: Iterable[Command]) -> None:
         """Take steps: first what needs no answer, before anything else can happen.

@@ -59,7 +59,7 @@ from brim.domain.schedule import (
     Verdict,
     judge,
 )
-from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.scheduled_job import Allocation, ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import InternalError
 
@@ -149,11 +149,14 @@ class Looked:
         seen: by job, of those that `ScheduledJobs.to_look_at` names; who could not be looked at is
             left out.
         room: how many jobs can be started now; the others are at a later look.
+        unseen: seconds since the last look in which nobody could see; before the first look, since
+            anybody looked. They count for nobody.
     """
 
     nodes: Mapping[str, NodeSeen]
     seen: Mapping[str, Seen]
     room: float = math.inf
+    unseen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +168,12 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A request to the processes of a job was refused or not answered, or a start failed."""
+    """A request to the processes of a job was refused or not answered, or a start failed.
 
-    action: Start | Resize | Suspend
+    Of force: it was not used.
+    """
+
+    action: Start | Resize | Suspend | Force
     why: str = ""
 
 
@@ -560,7 +566,9 @@ class ScheduledJobs:
     # What is seen ---------------------------------------------------------------------------------
 
     def _looked(self, event: Looked, now: float) -> None:
-        self._tracking.look(now)
+        if event.unseen > 0.0:
+            self._pass_over(event, now)
+        self._tracking.look(now, unseen=event.unseen)
         nodes = NodesSeen(event.nodes)
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Note(_CLUSTER, what, detail=detail))
@@ -575,6 +583,25 @@ class ScheduledJobs:
                 self._see(job, seen, now)
         self._pass_on_silence(silent)
         self._take_steps(now, event.room)
+
+    def _pass_over(self, event: Looked, now: float) -> None:
+        """Have what has begun begin later, and what waits wait longer, by what nobody could see."""
+        unseen = event.unseen
+
+        def later(since: float) -> float:
+            return max(since, min(since + unseen, now))
+
+        self._asked = {job: later(since) for job, since in self._asked.items()}
+        for job in self.jobs.values():
+            at, starts = job.allocation, job.starts
+            if job.running:
+                seen = event.seen.get(job.id) or self._tracking.track(job).seen
+                if at.coming or _gives(at, seen):
+                    job.allocation = replace(at, asked=later(at.asked), changed=later(at.changed))
+            elif starts.not_before > now - unseen:
+                job.starts = replace(starts, not_before=starts.not_before + unseen)
+            if (at, starts) != (job.allocation, job.starts):
+                self._save(job)
 
     def _pass_on_silence(self, silent: frozenset[str]) -> None:
         """Have the masters of jobs go on without nodes of which they may hear much later."""
@@ -815,9 +842,7 @@ class ScheduledJobs:
         return bool(before and after) and before != after
 
     def _gives(self, job: ScheduledJob) -> bool:
-        """True if it has more than it was asked to have."""
-        told = job.allocation.told
-        return not told or not within(self._tracking.track(job).seen.workers, told)
+        return _gives(job.allocation, self._tracking.track(job).seen)
 
     def _remember(self, steps: Sequence[Action], now: float) -> None:
         """Note since when a job that is asked has not answered.
@@ -911,17 +936,23 @@ class ScheduledJobs:
             self._retarget(job, workers, now)
             self._save(job)
 
-    def _unanswered(self, action: Start | Resize | Suspend, why: str, now: float) -> None:
+    def _unanswered(self, action: Start | Resize | Suspend | Force, why: str, now: float) -> None:
         """Try again, at a later look, an action that failed.
 
         A start that the environment does not allow is no fault of the job's, and is tried for as
         long as that takes.
         """
-        if not isinstance(action, Start):
+        job = self.jobs.get(action.job)
+        if isinstance(action, Resize | Suspend):
             self._questions.pop(action.job, None)
             return
-        job = self.jobs.get(action.job)
         if job is None or not job.running:
+            return
+        if isinstance(action, Force):
+            track = self._tracking.track(job)
+            if track.forced is not None:
+                self._note(job, "not forced", detail=why)
+            track.confirmed, track.forced = False, None  # it is asked once more
             return
         vain = job.starts.vain
         wait = min(_LONGEST_BACKOFF, _BACKOFF * 2**vain)
@@ -931,3 +962,8 @@ class ScheduledJobs:
         job.starts = replace(job.starts, vain=vain + 1, not_before=now + wait)
         self._must(job, Happening.STOP, now=now, detail=why)
         self._decide()
+
+
+def _gives(at: Allocation, seen: Seen) -> bool:
+    """Return whether a job has more than it was asked to have."""
+    return not at.told or not within(seen.workers, at.told)

@@ -113,12 +113,16 @@ class Tracking:
 
     # What is seen ---------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def look(self, now: float, *, unseen: float = 0.0) -> None:
         """Begin a look.
 
-        How long things took while the host slept, or this process was stopped, nobody knows.
+        How long things took while the host slept, or this process was stopped, nobody knows; nor
+        while nobody could see.
+
+        Args:
+            unseen: seconds of that.
         """
-        if now - self._looked > _AWAY:
+        if now - self._looked > _AWAY or unseen > 0.0:
             for track in self._tracks.values():
                 track.change = None
                 track.wanted = None

@@ -16,6 +16,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import ProtocolError
 from brim.kubernetes.access import Access
 from brim.kubernetes.credentials import Proof
+from brim.kubernetes.outages import Outages
 from brim.kubernetes.rate import RateLimit
 from brim.kubernetes.refusals import NoAnswer, refusal
 from brim.kubernetes.resources import PlainObject, Resource
@@ -105,6 +106,10 @@ class ApiServer:
         may_write: asked before each request that changes something; False refuses it with
             NotPermitted, as a Lease does that was lost.
         answered: called with the verb of each request and the code of its answer; 0: there was none.
+        outages: are told which requests are answered; None: they are its own.
+
+    Attributes:
+        outages: of the server.
     """
 
     def __init__(
@@ -116,8 +121,9 @@ class ApiServer:
         timeout: float = _TIMEOUT,
         may_write: Callable[[], bool] | None = None,
         answered: Callable[[str, int], None] = lambda verb, code: None,
+        outages: Outages | None = None,
     ) -> None:
-        self.access = access
+        self.access, self.outages = access, outages or Outages()
         self._limit = RateLimit(per_second=qps, burst=burst)
         self._timeout, self._may_write, self._answered = timeout, may_write, answered
         self._transport: Transport | None = None
@@ -457,11 +463,18 @@ class ApiServer:
     @contextlib.contextmanager
     def _counted(self, verb: str) -> Iterator[Callable[[int], None]]:
         """Tell of a request's answer, once that is there, or of its lack."""
-        codes: list[int] = []
+        sent, codes = monotonic(), list[int]()
         try:
             yield codes.append
+        except NoAnswer:
+            self.outages.unanswered(sent)
+            raise
         finally:
             self._answered(verb, codes[0] if codes else 0)
+        if codes[0] < 500:
+            self.outages.answered(monotonic())
+        else:
+            self.outages.unanswered(sent)
 
     @contextlib.asynccontextmanager
     async def _streamed(

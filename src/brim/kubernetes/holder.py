@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from brim.clock import SystemClock, wall
-from brim.errors import EnvironmentFault, ProtocolError
+from brim.clock import SystemClock, monotonic, wall
+from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.kubernetes.access import Access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.lease import (
@@ -23,8 +23,10 @@ from brim.kubernetes.lease import (
     WaitForLease,
     WriteLease,
 )
+from brim.kubernetes.outages import Outages
 from brim.kubernetes.refusals import Conflict, NotFound
 from brim.kubernetes.resources import Resource
+from brim.kubernetes.times import read_time
 
 _RELEASED = 1  # seconds that a released Lease says it lasts, as client-go writes
 _log = logging.getLogger(__name__)
@@ -90,6 +92,8 @@ class LeaseHolder:
         now: seconds of a clock that nobody sets and that goes on while the host sleeps, as other
             hosts do; None: that of this host.
         answered: see `ApiServer`.
+        outages: of the server. They begin where the Lease is got, with the time since it was
+            renewed last; then they are told of the renewals.
     """
 
     def __init__(
@@ -102,7 +106,10 @@ class LeaseHolder:
         terms: LeaseTerms | None = None,
         now: Callable[[], float] | None = None,
         answered: Callable[[str, int], None] = lambda verb, code: None,
+        outages: Outages | None = None,
     ) -> None:
+        self._outages = outages or Outages()
+        self._last_renewal = ""  # by whoever held it before
         self._access, self._namespace, self._name = access, namespace, name
         self._identity, self._terms = identity, terms or LeaseTerms()
         self._candidate = Candidate(identity, self._terms)
@@ -142,10 +149,13 @@ class LeaseHolder:
                 work has begun and not ended is unknown.
         """
         timeout = self._terms.renew_within / 2
-        async with ApiServer(self._access, timeout=timeout, answered=self._answered) as server:
+        async with ApiServer(
+            self._access, timeout=timeout, answered=self._answered, outages=self._outages
+        ) as server:
             self._server = server
             await self._acquire()
             _log.info("the Lease %s/%s is held", self._namespace, self._name)
+            self._outages.begin(monotonic(), before=_since(self._last_renewal))
             working = asyncio.ensure_future(work())
             keeping = asyncio.create_task(self._keep())
             try:
@@ -224,6 +234,8 @@ class LeaseHolder:
         else:
             self._heard = self._now()
             self._candidate.looked(self._heard, lease.seen())
+            if not self.holds():
+                self._last_renewal = lease.seen().renewed
 
     async def _write(self, write: WriteLease) -> None:
         sent = self._now()
@@ -259,3 +271,11 @@ class LeaseHolder:
 
     def _say(self, error: Exception) -> None:
         _log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)
+
+
+def _since(renewed: str) -> float:
+    """Return the seconds since a renewal, as far as the clocks of hosts agree; 0: of none."""
+    try:
+        return max(0.0, wall() - read_time(renewed, field="spec.renewTime"))
+    except SpecError:
+        return 0.0

@@ -40,6 +40,7 @@ from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEac
 from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
+from brim.kubernetes.outages import SeenClock
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
 from brim.kubernetes.pods import USUAL_GRACE, PodWishes
@@ -150,10 +151,16 @@ class Operator:
         self._places = NodePlaces(slot_of(settings.slot), tolerated=settings.tolerated)
         self._pods = KnownPods(self._places)
         watched = settings.watched
+        outages = server.outages
+        self._seen_clock = SeenClock(clock, outages)
         self._nodes = Reflector(
-            server, NODES, changed=self._node_changed, labels=settings.node_labels
+            server,
+            NODES,
+            changed=self._node_changed,
+            labels=settings.node_labels,
+            outages=outages,
         )
-        self._all_pods = Reflector(server, PODS, changed=self._pod_changed)
+        self._all_pods = Reflector(server, PODS, changed=self._pod_changed, outages=outages)
         self._objects = Reflector(
             server, ELASTIC_JOBS, changed=self._job_changed, namespace=watched
         )
@@ -271,7 +278,7 @@ class Operator:
             order=self._order,
             token=self._token,
             ask_to_suspend=self._ask,
-            clock=self._clock,
+            clock=self._seen_clock,
             untouched=unreadable,
             tell=keeper.tell,
         )
@@ -280,7 +287,7 @@ class Operator:
             self._pods,
             self._places,
             order=self._kubeflow.order,
-            clock=self._clock,
+            clock=self._seen_clock,
             untouched=unreadable,
         )
         processes = ProcessesOfEachKind(elastic, kubeflow, jobs=self._kubeflow.ids)
@@ -290,6 +297,7 @@ class Operator:
             spec,
             clock=self._clock,
             settled=keeper.settled,
+            unseen=lambda: self._server.outages.unseen(self._clock.now()),
             every=_LOOK,
             starts=_STARTS,
         )

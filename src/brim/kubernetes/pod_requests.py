@@ -55,6 +55,11 @@ class PodRequests:
         except AlreadyExists:
             return None
 
+    async def read_pod(self, name: str, namespace: str) -> KubePod | None:
+        # By a list, since an operator may list pods anyway.
+        found = await self._server.list(PODS, namespace=namespace, fields=f"metadata.name={name}")
+        return next(iter(found.items), None)
+
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
         meta = pod.metadata
         with contextlib.suppress(NotFound, Conflict):  # it is gone, or another has its name

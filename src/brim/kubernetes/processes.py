@@ -47,6 +47,8 @@ from brim.kubernetes.runs_seen import RunsSeen
 from brim.kubernetes.status import NAME_TAKEN, PODS_REFUSED, Stall
 from brim.wire.listening import joined_address
 
+_PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
+_AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _FORCED = 1  # seconds that a pod has to end that was to end before
 _TO_CHANGE = "spec.template, spec.masterTemplate, spec.priorityClassName or spec.volumeClaim"
 _log = logging.getLogger(__name__)
@@ -74,6 +76,27 @@ class NameTaken(EnvironmentFault):
         )
 
 
+async def persist(work: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Do what may be done twice, and again where nobody knows whether it was done.
+
+    Args:
+        clock: of seen time: a server that is away is waited for.
+
+    Raises:
+        EnvironmentFault: the server says no, or has had no time for too long.
+    """
+    end = clock.now() + _PATIENCE
+    pause = _AGAIN
+    while True:
+        try:
+            return await work()
+        except EnvironmentFault as fault:
+            if not fault.retryable or clock.now() >= end:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
 class PodServer(Protocol):
     """Makes and ends objects; raises EnvironmentFault where that cannot be."""
 
@@ -83,6 +106,10 @@ class PodServer(Protocol):
 
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         """Make a pod; None where there is one of its name."""
+        ...
+
+    async def read_pod(self, name: str, namespace: str) -> KubePod | None:
+        """Return a pod; None where there is none of that name."""
         ...
 
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
@@ -116,6 +143,7 @@ class KubeProcesses:
         order: the object of a job by its id; None where it is gone.
         token: for a start of the job with this uid.
         ask_to_suspend: asks a run's master.
+        clock: of seen time: see `brim.kubernetes.outages.SeenClock`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         tell: called with a job of which there is news in `stall`.
     """
@@ -215,14 +243,18 @@ class KubeProcesses:
     async def start(self, launch: Launch, workers: ByNode) -> None:
         order = self._order_of(launch)
         start = self._start_of(launch, order)
-        self._retries.forget(launch.job)
         self._runs.begin(launch.job, self._clock.wall())
-        try:
-            await self._make_beside(start, order.wishes, launch)
-        except EnvironmentFault as fault:
-            self._failed(launch.job, MASTERS, fault)
-            raise
-        await self._bring_about(launch, start, order.wishes, workers)
+
+        async def make() -> None:
+            self._retries.forget(launch.job)  # nothing waits, or it would seem to have no pods
+            try:
+                await self._make_beside(start, order.wishes, launch)
+            except EnvironmentFault as fault:
+                self._failed(launch.job, MASTERS, fault)
+                raise
+            await self._bring_about(launch, start, order.wishes, workers)
+
+        await persist(make, self._clock)
         if launch.number > 1:
             before = self._start_of(replace(launch, number=launch.number - 1), order)
             self._later(self._server.forget_start(before))
@@ -343,8 +375,8 @@ class KubeProcesses:
         try:
             made = await self._server.make_pod(manifest)
             if made is None:
-                self._check_name(start, manifest["metadata"]["name"])
-            else:
+                made = await self._made_before(start, manifest["metadata"]["name"])
+            if made is not None:
                 self._pods.made(made, self._clock.now())
         except EnvironmentFault as fault:
             self._failed(job, node, fault)
@@ -360,18 +392,25 @@ class KubeProcesses:
         elif stall is not None:
             _log.warning("the pods of %s are not made: %s", job, fault)
             self._tell(job)
-        self._retries.failed(job, node, self._clock.now(), stall)
+        now = self._clock.now()
+        self._retries.failed(job, node, now, stall, mine=not fault.retryable)
 
-    def _check_name(self, start: KubeStart, name: str) -> None:
-        """Raises NameTaken where the pod of that name is not of the job, and never was.
+    async def _made_before(self, start: KubeStart, name: str) -> KubePod | None:
+        """Return the pod of that name: a request has made it whose answer was not heard.
 
-        One that is not known yet is of the job: the server has not told of it.
+        Returns:
+            None: it is known, or gone again.
+
+        Raises:
+            NameTaken: it is not of the job.
         """
         key = f"{start.job.namespace}/{name}"
-        there = self._pods.named(key)
+        known = self._pods.named(key)
+        there = known or await self._server.read_pod(name, start.job.namespace)
         identity = identity_of(there) if there is not None else None
         if there is not None and (identity is None or identity.job != start.job.id):
             raise NameTaken("Pod", key, start.job.name)
+        return None if known else there
 
     async def _end_each(self, pods: Iterable[KubePod], *, forced: bool = False) -> None:
         """Ask pods to end.

@@ -21,6 +21,7 @@ from brim.decoding import UNDECODABLE
 from brim.errors import BrimError, EnvironmentFault, ProtocolError
 from brim.kubernetes.api_server import PAGE, ApiServer, WatchEvent, decoded
 from brim.kubernetes.known_objects import KnownObjects, ObjectChange, Sighting
+from brim.kubernetes.outages import Outages
 from brim.kubernetes.refusals import (
     Gone,
     Invalid,
@@ -69,6 +70,8 @@ class Reflector(Generic[T]):
         lasts: seconds for which the server is asked to keep a watch at least.
         silence: seconds without a byte after which the connection is given up.
         page: objects of a list that are asked for at once.
+        outages: are told while the objects may be out of date; None: nobody decides by them for
+            how long something has not happened.
     """
 
     def __init__(
@@ -83,10 +86,12 @@ class Reflector(Generic[T]):
         lasts: float = _LASTS,
         silence: float = _SILENCE,
         page: int = PAGE,
+        outages: Outages | None = None,
     ) -> None:
         self._server, self._resource, self._tell = server, resource, changed
         self._which = {"namespace": namespace, "labels": labels, "fields": fields}
         self._lasts, self._silence, self._page = lasts, silence, page
+        self._outages = outages
         self._known: KnownObjects[T] = KnownObjects()
         self._synced = asyncio.Event()
         self._version: str | None = None  # None: all must be listed
@@ -122,6 +127,8 @@ class Reflector(Generic[T]):
                     await self._list()
                 await self._watch(self._version or "")
             except (EnvironmentFault, ProtocolError) as error:
+                if self._outages is not None:
+                    self._outages.miss(self._resource.plural, monotonic())
                 if monotonic() - begun > _LONGEST_PAUSE:  # it was well for a while
                     self._progress()
                 await asyncio.sleep(self._pause_after(error))
@@ -193,6 +200,8 @@ class Reflector(Generic[T]):
         self._pause, self._refused = _FIRST_PAUSE, 0
 
     def _is_well(self) -> None:
+        if self._outages is not None:
+            self._outages.find(self._resource.plural, monotonic())
         if self._fault:
             _log.info("%s are watched again", self._resource.plural)
         self._fault = ""

@@ -54,12 +54,20 @@ class Retries:
                 self.failed(job, MASTERS if pod is pods.master else _node_of(pod), now)
         known.seen = {pod.metadata.uid for pod in failed}
 
-    def failed(self, job: str, node: str, now: float, stall: Stall | None = None) -> None:
-        """Note a failure on a node; a stall is why the next attempts may fail as well."""
+    def failed(
+        self, job: str, node: str, now: float, stall: Stall | None = None, *, mine: bool = True
+    ) -> None:
+        """Note a failure on a node.
+
+        Args:
+            stall: why the next attempts may fail as well.
+            mine: it may be the job's; else the server did not answer, and no pause gets longer.
+        """
         failures = self._jobs.setdefault(job, _StartFailures()).failures.setdefault(
             node, _Failures()
         )
-        failures.count = 1 if now - failures.last > _WELL else failures.count + 1
+        if mine or not failures.count:
+            failures.count = 1 if now - failures.last > _WELL else failures.count + 1
         failures.last, failures.stall = now, stall
 
     def made(self, job: str, node: str) -> None:

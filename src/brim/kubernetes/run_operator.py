@@ -13,6 +13,7 @@ from brim.kubernetes.holder import LeaseHolder
 from brim.kubernetes.manifests import NAME
 from brim.kubernetes.metrics import Requests, metrics_of
 from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.outages import Outages
 from brim.kubernetes.probes import Signs, application
 from brim.telemetry.prometheus import in_text
 from brim.wire.door import BACKLOG, Door, answering
@@ -32,6 +33,7 @@ class OperatorProcess:
     def __init__(self, access: Access, settings: OperatorSettings, identity: str) -> None:
         self._access, self._settings = access, settings
         self._requests = Requests()
+        self._outages = Outages()
         self._operator: Operator | None = None
         self._holder = LeaseHolder(
             access,
@@ -39,6 +41,7 @@ class OperatorProcess:
             name=NAME,
             identity=identity,
             answered=self._requests.answered,
+            outages=self._outages,
         )
 
     async def run(self) -> None:
@@ -52,6 +55,7 @@ class OperatorProcess:
             burst=_BURST,
             may_write=self._holder.holds,
             answered=self._requests.answered,
+            outages=self._outages,
         ) as server:
             self._operator = Operator(server, self._settings, clock=SystemClock())
             await self._operator.run()

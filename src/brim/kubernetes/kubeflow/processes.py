@@ -33,7 +33,7 @@ from brim.kubernetes.kubeflow.ranks import (
 )
 from brim.kubernetes.places import NodePlaces
 from brim.kubernetes.pods import Manifest
-from brim.kubernetes.processes import KubeProcesses
+from brim.kubernetes.processes import KubeProcesses, persist
 from brim.kubernetes.retries import Retries
 from brim.kubernetes.status import Stall
 
@@ -47,6 +47,8 @@ class KubeflowServer(Protocol):
     async def make(self, manifest: Manifest) -> bool: ...
 
     async def make_pod(self, manifest: Manifest) -> KubePod | None: ...
+
+    async def read_pod(self, name: str, namespace: str) -> KubePod | None: ...
 
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None: ...
 
@@ -95,6 +97,7 @@ class KubeflowProcesses:
 
     Args:
         order: the object of a job by its id; None where it is gone.
+        clock: of seen time: see `brim.kubernetes.outages.SeenClock`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
     """
 
@@ -216,8 +219,11 @@ class KubeflowProcesses:
     # What is asked --------------------------------------------------------------------------------
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
-        self._retries.forget(launch.job)
-        await self._bring_about(launch, workers)
+        async def make() -> None:
+            self._retries.forget(launch.job)
+            await self._bring_about(launch, workers)
+
+        await persist(make, self._clock)
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         await self._bring_about(launch, workers)
@@ -266,13 +272,18 @@ class KubeflowProcesses:
         )
         for new, result in zip(todo.make, results, strict=True):
             if isinstance(result, BaseException):
-                self._retries.failed(launch.job, new.node, self._clock.now())
+                mine = not (isinstance(result, EnvironmentFault) and result.retryable)
+                self._retries.failed(launch.job, new.node, self._clock.now(), mine=mine)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
     async def _make(self, manifest: Manifest) -> None:
+        meta = manifest["metadata"]
         made = await self._server.make_pod(manifest)
+        if made is None and self._pods.named(f"{meta['namespace']}/{meta['name']}") is None:
+            # A request has made it whose answer was not heard.
+            made = await self._server.read_pod(meta["name"], meta["namespace"])
         if made is not None:
             self._pods.made(made, self._clock.now())
 

@@ -22,6 +22,9 @@ class KubeflowRequests:
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         return await self._pods.make_pod(manifest)
 
+    async def read_pod(self, name: str, namespace: str) -> KubePod | None:
+        return await self._pods.read_pod(name, namespace)
+
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
         await self._pods.end_pod(pod, grace=grace)
 

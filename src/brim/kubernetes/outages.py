@@ -1,0 +1,99 @@
+"""Outages of an API server: for how long nobody could see what is on it. Pure.
+
+A clock that runs against somebody (a time to give way, a pause before another attempt) would run
+against those whom nobody hears. So it counts seen time alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from brim.interfaces import Clock
+
+_MOMENT = 1.0  # seconds in which what has happened meanwhile comes in
+REQUESTS = "requests"  # what is missing where no request is answered
+
+
+class Outages:
+    """The outages of one API server, from what its clients tell. Times are monotonic seconds.
+
+    Several things can be missing at a time: answers to requests, and each watch. As long as one is,
+    nobody sees all, and the time counts once.
+
+    >>> outages = Outages()
+    >>> outages.miss("pods", since=10.0)
+    >>> outages.miss("nodes", since=12.0)
+    >>> outages.find("pods", 15.0)
+    >>> outages.unseen(20.0)
+    10.0
+    >>> outages.find("nodes", 21.0)
+    >>> outages.unseen(30.0)  # with a second in which what has happened comes in
+    12.0
+    """
+
+    def __init__(self) -> None:
+        self._missing: dict[str, float] = {}  # since when
+        self._over = 0.0  # seconds that are counted
+        self._counted = -math.inf  # until when
+        self._answered = -math.inf
+
+    def begin(self, now: float, *, before: float) -> None:
+        """Begin to see, after so many seconds in which nobody saw anything."""
+        self._missing, self._over, self._counted = {}, before, now
+
+    def unseen(self, now: float) -> float:
+        """Return the seconds so far in which nobody could see."""
+        since = min(self._missing.values(), default=now)
+        return self._over + max(0.0, now - since)
+
+    def miss(self, what: str, since: float) -> None:
+        """Know that something has been missing since then; again changes nothing."""
+        self._missing.setdefault(what, max(since, self._counted))
+
+    def find(self, what: str, now: float) -> None:
+        """Know that something is not missing any more."""
+        if what not in self._missing:
+            return
+        self._over, self._counted = self.unseen(now), now
+        del self._missing[what]
+        self._missing = dict.fromkeys(self._missing, now)
+        if not self._missing:
+            self._over += _MOMENT
+
+    def answered(self, now: float) -> None:
+        """Know that a request was answered."""
+        self._answered = now
+        self.find(REQUESTS, now)
+
+    def unanswered(self, sent: float) -> None:
+        """Know that a request came to nothing that was sent then.
+
+        Where another was answered since, it was about that request alone.
+        """
+        if self._answered <= sent:
+            self.miss(REQUESTS, sent)
+
+
+class SeenClock:
+    """A clock whose monotonic seconds stand still while nobody can see.
+
+    Args:
+        clock: the clock of the process.
+        outages: by `clock.now`.
+    """
+
+    def __init__(self, clock: Clock, outages: Outages) -> None:
+        self._clock, self._outages = clock, outages
+        self._last = -math.inf
+
+    def now(self) -> float:
+        """Seconds; an outage that is noticed late has it stand still that much longer."""
+        now = self._clock.now()
+        self._last = max(self._last, now - self._outages.unseen(now))
+        return self._last
+
+    def wall(self) -> float:
+        return self._clock.wall()
+
+    def set_by(self) -> float:
+        return self._clock.set_by()

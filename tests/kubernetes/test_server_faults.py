@@ -1,0 +1,145 @@
+"""What clients tell of a server that fails: the time in which nobody could see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+from aiohttp import web
+
+from brim.clock import monotonic, wall
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.holder import LeaseHolder
+from brim.kubernetes.outages import Outages
+from brim.kubernetes.reflector import Reflector
+from brim.kubernetes.refusals import NoAnswer, ServerFailed
+from brim.kubernetes.resources import PlainObject, Resource
+from scripted_api import ScriptedApi, made, page, refuses, says, watched
+
+PODS = Resource("v1", "pods", PlainObject)
+PATIENCE = 10.0
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def alone() -> None:
+        async with asyncio.timeout(2 * PATIENCE):
+            await work()
+
+    asyncio.run(alone())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def says_nothing(_: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(3600)
+    raise AssertionError
+
+
+async def cuts(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def counts(server: ApiServer) -> bool:
+    """Return whether an outage is under way."""
+    return server.outages.unseen(monotonic() + 1.0) > server.outages.unseen(monotonic())
+
+
+@pytest.mark.parametrize("answer", [says_nothing, cuts, refuses(500), refuses(503)])
+def test_requests_without_an_answer_are_an_outage_until_one_is_answered(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> None:
+    async def work() -> None:
+        api = ScriptedApi([answer, refuses(404)])
+        async with api.served(timeout=0.3) as server:
+            began = monotonic()
+            with pytest.raises((NoAnswer, ServerFailed)):
+                await server.create(PODS, {}, namespace="default")
+            assert counts(server)
+            await asyncio.sleep(0.1)
+            with contextlib.suppress(Exception):
+                await server.get(PODS, "a", namespace="default")
+            assert not counts(server)
+            assert 0.1 <= server.outages.unseen(monotonic()) - 1.0 <= monotonic() - began
+
+    run(work)
+
+
+@pytest.mark.parametrize(("renewed", "least"), [(70.0, 69.0), (None, 0.0)])
+def test_who_gets_the_lease_has_not_seen_what_was_since_its_last_renewal(
+    renewed: float | None, least: float
+) -> None:
+    at = datetime.fromtimestamp(wall() - (renewed or 0.0), UTC).isoformat()
+    spec = {"holderIdentity": "", "renewTime": at} if renewed is not None else {}
+    lease = {"metadata": {"name": "one", "resourceVersion": "1"}, "spec": spec}
+
+    async def takes(request: web.Request) -> web.StreamResponse:
+        return web.json_response(await request.json())
+
+    async def work() -> None:
+        api = ScriptedApi([says(lease), takes])
+        outages, seen = Outages(), list[float]()
+        async with api.served() as server:
+            holder = LeaseHolder(
+                server.access, namespace="own", name="one", identity="me", outages=outages
+            )
+
+            async def once() -> None:
+                seen.append(outages.unseen(monotonic()))
+
+            await holder.run(once)
+        assert least <= seen[0] < least + PATIENCE
+
+    run(work)
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 409, 422, 429])
+def test_a_refusal_is_an_answer(code: int) -> None:
+    async def work() -> None:
+        api = ScriptedApi([refuses(code)])
+        async with api.served(timeout=0.3) as server:
+            with contextlib.suppress(Exception):
+                await server.get(PODS, "a", namespace="default")
+            assert server.outages.unseen(monotonic()) == 0.0
+
+    run(work)
+
+
+def test_a_watch_that_cannot_go_on_is_an_outage_until_it_does() -> None:
+    async def work() -> None:
+        api = ScriptedApi(
+            [
+                page("a", 3),
+                watched(("MODIFIED", made("a", version=4))),  # and it ends
+                cuts,
+                refuses(503),
+                watched(("MODIFIED", made("a", version=5)), stays=True),
+            ]
+        )
+        async with api.served() as server:
+            told = list[str]()
+            reflector = Reflector(
+                server,
+                PODS,
+                changed=lambda change: told.append(change.key.name),
+                outages=server.outages,
+            )
+            running = asyncio.create_task(reflector.run())
+            await until(lambda: len(api.asked) >= 3)
+            server.outages.answered(monotonic())  # what other requests say is no news of pods
+            await until(lambda: counts(server))
+            await until(lambda: len(told) == 3)
+            assert not counts(server)
+            assert server.outages.unseen(monotonic()) > 1.0
+            running.cancel()
+            await asyncio.wait([running])
+
+    run(work)
