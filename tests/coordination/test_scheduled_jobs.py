@@ -55,7 +55,7 @@ def look(node: NodeSeen = UP, **jobs: Seen) -> Looked:
 
 
 def unseen(seconds: float, **jobs: Seen) -> Looked:
-    return replace(look(**jobs), unseen=seconds)
+    return replace(look(UP, **jobs), unseen=seconds)
 
 
 def on(workers: int, **more: Any) -> Seen:
