@@ -232,7 +232,8 @@ class Conversation:
         try:
             async with asyncio.timeout(min(left, _SILENCE)):
                 if not admitted:
-                    await asyncio.wait_for(stream.reach(), self._to_reach)
+                    async with asyncio.timeout(self._to_reach):
+                        await stream.reach()
                 parcel = await anext(received, None)
         except NotTheMaster:
             if not self._life:

@@ -80,7 +80,8 @@ class Keeper:
         """See the master off: the job has ended, or this agent gives up."""
         self._ending = True
         try:
-            await asyncio.wait_for(self.ended.wait(), _TO_END)
+            async with asyncio.timeout(_TO_END):
+                await self.ended.wait()
         except TimeoutError:
             self.kill()
             await self.ended.wait()

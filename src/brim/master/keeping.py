@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -51,9 +52,8 @@ async def keep(run_dir: Path, runs: str, *, ended: asyncio.Event, name: str = ""
         if over and monotonic() - away > _TO_END:
             return
         if not over:
-            try:
-                await asyncio.wait_for(ended.wait(), _PAUSE)
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE):
+                    await ended.wait()
         else:
             await asyncio.sleep(_PAUSE)

@@ -184,7 +184,8 @@ class Lives:
             if not self.is_there():
                 raise EnvironmentFault(_GONE)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._told.wait(), max(_AGAIN, spent / _SHARE))
+                async with asyncio.timeout(max(_AGAIN, spent / _SHARE)):
+                    await self._told.wait()
                 return ""
             tried = self._clock.now()
             self.problem = self._attempt()
