@@ -242,7 +242,7 @@ TABLES: dict[str, list[Row]] = {
         (0.0, yes("job-1", 3), []),
         (6.1, look(job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
         (6.1, Unanswered(Force("job-1", {NODE: 3}), "away"), ["job-1 not forced"]),
-        (66.1, unseen(60.0, job_1=on(8)), ["job-1 forced", "resize job-1: 3", "force job-1: 3"]),
+        (66.1, unseen(60.0, job_1=on(8)), ["job-1 forced", "force job-1: 3"]),
     ],
     "who still warms up is asked again where force was not used": [
         (0.0, plan(job_1=4), ["job-1 workers"]),
@@ -482,6 +482,23 @@ def test_the_next_life_confirms_what_runs_and_starts_what_does_not(heard: Heard)
     ]
     heard.hear(yes("job-1", 5), 1.1)
     assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
+
+
+@pytest.mark.parametrize(("told", "has", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)])
+def test_the_next_life_asks_for_what_the_plan_has_and_not_for_what_was_before_it(
+    heard: Heard, told: int, has: int, planned: int
+) -> None:
+    heard.hear(plan(job_1=told), 0.0)
+    heard.hear(look(), 0.0)
+    heard.hear(look(job_1=on(told, step=1)), 0.0)
+    heard.hear(plan(job_1=planned), 1.0)  # it is asked, and nobody hears the answer
+    later = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    steps = later.handle(look(job_1=on(has, step=2)), 2.0)
+    asked = [step for step in steps if isinstance(step, Resize)]
+    assert asked == [Resize("job-1", {NODE: planned})]
+    later.handle(Answered(asked[0]), 2.1)
+    steps = later.handle(look(job_1=on(planned, step=3)), 2.2)
+    assert not [step for step in steps if isinstance(step, Resize | Force)]
 
 
 def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:

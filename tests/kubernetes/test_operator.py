@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
+from brim.backends.processes import Launch
 from brim.clock import SystemClock, monotonic
+from brim.coordination.sightings import Seen
 from brim.errors import EnvironmentFault
 from brim.kubernetes import operator
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import read_job, wishes_of
 from brim.kubernetes.operator import Operator, OperatorSettings
-from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.processes import KubeProcesses
 from brim.kubernetes.schemas import crds
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
@@ -141,15 +143,12 @@ class House:
             grace=10.0,
         )
 
-        async def ask_to_suspend(address: str, token: str) -> None:
-            self.suspended.append((address, token))
-
         async with ApiServer(access, qps=500, burst=500) as api:
             operator = Operator(
                 server(api),
                 settings,
                 follow=self.copies,
-                ask_to_suspend=ask_to_suspend,
+                ask_to_suspend=self.suspend_run,
                 clock=self.clock,
             )
             self.task = task = asyncio.create_task(operator.run())
@@ -161,6 +160,10 @@ class House:
                 if not task.cancelled():
                     task.exception()  # it has died, as it was to, or the test says why not
         await asyncio.sleep(0.05)  # connections that were cut close in the next turns of the loop
+
+    async def suspend_run(self, address: str, token: str) -> None:
+        """Ask the master at an address to suspend its run."""
+        self.suspended.append((address, token))
 
     # Objects --------------------------------------------------------------------------------------
 
@@ -475,6 +478,8 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
         before = {name: pod["metadata"]["uid"] for name, pod in house.kubelets.pods().items()}
         house.kubelets.remove("flights-1-2")
         house.submit("later")
+        folder = house.folder / f"life-{house.lives}" / "jobs"
+        (folder / "team.gone").mkdir()  # deleted while no operator was there, nor its database
         async with house.operator(keep=keep):
             await house.until(lambda: house.phase("later") == "Running")
             await house.until(lambda: house.workers().total() + house.workers("later").total() == 6)
@@ -483,6 +488,8 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
             assert before.items() <= after.items(), "what ran was touched"
             house.run_ends("done")
             await house.until(lambda: house.phase() == "Done")
+            if keep:
+                assert "team.gone" not in [each.name for each in folder.iterdir()]
 
     run(work)
 
@@ -532,11 +539,22 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
             raise LookupError("nor of this")
         return wishes(thing, record)
 
+    look = KubeProcesses.look
+
+    def unsound_look(self: KubeProcesses, launch: Launch) -> Seen:
+        if launch.job.endswith("blind"):
+            raise LookupError("nor of that")
+        return look(self, launch)
+
     monkeypatch.setattr(operator, "read_job", unsound)
     monkeypatch.setattr(operator, "wishes_of", unsound_wishes)
+    monkeypatch.setattr(KubeProcesses, "look", unsound_look)
 
     async def work() -> None:
         async with house.operator() as task:
+            house.submit("blind", workers={"min": 1, "max": 1})
+            await house.until(lambda: stalled(house, "blind")[0] == "OperatorFault")
+            assert "nor of that" in stalled(house, "blind")[1]
             house.submit("odd")
             house.submit()
             await house.until_running(3)
@@ -596,103 +614,5 @@ def test_a_template_that_the_server_refuses_is_told_in_its_words(house: House) -
             await house.until(lambda: stalled(house)[0] == "PodsRefused")
             assert (house.phase(), house.workers().total()) == ("Running", 2)
             assert not task.done()
-
-    run(work)
-
-
-class Died(BaseException):
-    """The operator, before or after a request that changes something."""
-
-
-class Mortal:
-    """The end of an operator, before or after one of its requests; it asks nothing more then.
-
-    Args:
-        last: the number of that point; None: it lives.
-    """
-
-    def __init__(self, last: int | None) -> None:
-        self.last, self.count, self.dead = last, 0, False
-
-    def live(self, api: ApiServer) -> ApiServer:
-        """Return what an operator calls; the second one does not die."""
-        if self.dead:
-            return api
-        ask = api._ask
-
-        async def mortally(method: str, *given: Any, **named: Any) -> bytes:
-            if method == "GET":
-                return await ask(method, *given, **named)
-            self._point()
-            answer = await ask(method, *given, **named)
-            self._point()
-            return answer
-
-        api._ask = mortally  # type: ignore[method-assign]
-        return api
-
-    def _point(self) -> None:
-        self.count += 1
-        self.dead = self.dead or self.count - 1 == self.last
-        if self.dead:
-            raise Died
-
-
-async def tell_the_story(house: House, last: int | None) -> Mortal:
-    """A job is submitted, loses a pod, and ends; where the operator dies, another one comes."""
-    mortal = Mortal(last)
-    house.submit()
-    lost = False
-    for _ in range(2):
-        async with house.operator(mortal.live, keep=True):
-            house.task = None  # it may end, and shall be seen to be dead
-            first = not mortal.dead
-
-            def over(first: bool = first) -> bool:
-                return first and mortal.dead
-
-            def well(over: Callable[[], bool] = over) -> bool:
-                at = house.job().get("status", {})
-                is_well = at.get("phase") == "Running" and at["workers"].get("ready") == 3
-                return over() or (is_well and house.workers().total() == 3)
-
-            def done(over: Callable[[], bool] = over) -> bool:
-                return over() or (house.phase() == "Done" and not house.kubelets.pods())
-
-            if house.phase() != "Done" and not house.has_ended:
-                await house.until(well)
-                if not over() and not lost:
-                    lost = True
-                    there = house.kubelets.pods().keys() - {"flights-master"}
-                    house.kubelets.remove(max(there))
-                    await house.until(well)
-                if not over():
-                    house.run_ends("done")
-            await house.until(done)
-        if not mortal.dead:
-            break
-    return mortal
-
-
-SOME = 9  # of the points; tests/kubernetes/test_processes.py goes through all, in memory
-
-
-@pytest.mark.exhaustive
-def test_it_may_die_before_or_after_a_request(
-    plane: ControlPlane, namespace: str, tmp_path: Path
-) -> None:
-    async def work() -> None:
-        calm = House(plane, f"{namespace}-calm", tmp_path / "calm")
-        points = (await tell_the_story(calm, None)).count
-        assert points > 20
-        for last in range(0, points, -(-points // SOME)):
-            house = House(plane, f"{namespace}-{last}", tmp_path / str(last))
-            assert (await tell_the_story(house, last)).dead
-            assert house.phase() == "Done"
-            assert house.kubelets.pods() == {}
-            record = unpack_record(
-                house.job()["status"]["record"], uid=house.job()["metadata"]["uid"]
-            )
-            assert record.starts.launches <= 2, "it was started again though it had processes"
 
     run(work)

@@ -254,7 +254,7 @@ class LiveBackend:
                 seen[job.id] = _about_to_be(job)
                 continue
             # Where nobody can tell now whether it is alive, it is looked at again.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(EnvironmentFault, OSError):
                 seen[job.id] = self._processes.look(self._launch(job.id))
         room = self._starts - sum(not task.done() for task in self._starting.values())
         unseen = self._unseen()

@@ -51,7 +51,12 @@ class Processes(Protocol):
         """
         ...
 
-    def look(self, launch: Launch) -> Seen: ...
+    def look(self, launch: Launch) -> Seen:
+        """Look at the processes of a job.
+
+        Raises EnvironmentFault or OSError where nobody can tell now whether it is alive.
+        """
+        ...
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         """Start processes, with the master at the job's home.

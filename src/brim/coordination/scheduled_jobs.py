@@ -22,7 +22,7 @@ at once; the outcome of a `Start` is reported by `Answered` or `Unanswered` too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -709,7 +709,9 @@ class ScheduledJobs:
     # What is done ---------------------------------------------------------------------------------
 
     def _take_steps(self, now: float, room: float) -> None:
-        steps = [*self._to_confirm(), *self._towards_the_plan(now)]
+        towards = self._towards_the_plan(now)
+        asked = {step.job for step in towards if not isinstance(step, Leave)}
+        steps = [*self._to_confirm(asked), *towards]
         self._remember(steps, now)
         for action in steps:
             job = self.jobs[action.job]
@@ -734,15 +736,19 @@ class ScheduledJobs:
                 case _:
                     assert_never(action)
 
-    def _to_confirm(self) -> list[Action]:
+    def _to_confirm(self, asked: Collection[str]) -> list[Action]:
         """Ask processes of an earlier life again.
 
-        Nobody knows whether they heard the last question.
+        Nobody knows whether they heard the last question. Those who are asked for what the plan
+        has now are not asked before for what they may have given, or got, long ago.
+
+        Args:
+            asked: jobs that are asked for what the plan has.
         """
         return [
             Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
             for job in self.jobs.values()
-            if job.running and not self._tracking.track(job).confirmed
+            if job.running and not self._tracking.track(job).confirmed and job.id not in asked
         ]
 
     def _towards_the_plan(self, now: float) -> list[Action]:

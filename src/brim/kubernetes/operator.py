@@ -14,7 +14,7 @@ import logging
 import secrets
 from base64 import b64decode, b64encode
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from brim.coordination.scheduled_jobs import Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
-from brim.errors import EnvironmentFault, ProtocolError, SpecError, StorageFault
+from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import code_in, new_job, read_job, wishes_of
 from brim.kubernetes.failed_pods import MOST_FAILED, FailedPod, failed_pod
 from brim.kubernetes.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
+from brim.kubernetes.job_faults import JobFaults
 from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import Amounts, KubeNode, KubePod
@@ -70,6 +71,7 @@ from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
 from brim.storage.database import Database
+from brim.storage.removing import remove_run
 from brim.wire.control import ask_later
 from brim.wire.messages import Ask
 
@@ -254,6 +256,8 @@ class Operator:
         self._places.leave_alone(unreadable)
         jobs = settings.directory / "jobs"
         jobs.mkdir(parents=True, exist_ok=True)
+        known = {record.id for record in records} | unreadable.keys()
+        await asyncio.to_thread(_remove_runs, jobs, known)
         memory = await self._read_memory()
         database = open_book(settings.directory / "operator.db", records, memory=memory, spec=spec)
         book = Book(database)
@@ -270,6 +274,7 @@ class Operator:
             clock=self._clock,
         )
         book.tell = keeper.tell
+        faults = JobFaults(keeper.tell)
         elastic = KubeProcesses(
             PodRequests(self._server),
             self._pods,
@@ -281,6 +286,7 @@ class Operator:
             clock=self._seen_clock,
             untouched=unreadable,
             tell=keeper.tell,
+            faults=faults,
         )
         kubeflow = KubeflowProcesses(
             KubeflowRequests(self._server, self._kubeflow),
@@ -289,8 +295,9 @@ class Operator:
             order=self._kubeflow.order,
             clock=self._seen_clock,
             untouched=unreadable,
+            faults=faults,
         )
-        processes = ProcessesOfEachKind(elastic, kubeflow, jobs=self._kubeflow.ids)
+        processes = ProcessesOfEachKind(elastic, kubeflow, self._kubeflow.ids, faults)
         backend = LiveBackend(
             book,
             processes,
@@ -587,6 +594,19 @@ class _OperatorLife:
     backend: LiveBackend
     scheduler: Scheduler
     unreadable: frozenset[str]
+
+
+def _remove_runs(folder: Path, jobs: Collection[str]) -> None:
+    """Remove what an earlier operator has left of the runs of other jobs than these.
+
+    They were deleted while no operator was there. All of it is a mirror of what is elsewhere.
+    """
+    for each in sorted(folder.iterdir()):
+        if each.name not in jobs:
+            try:
+                remove_run(each, user="")
+            except (BrimError, OSError) as error:  # it is tried again by the next operator
+                _log.warning("%s, of a job that is gone, is not removed: %s", each, error)
 
 
 def _in_own_namespace(job: str) -> SpecError:

@@ -26,6 +26,7 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
 from brim.kubernetes.identities import MASTER, KubeJob, identity_of
+from brim.kubernetes.job_faults import JobFault, JobFaults
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.places import NodePlaces
@@ -146,6 +147,7 @@ class KubeProcesses:
         clock: of seen time: see `brim.kubernetes.outages.SeenClock`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         tell: called with a job of which there is news in `stall`.
+        faults: of the operator's own, at one job.
     """
 
     def __init__(
@@ -161,7 +163,9 @@ class KubeProcesses:
         clock: Clock,
         untouched: Collection[str] = (),
         tell: Callable[[str], None] = lambda job: None,
+        faults: JobFaults | None = None,
     ) -> None:
+        self._faults = faults or JobFaults(tell)
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
         self._order, self._token, self._ask = order, token, ask_to_suspend
         self._clock, self._untouched = clock, frozenset(untouched)
@@ -435,11 +439,12 @@ class KubeProcesses:
         for job in self._pods.jobs():
             if job in self._untouched or KubeJob.parse(job).kind:
                 continue
-            order, launch = self._order(job), running.get(job)
-            uid = order.uid if order is not None else ""
-            pods = [pod for pod in self._pods.of(job) if not _is_of(pod, launch, uid)]
-            if over := [pod for pod in pods if not pod.is_leaving]:
-                self._later(self._end_each(over))
+            with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
+                order, launch = self._order(job), running.get(job)
+                uid = order.uid if order is not None else ""
+                pods = [pod for pod in self._pods.of(job) if not _is_of(pod, launch, uid)]
+                if over := [pod for pod in pods if not pod.is_leaving]:
+                    self._later(self._end_each(over))
 
     def _end_all(self, there: JobPods) -> None:
         over = [pod for pod in there.workers.values() if not (pod.has_ended or pod.is_leaving)]

@@ -19,6 +19,7 @@ from brim.coordination.sightings import NodeSeen, Seen
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.kubernetes.identities import KubeJob, identity_of
+from brim.kubernetes.job_faults import JobFault, JobFaults
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import CLEAN_NOTHING, CLEAN_RUNNING, KubeflowSpec
@@ -99,6 +100,7 @@ class KubeflowProcesses:
         order: the object of a job by its id; None where it is gone.
         clock: of seen time: see `brim.kubernetes.outages.SeenClock`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
+        faults: of the operator's own, at one job.
     """
 
     def __init__(
@@ -110,9 +112,11 @@ class KubeflowProcesses:
         order: Callable[[str], KubeflowOrder | None],
         clock: Clock,
         untouched: Collection[str] = (),
+        faults: JobFaults | None = None,
     ) -> None:
         self._server, self._pods, self._places = server, pods, places
         self._order, self._clock = order, clock
+        self._faults = faults or JobFaults(lambda job: None)
         self._untouched = frozenset(untouched)
         self._jobs: dict[str, _Pods] = {}
         self._retries = Retries()
@@ -132,7 +136,8 @@ class KubeflowProcesses:
         }
         for job in {*jobs, *self._pods.jobs()} - self._untouched:
             if KubeJob.parse(job).kind:
-                self._tidy_one(job, running.get(job))
+                with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
+                    self._tidy_one(job, running.get(job))
 
     def _tidy_one(self, job: str, launch: int | None) -> None:
         order, pods = self._order(job), self._pods.of(job)
@@ -321,19 +326,29 @@ class KubeflowProcesses:
 
 
 class ProcessesOfEachKind:
-    """The pods of all jobs, each by its kind."""
+    """The pods of all jobs, each by its kind.
+
+    Args:
+        faults: of the operator's own, at one job.
+    """
 
     def __init__(
-        self, elastic: KubeProcesses, kubeflow: KubeflowProcesses, jobs: Callable[[], Iterable[str]]
+        self,
+        elastic: KubeProcesses,
+        kubeflow: KubeflowProcesses,
+        jobs: Callable[[], Iterable[str]],
+        faults: JobFaults,
     ) -> None:
         self._elastic, self._kubeflow, self._jobs = elastic, kubeflow, jobs
+        self._faults = faults
 
     def stall(self, job: str) -> Stall | None:
         """Return why the pods of a job are not made; None where they are."""
-        return self._elastic.stall(job)
+        return self._faults.stall(job) or self._elastic.stall(job)
 
     def forgive(self, job: str) -> None:
         """Know of no failures of a job: it is another one now, or gone."""
+        self._faults.forget(job)
         self._elastic.forgive(job)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
@@ -342,25 +357,32 @@ class ProcessesOfEachKind:
         return seen
 
     def look(self, launch: Launch) -> Seen:
-        return self._of(launch).look(launch)
+        with self._faults.at(launch.job, "look at it"):
+            return self._of(launch).look(launch)
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
-        await self._of(launch).start(launch, workers)
+        with self._faults.at(launch.job, "start it"):
+            await self._of(launch).start(launch, workers)
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
-        await self._of(launch).resize(launch, workers)
+        with contextlib.suppress(JobFault), self._faults.at(launch.job, "resize it"):
+            # Who is not resized by our fault has not kept anybody waiting, and is not forced.
+            await self._of(launch).resize(launch, workers)
 
     async def leave(self, launch: Launch, node: str) -> None:
-        await self._of(launch).leave(launch, node)
+        with self._faults.at(launch.job, "take its pods from a node"):
+            await self._of(launch).leave(launch, node)
 
     async def lose(self, launch: Launch, node: str) -> None:
         await self._of(launch).lose(launch, node)
 
     async def suspend(self, launch: Launch) -> None:
-        await self._of(launch).suspend(launch)
+        with self._faults.at(launch.job, "suspend it"):
+            await self._of(launch).suspend(launch)
 
     async def force(self, launch: Launch, workers: ByNode) -> None:
-        await self._of(launch).force(launch, workers)
+        with self._faults.at(launch.job, "end its pods"):
+            await self._of(launch).force(launch, workers)
 
     async def close(self) -> None:
         """Follow nobody, and begin nothing any more."""

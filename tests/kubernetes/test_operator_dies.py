@@ -1,0 +1,336 @@
+"""An operator that is killed before and after each of its writes, on a real API server.
+
+`BRIM_EVERY_WRITE=1` goes through all of them, which takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brim.domain.scheduled_job import ScheduledJob
+from brim.kubernetes import record
+from brim.kubernetes.access import find_access
+from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import JOB
+from brim.kubernetes.known_objects import ObjectChange
+from brim.kubernetes.pod_requests import PODS
+from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.reflector import Reflector
+from brim.storage.mirror import RecordsMirror
+from brim.telemetry.record_files import EVENTS, STEPS
+from brim_lab.kubernetes.control_plane import ControlPlane
+from kube_fakes import FakeFollower
+from kubernetes.test_operator import House, plane, run
+from recorded_run import RecordedRun, spec
+
+__all__ = ["plane"]
+
+EVERY = os.environ.get("BRIM_EVERY_WRITE", "0") not in ("", "0")
+SOME = (57, 133)  # of the points: behind the shrinking of one job, and behind its growth
+PODS_MADE = {"flights master": 2, "flights worker": 10, "other master": 1, "other worker": 4}
+FLIGHTS, OTHER = "flights", "other"
+
+
+class Died(BaseException):
+    """The operator, before or after a request that changes something."""
+
+
+class Mortal:
+    """The end of an operator, before or after one of its writes; it asks nothing more then.
+
+    Args:
+        last: the number of that point; None: it lives.
+    """
+
+    def __init__(self, last: int | None) -> None:
+        self.last, self.count, self.dead = last, 0, False
+
+    def live(self, api: ApiServer) -> ApiServer:
+        """Return what an operator calls; the second one does not die."""
+        if self.dead:
+            return api
+        ask = api._ask
+
+        async def mortally(method: str, *given: Any, **named: Any) -> bytes:
+            if method == "GET":
+                return await ask(method, *given, **named)
+            self.point()
+            answer = await ask(method, *given, **named)
+            self.point()
+            return answer
+
+        api._ask = mortally  # type: ignore[method-assign]
+        return api
+
+    def point(self) -> None:
+        self.count += 1
+        self.dead = self.dead or self.count - 1 == self.last
+        if self.dead:
+            raise Died
+
+
+class Copying(FakeFollower):
+    """Follows a run as over the port of its master: what it has written is copied."""
+
+    def __init__(self, of: Path, into: Path, news: Callable[[], None]) -> None:
+        self._of, self._into, self._news = of, into, news
+
+    async def run(self) -> None:
+        while True:
+            for name in (EVENTS, STEPS):
+                here, there = self._of / name, self._into / name
+                lines = here.read_bytes() if here.exists() else b""
+                lines = lines[: lines.rfind(b"\n") + 1]
+                if lines and (not there.exists() or there.stat().st_size < len(lines)):
+                    there.write_bytes(lines)
+                    self._news()
+            await asyncio.sleep(0.02)
+
+
+class Town(House):
+    """A namespace in which masters train, and are followed."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
+        super().__init__(plane, namespace, folder)
+        self.mortal = Mortal(None)
+        self.runs: dict[str, RecordedRun] = {}
+        self.trains: set[str] = set()  # uids of masters' pods
+        self.made: dict[str, set[str]] = {}  # uids by name, of all pods there ever were
+        self.copies = self.follow  # type: ignore[assignment]
+        self.settle = self.kubelets.settle
+        self.kubelets.settle = self.live_on  # type: ignore[method-assign]
+
+    def follow(
+        self, mirror: RecordsMirror, address: str, token: str, news: Callable[[], None]
+    ) -> Copying:
+        return Copying(self.folder / "runs" / mirror._into.name, mirror._into, news)
+
+    def live_on(self) -> None:
+        """Do what kubelets, masters and the garbage collector do."""
+        self.settle()
+        jobs = {each["metadata"]["uid"] for each in self.plane.api.ask(self.jobs)["items"]}
+        for name, pod in self.kubelets.pods().items():
+            uid = pod["metadata"]["uid"]
+            if pod["metadata"]["ownerReferences"][0]["uid"] not in jobs:
+                with contextlib.suppress(Exception):
+                    self.kubelets.remove(name)
+                continue
+            runs = name.endswith("-master") and pod["status"]["phase"] == "Running"
+            if runs and uid not in self.trains:
+                self.trains.add(uid)
+                self._train(name.removesuffix("-master"))
+        self.collect_garbage()
+
+    def _train(self, name: str) -> None:
+        folder = self.folder / "runs" / f"{self.namespace}.{name}"
+        began = name not in self.runs
+        run = self.runs.setdefault(name, RecordedRun(folder, spec()))
+        run.begin(workers=1)
+        if not began:
+            run.restore(run.step)
+        run.train(2)
+
+    def end(self, name: str, how: str) -> None:
+        self.runs[name].end(how)
+        for pod in self.kubelets.pods():
+            if pod.startswith(f"{name}-"):
+                self.kubelets.say(pod, phase="Succeeded")
+
+    async def suspend_run(self, address: str, token: str) -> None:
+        if not self.mortal.dead:
+            self.mortal.point()
+        ip = address.rpartition(":")[0]
+        for name, pod in (await asyncio.to_thread(self.kubelets.pods)).items():
+            if pod["status"].get("podIP") == ip:
+                await asyncio.to_thread(self.end, name.removesuffix("-master"), "suspended")
+        if self.mortal.last is not None and not self.mortal.dead:
+            self.mortal.point()
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Know all pods that are made meanwhile."""
+
+        def changed(change: ObjectChange[Any]) -> None:
+            if change.after is not None:
+                meta = change.after.metadata
+                self.made.setdefault(meta.name, set()).add(meta.uid)
+
+        access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
+        async with ApiServer(access) as api:
+            pods = Reflector(api, PODS, changed=changed, namespace=self.namespace)
+            watching = asyncio.create_task(pods.run())
+            await pods.synced()
+            try:
+                yield
+            finally:
+                watching.cancel()
+                await asyncio.wait([watching])
+
+    # What there is --------------------------------------------------------------------------------
+
+    def runs_with(self, count: int, name: str = FLIGHTS) -> bool:
+        status = self.job(name).get("status", {})
+        ready = status.get("workers", {}).get("ready")
+        return (
+            status.get("phase") == "Running"
+            and ready == count
+            and self.workers(name).total() == count
+            and status.get("step", 0) > 0
+        )
+
+    def record_of(self, name: str = FLIGHTS) -> ScheduledJob:
+        thing = self.job(name)
+        return unpack_record(thing["status"]["record"], uid=thing["metadata"]["uid"])
+
+    def pods_of(self, name: str) -> set[str]:
+        pods = self.kubelets.pods()
+        return {each for each in pods if pods[each]["metadata"]["labels"][JOB] == name}
+
+    def left(self) -> list[str]:
+        """All objects of jobs."""
+        policies = f"/apis/networking.k8s.io/v1/namespaces/{self.namespace}/networkpolicies"
+        kinds = ("pods", "secrets", "configmaps", "services")
+        paths = [self.jobs, policies, *(f"{self.core}/{kind}" for kind in kinds)]
+        return [
+            f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
+            for path in paths
+            for each in self.plane.api.ask(path)["items"]
+        ]
+
+    @property
+    def folders(self) -> list[str]:
+        """Folders of runs that operators have on their disks."""
+        return [each.name for each in (self.folder / f"life-{self.lives}" / "jobs").iterdir()]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the story: what people do, and what comes of it."""
+
+    do: Callable[[Town], object]
+    holds: Callable[[Town], object]
+
+
+STORY = (
+    Stage(lambda town: town.submit(workers={"min": 5, "max": 5}), lambda town: town.runs_with(5)),
+    Stage(
+        lambda town: town.submit(OTHER, workers={"min": 4, "max": 4}),
+        lambda town: town.phase(OTHER),
+    ),
+    Stage(
+        lambda town: town.change(workers={"min": 2, "max": 2}),
+        lambda town: town.runs_with(2) and town.runs_with(4, OTHER),
+    ),
+    Stage(
+        lambda town: town.change(suspend=True),
+        lambda town: town.phase() == "Suspended" and not town.pods_of(FLIGHTS),
+    ),
+    Stage(lambda town: town.change(suspend=False), lambda town: town.runs_with(2)),
+    Stage(lambda town: town.delete(OTHER), lambda town: not town.pods_of(OTHER)),
+    Stage(lambda town: town.change(workers={"min": 5, "max": 5}), lambda town: town.runs_with(5)),
+    Stage(
+        lambda town: town.end(FLIGHTS, "done"),
+        lambda town: town.phase() == "Done" and not town.pods_of(FLIGHTS),
+    ),
+    Stage(lambda town: town.delete(), lambda town: not (town.left() or town.folders)),
+)
+
+
+@dataclass(frozen=True)
+class End:
+    """What has become of it.
+
+    Args:
+        pods: how many pods were made of each role of each job.
+        record: of the job, before its object was deleted, without times and words.
+    """
+
+    points: int
+    died: bool
+    pods: Mapping[str, int]
+    record: tuple[object, ...]
+
+
+async def tell_the_story(town: Town, last: int | None, *, keep: bool = True) -> End:
+    """Tell the story; where the operator dies, another one comes.
+
+    Args:
+        keep: the next operator has the disk of the first one.
+    """
+    town.mortal = mortal = Mortal(last)
+    stage, begun, ended = 0, -1, None
+    async with town.watched():
+        while stage < len(STORY):
+            first = not mortal.dead
+            async with town.operator(mortal.live, keep=keep or first):
+                town.task = None  # it may end, and shall be seen to be dead
+
+                def over(first: bool = first) -> bool:
+                    return first and mortal.dead
+
+                while stage < len(STORY) and not over():
+                    if begun < stage:
+                        begun = stage
+                        await asyncio.to_thread(STORY[stage].do, town)
+                    await town.until(lambda: over() or STORY[stage].holds(town))  # noqa: B023
+                    if not over():
+                        stage += 1
+                        if stage == len(STORY) - 1:
+                            ended = town.record_of()
+    assert ended is not None
+    roles = Counter[str]()
+    for name, uids in town.made.items():
+        job, _, rest = name.partition("-")
+        roles[f"{job} {'master' if rest == 'master' else 'worker'}"] += len(uids)
+    return End(mortal.count, mortal.dead, dict(roles), without_times(ended))
+
+
+def without_times(record: ScheduledJob) -> tuple[object, ...]:
+    """What is the same whoever wrote it, and when."""
+    at = record.allocation
+    return (
+        record.life,
+        record.submission,
+        record.progress.step,
+        record.starts.setbacks,
+        record.starts.vain,
+        dict(at.told),
+        record.summary.get("exit"),
+        record.problem,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _progress_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "_PROGRESS", 0.2)
+
+
+def test_an_operator_may_be_killed_before_and_after_each_write(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    async def work() -> None:
+        points: Sequence[int] = SOME
+        records = set[str]()
+        if EVERY:
+            calm = await tell_the_story(Town(plane, f"{namespace}-calm", tmp_path / "calm"), None)
+            assert calm.pods == PODS_MADE
+            points, records = range(calm.points), {repr(calm.record)}
+        for last in points:
+            town = Town(plane, f"{namespace}-{last}", tmp_path / str(last))
+            # Nothing is left behind: the story ends with that.
+            end = await tell_the_story(town, last, keep=last % 4 < 2)
+            assert (last, end.pods) == (last, PODS_MADE), town.made  # nothing is started twice
+            assert end.died or EVERY, "the story has fewer writes"
+            records.add(repr(end.record))
+        assert len(records) == 1, records
+
+    run(work)
