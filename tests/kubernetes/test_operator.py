@@ -53,10 +53,14 @@ class Copies:
 
 
 class Kubelets:
-    """Binds and runs the pods of a server without controllers, as kubelets and a scheduler do."""
+    """Binds and runs the pods of a server without controllers, as kubelets and a scheduler do.
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
-        self._api, self.namespace = plane.api, namespace
+    Args:
+        first: the node of pods that are planned for none.
+    """
+
+    def __init__(self, plane: ControlPlane, namespace: str, *, first: str = NODES[0]) -> None:
+        self._api, self.namespace, self._first = plane.api, namespace, first
         self._ips = itertools.count(2)
         self.frozen: set[str] = set()  # pods that do not end
 
@@ -77,7 +81,7 @@ class Kubelets:
             if name not in self.frozen:
                 self.remove(name)
         elif "nodeName" not in pod["spec"]:
-            node = pod["metadata"].get("annotations", {}).get("brim.dev/node", NODES[0])
+            node = pod["metadata"].get("annotations", {}).get("brim.dev/node", self._first)
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
             self._api.ask(
@@ -108,9 +112,11 @@ class Kubelets:
 class House:
     """A namespace with operators, one after the other."""
 
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
+    def __init__(
+        self, plane: ControlPlane, namespace: str, folder: Path, *, first_node: str = NODES[0]
+    ) -> None:
         self.plane, self.namespace, self.folder = plane, namespace, folder
-        self.kubelets = Kubelets(plane, namespace)
+        self.kubelets = Kubelets(plane, namespace, first=first_node)
         self.copies = Copies()
         self.suspended: list[tuple[str, str]] = []
         self.clock = SystemClock()
