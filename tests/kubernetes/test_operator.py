@@ -117,6 +117,7 @@ class House:
     ) -> None:
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace, first=first_node)
+        self.watched = namespace  # whose jobs the operators schedule; empty: those of all
         self.copies = Copies()
         self.suspended: list[tuple[str, str]] = []
         self.clock = SystemClock()
@@ -145,7 +146,7 @@ class House:
             namespace=OWN,
             image="registry.example/brim:1",
             slot={"cpu": "1", "memory": "1Gi"},
-            watched=self.namespace,
+            watched=self.watched,
             grace=10.0,
         )
 

@@ -1,4 +1,7 @@
-"""What the operator may do, and uses: on a server that notes every request, with its account alone."""
+"""What the operator may do, and uses, and what people of a namespace get who try more than that.
+
+On a server with rights and a log of all requests: the operator has its account's token alone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +39,10 @@ from kubernetes.test_operator import OWN, House, run
 
 OPERATOR = f"system:serviceaccount:{OWN}:{NAME}"
 CODE = pack({"flights.py": b""})
+ANN = "3f1c9a6e5d7b4a20"  # a token of somebody of a namespace
+SECURITY = Path(__file__).parents[2] / "SECURITY.md"
+BEGIN = "<!-- attempts in kubernetes -->\n"
+END = "<!-- end of attempts in kubernetes -->\n"
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -136,7 +144,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
     ]
     programs = (CONTROLLERS, KWOK)
-    with control_plane(folder, programs=programs, api_server_flags=flags) as plane:
+    people = {"ann": (ANN, "people")}
+    with control_plane(folder, programs=programs, api_server_flags=flags, tokens=people) as plane:
         plane.add_fake_nodes(1)
         yield plane
 
@@ -205,12 +214,12 @@ async def operator(house: House, identity: str) -> AsyncIterator[LeaseHolder]:
         await asyncio.wait((task, waiting))
 
 
-def make_tenant(house: House) -> None:
+def make_tenant(house: House, name: str, *namespaces: str) -> None:
     tenant = {
         "apiVersion": f"{GROUP}/v1alpha1",
         "kind": "Tenant",
-        "metadata": {"name": house.namespace},
-        "spec": {"namespaces": [house.namespace], "guaranteed": 4},
+        "metadata": {"name": name},
+        "spec": {"namespaces": namespaces, "guaranteed": 4},
     }
     house.plane.api.ask(f"/apis/{GROUP}/v1alpha1/tenants", method="POST", body=tenant)
 
@@ -224,7 +233,7 @@ def make_code(house: House) -> dict[str, str]:
 
 async def live_through_everything(house: House) -> None:
     """A job is started, resized, suspended, resumed, handed over to another operator, cancelled."""
-    make_tenant(house)
+    make_tenant(house, house.namespace, house.namespace)
     async with operator(house, "one"):
         house.submit(bundle=make_code(house), volumeClaim={"size": "1Gi"}, tenant=house.namespace)
         await house.until_running(3)
@@ -254,7 +263,7 @@ def check_accounts(house: House) -> None:
             for volume in pod["spec"]["volumes"]
             for source in volume.get("projected", {}).get("sources", [])
         ]
-        assert all(kinds == {"configMap"} for kinds in sources), sources
+        assert {"serviceAccountToken"} not in sources
     silent = {"containers": [{"name": "main", "image": "images/other:1"}]}
     body = {"metadata": {"name": "silent"}, "spec": silent}
     (given,) = house.plane.api.ask(f"{house.kubelets.path}?dryRun=All", method="POST", body=body)[
@@ -319,3 +328,310 @@ def test_the_roles_name_what_is_the_operators_own() -> None:
         if each.name
     }
     assert named == {("leases", NAME), ("configmaps", MEMORY), ("secrets", NAME)}
+
+
+# People of a namespace ----------------------------------------------------------------------------
+
+ROLES = "/apis/rbac.authorization.k8s.io/v1"
+OTHER = "other-team"
+Wish = tuple[dict[str, Any], dict[str, Any]]
+# What a pod of theirs would have beside what is usual: in its spec, and in its first container.
+WISHES: dict[str, Wish] = {
+    "a folder of the node (`hostPath`)": (
+        {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+        {"volumeMounts": [{"name": "root", "mountPath": "/host"}]},
+    ),
+    "a privileged container beside the worker": ({"privileged": True}, {}),
+    "the network of the node (`hostNetwork`)": ({"hostNetwork": True}, {}),
+    "the processes of the node (`hostPID`)": ({"hostPID": True}, {}),
+    "another account of the namespace, and its token": (
+        {
+            "serviceAccountName": "another",
+            "volumes": [
+                {
+                    "name": "root",
+                    "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]},
+                }
+            ],
+        },
+        {"volumeMounts": [{"name": "root", "mountPath": "/host"}]},
+    ),
+    "a Secret of the namespace": (
+        {},
+        {"envFrom": [{"secretRef": {"name": "password"}}]},
+    ),
+    "the priority `system-node-critical`": ({"priorityClassName": "system-node-critical"}, {}),
+}
+
+
+class Tenant:
+    """Somebody with the role `edit` in two namespaces: an ordinary one, and a restricted one."""
+
+    def __init__(self, house: House) -> None:
+        plane = self.plane = house.plane
+        self.house, self.restricted = house, f"{house.namespace}-restricted"
+        self.api = Api(plane.url, plane.api.authority, ANN)
+        strict = {"pod-security.kubernetes.io/enforce": "restricted"}
+        for name, labels in ((self.restricted, strict), (OTHER, {})):
+            body = {"metadata": {"name": name, "labels": labels}}
+            plane.api.ask("/api/v1/namespaces", method="POST", body=body)
+        for name in (house.namespace, self.restricted):
+            body = {
+                "metadata": {"name": "ann"},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": "edit",
+                },
+                "subjects": [{"kind": "User", "name": "ann"}],
+            }
+            plane.api.ask(f"{ROLES}/namespaces/{name}/rolebindings", method="POST", body=body)
+
+    def may_have_jobs(self) -> bool:
+        """Whether the controller has added the rights on jobs to the role."""
+        return self.tried("GET", self.house.jobs) == "200"
+
+    def tried(self, method: str, path: str, body: object = None, kind: str = PATCH) -> str:
+        """The code that a request of theirs is answered with."""
+        kind = kind if method == "PATCH" else "application/json"
+        try:
+            self.api.ask(path, method=method, body=body, kind=kind)
+        except EnvironmentFault as fault:
+            return re.findall(r": ([0-9]{3}): ", str(fault))[0]
+        return "201" if method == "POST" else "200"
+
+
+def jobs_in(namespace: str) -> str:
+    return f"/apis/{GROUP}/v1alpha1/namespaces/{namespace}/elasticjobs"
+
+
+def elastic_job(name: str, **spec: Any) -> dict[str, Any]:
+    said = {"file": "flights.py", "workers": {"min": 1, "max": 1}} | spec
+    kind = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "ElasticJob"}
+    return {**kind, "metadata": {"name": name}, "spec": said}
+
+
+def at_others(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
+    """What is said to requests about what is not theirs."""
+    other, own = f"/api/v1/namespaces/{OTHER}", f"/api/v1/namespaces/{OWN}"
+    job, tried = jobs_in(OTHER), ann.tried
+    yield (
+        "another namespace's jobs: list, read, create, change, delete",
+        {
+            tried("GET", job),
+            tried("GET", f"{job}/victim"),
+            tried("POST", job, elastic_job("mine")),
+            tried("PATCH", f"{job}/victim", {"spec": {"suspend": True}}),
+            tried("DELETE", f"{job}/victim"),
+            tried("GET", f"/apis/{GROUP}/v1alpha1/elasticjobs"),
+        },
+    )
+    yield (
+        "its Secrets and ConfigMaps, its pods' logs, a shell in them, their eviction",
+        {
+            tried("GET", f"{other}/secrets/victim-1"),
+            tried("GET", f"{other}/secrets"),
+            tried("GET", f"{other}/configmaps/victim-code"),
+            tried("GET", f"{other}/pods/victim-1-0/log"),
+            tried("POST", f"{other}/pods/victim-1-0/exec?command=sh"),
+            tried("POST", f"{other}/pods/victim-1-0/eviction", {"metadata": {"name": "x"}}),
+            tried("DELETE", f"{other}/pods/victim-1-0"),
+        },
+    )
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{OWN}/leases/{NAME}"
+    yield (
+        "the operator's namespace: its key, memory, Lease and pods; a token of its account; a job there",
+        {
+            tried("GET", f"{own}/secrets/{NAME}"),
+            tried("PATCH", f"{own}/configmaps/{MEMORY}", {"data": {}}),
+            tried("PATCH", lease, {"spec": {"holderIdentity": "ann"}}),
+            tried("DELETE", f"{own}/pods/{NAME}-0"),
+            tried("GET", f"{own}/pods/{NAME}-0/log"),
+            tried("POST", f"{own}/serviceaccounts/{NAME}/token", {"spec": {}}),
+            tried("POST", jobs_in(OWN), elastic_job("mine")),
+        },
+    )
+    tenants = f"/apis/{GROUP}/v1alpha1/tenants"
+    tenant = {"apiVersion": f"{GROUP}/v1alpha1", "kind": "Tenant", "metadata": {"name": "mine"}}
+    yield (
+        "a Tenant: create one, add a namespace to another's",
+        {
+            tried("POST", tenants, tenant | {"spec": {"namespaces": ["*"]}}),
+            tried("PATCH", f"{tenants}/theirs", {"spec": {"namespaces": ["*"]}}),
+        },
+    )
+
+
+def at_their_own_job(ann: Tenant) -> Iterator[tuple[str, set[str]]]:
+    """What is said to who writes a status, which has what a job was promised."""
+    status = ann.house.job()["status"]
+    forged = {**status, "promised": "Yes", "record": "1.forged"}
+    path = f"{ann.house.jobs}/flights"
+    yield (
+        "the status of their own job: write a promise, or a record",
+        {
+            ann.tried("PATCH", f"{path}/status", {"status": forged}),
+            ann.tried("PUT", f"{path}/status", ann.house.job() | {"status": forged}),
+            ann.tried("PATCH", f"{path}/finalizers", {"metadata": {"finalizers": []}}),
+        },
+    )
+    assert ann.tried("PATCH", path, {"status": forged}) == "200"
+    copy = elastic_job("copy", workers={"min": 99, "max": 99}) | {"status": status}
+    assert ann.tried("POST", ann.house.jobs, copy) == "201"
+    ignored = {
+        str(ann.house.job("flights")["status"]["record"] == status["record"]),
+        str("record" not in ann.house.job("copy")["status"]),
+    }
+    yield (
+        "the same as part of the object, or of a copy of it",
+        {"is left out" if ignored == {"True"} else "is taken"},
+    )
+
+
+def beside_workers(ann: Tenant, *, owned: bool) -> dict[str, Any]:
+    """A pod with the labels of a worker of their own job, and on request its owner."""
+    (worker,) = (pod for name, pod in ann.house.kubelets.pods().items() if name == "flights-1-0")
+    meta = {name: worker["metadata"][name] for name in ("labels", "annotations")}
+    if owned:  # without the right on the job that a server may ask for where this outlives it
+        (owner,) = worker["metadata"]["ownerReferences"]
+        meta["ownerReferences"] = [{**owner, "blockOwnerDeletion": False}]
+    large = {"requests": {"cpu": "20", "memory": "1Gi"}}
+    containers = [{"name": "worker", "image": "images/other:1", "resources": large}]
+    spec = {"containers": containers, "nodeName": "fake-1"}
+    return {"metadata": {**meta, "name": f"flights-1-{8 + owned}"}, "spec": spec}
+
+
+async def with_the_labels_of_a_worker(ann: Tenant) -> AsyncIterator[tuple[str, set[str]]]:
+    house = ann.house
+    path = house.kubelets.path
+    assert ann.tried("POST", path, beside_workers(ann, owned=False)) == "201"
+    house.submit("next", workers={"min": 14, "max": 14})
+    await house.until(lambda: house.phase("next") in ("Admitted", "Running"))
+    waits = house.phase("next") == "Admitted" and house.job()["status"]["workers"]["ready"] == 1
+    yield "a pod with the labels of a worker", {"counts as others' do" if waits else "is a worker"}
+    ann.tried("DELETE", f"{path}/flights-1-8")
+    await house.until(lambda: house.phase("next") == "Running")
+    house.delete("next")
+    assert ann.tried("POST", path, beside_workers(ann, owned=True)) == "201"
+    await house.until(lambda: "flights-1-9" not in house.kubelets.pods())
+    yield "the same with the job as its owner", {"is ended"}
+
+
+def pod_of(wish: Wish, **worker: Any) -> dict[str, Any]:
+    """The spec of a pod with a wish, as restricted as that allows."""
+    spec, container = dict(wish[0]), dict(wish[1])
+    context = {
+        "allowPrivilegeEscalation": False,
+        "runAsNonRoot": True,
+        "runAsUser": 1000,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    first = {"name": "worker", "image": "images/brim:1", "securityContext": context}
+    containers = [first | container]
+    if spec.pop("privileged", False):
+        containers.append(
+            {"name": "beside", "image": "images/b:1", "securityContext": {"privileged": True}}
+        )
+    return {**spec, "containers": containers}
+
+
+def by_hand(ann: Tenant, namespace: str, wish: Wish) -> str:
+    """What comes of a pod that they make by themselves."""
+    body = {"metadata": {"name": "by-hand"}, "spec": pod_of(wish)}
+    code = ann.tried("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", body)
+    return "made" if code == "201" else "refused"
+
+
+async def by_a_job(ann: Tenant, namespace: str, name: str, wish: Wish) -> str:
+    """What comes of a job of this name whose template says so."""
+    house, job = ann.house, f"{jobs_in(namespace)}/{name}"
+    spec = pod_of(wish)
+    priority = spec.pop("priorityClassName", None)
+    chosen = {"priorityClassName": priority} if priority else {}
+    body = elastic_job(name, template={"spec": spec}, **chosen)
+    assert ann.tried("POST", jobs_in(namespace), body) == "201"
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    found: set[str] = set()
+
+    def is_told() -> bool:
+        names = {each["metadata"]["name"] for each in ann.plane.api.ask(path)["items"]}
+        found.update({"made"} if f"{name}-1-0" in names else ())
+        conditions = ann.plane.api.ask(job).get("status", {}).get("conditions", [])
+        reasons = {each["reason"] for each in conditions if each["type"] == "Stalled"}
+        found.update({"refused"} if "PodsRefused" in reasons else ())
+        return bool(found)
+
+    await house.until(is_told)
+    ann.tried("DELETE", job)
+    return ", ".join(found)
+
+
+async def attempts(ann: Tenant) -> list[str]:
+    """The table of all that is tried, as lines."""
+    house = ann.house
+    lines = ["| tried by somebody with `edit` in a namespace | it got |", "|---|---|"]
+
+    def add(what: str, got: set[str]) -> None:
+        lines.append(f"| {what} | {', '.join(sorted(got))} |")
+
+    await house.until(ann.may_have_jobs)
+    house.submit(workers={"min": 1, "max": 1}, tenant=house.namespace)
+    await house.until_running(1)
+    for row in (*at_others(ann), *at_their_own_job(ann)):
+        add(*row)
+    async for row in with_the_labels_of_a_worker(ann):
+        add(*row)
+    body = elastic_job("theirs", tenant="theirs")
+    assert ann.tried("POST", house.jobs, body) == "201"
+    await house.until(lambda: house.phase("theirs") == "Invalid")
+    field, _, _ = house.job("theirs")["status"]["message"].partition(
+        ": got 'theirs', need a tenant"
+    )
+    add("a job of a tenant that does not list their namespace", {f"`Invalid`: `{field}`"})
+    pod = {"metadata": {"name": "late-master"}, "spec": pod_of(({}, {}))}
+    assert ann.tried("POST", house.kubelets.path, pod) == "201"
+    assert ann.tried("POST", house.jobs, elastic_job("late")) == "201"
+
+    def reason() -> str:
+        told = house.job("late").get("status", {}).get("conditions", [])
+        return next((each["reason"] for each in told if each["type"] == "Stalled"), "")
+
+    await house.until(lambda: reason() == "NameTaken")
+    add("a pod with a name that a job of the namespace needs", {"that job is told `NameTaken`"})
+    lines += [
+        "",
+        "| their pod asks for | by hand | in a job | by hand, restricted | in a job, restricted |",
+    ]
+    lines += ["|---|---|---|---|---|"]
+    for number, (what, wish) in enumerate(WISHES.items()):
+        got = []
+        for namespace in (house.namespace, ann.restricted):
+            got.append(by_hand(ann, namespace, wish))
+            got.append(await by_a_job(ann, namespace, f"wish-{number}", wish))
+        lines.append(f"| {what} | {' | '.join(got)} |")
+    return lines
+
+
+@pytest.mark.parametrize("installed", ["everywhere"], indirect=True)
+def test_what_somebody_of_a_namespace_gets(house: House, installed: list[dict[str, Any]]) -> None:
+    ann = Tenant(house)
+    make_tenant(house, house.namespace, house.namespace, ann.restricted)
+    make_tenant(house, "theirs", OTHER)
+    house.watched = ""
+    api = house.plane.api
+    api.ask(jobs_in(OTHER), method="POST", body=elastic_job("victim"))
+    account = {"metadata": {"name": "another"}}
+    for name in (house.namespace, ann.restricted):
+        path = f"/api/v1/namespaces/{name}/serviceaccounts"
+        api.ask(path, method="POST", body=account)
+    found: list[str] = []
+
+    async def work() -> None:
+        async with operator(house, "one"):
+            found.extend(await attempts(ann))
+
+    run(work)
+    shown = "\n".join(found)
+    written = SECURITY.read_text().partition(BEGIN)[2].partition(END)[0]
+    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
