@@ -122,6 +122,7 @@ class House:
         self.suspended: list[tuple[str, str]] = []
         self.clock = SystemClock()
         self.lives = 0
+        self.present: Operator | None = None
         self.task: asyncio.Task[None] | None = None
         self.has_ended = False  # its run, whoever has heard that
         for name in (namespace, OWN):
@@ -151,7 +152,7 @@ class House:
         )
 
         async with ApiServer(access, qps=500, burst=500) as api:
-            operator = Operator(
+            self.present = operator = Operator(
                 server(api),
                 settings,
                 follow=self.copies,

@@ -376,7 +376,7 @@ class Tenant:
             body = {"metadata": {"name": name, "labels": labels}}
             plane.api.ask("/api/v1/namespaces", method="POST", body=body)
         for name in (house.namespace, self.restricted):
-            body = {
+            bound: dict[str, Any] = {
                 "metadata": {"name": "ann"},
                 "roleRef": {
                     "apiGroup": "rbac.authorization.k8s.io",
@@ -385,7 +385,7 @@ class Tenant:
                 },
                 "subjects": [{"kind": "User", "name": "ann"}],
             }
-            plane.api.ask(f"{ROLES}/namespaces/{name}/rolebindings", method="POST", body=body)
+            plane.api.ask(f"{ROLES}/namespaces/{name}/rolebindings", method="POST", body=bound)
 
     def may_have_jobs(self) -> bool:
         """Whether the controller has added the rights on jobs to the role."""
@@ -397,7 +397,7 @@ class Tenant:
         try:
             self.api.ask(path, method=method, body=body, kind=kind)
         except EnvironmentFault as fault:
-            return re.findall(r": ([0-9]{3}): ", str(fault))[0]
+            return str(re.findall(r": ([0-9]{3}): ", str(fault))[0])
         return "201" if method == "POST" else "200"
 
 
