@@ -117,7 +117,7 @@ class House:
     ) -> None:
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace, first=first_node)
-        self.watched = namespace  # whose jobs the operators schedule; empty: those of all
+        self.scheduled = namespace  # whose jobs the operators schedule; empty: those of all
         self.copies = Copies()
         self.suspended: list[tuple[str, str]] = []
         self.clock = SystemClock()
@@ -147,7 +147,7 @@ class House:
             namespace=OWN,
             image="registry.example/brim:1",
             slot={"cpu": "1", "memory": "1Gi"},
-            watched=self.watched,
+            watched=self.scheduled,
             grace=10.0,
         )
 

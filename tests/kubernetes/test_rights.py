@@ -618,7 +618,7 @@ def test_what_somebody_of_a_namespace_gets(house: House, installed: list[dict[st
     ann = Tenant(house)
     make_tenant(house, house.namespace, house.namespace, ann.restricted)
     make_tenant(house, "theirs", OTHER)
-    house.watched = ""
+    house.scheduled = ""
     api = house.plane.api
     api.ask(jobs_in(OTHER), method="POST", body=elastic_job("victim"))
     account = {"metadata": {"name": "another"}}
