@@ -407,6 +407,26 @@ def test_whatever_comes_for_a_tenant_spoils_no_other(thing: Any) -> None:
     assert with_tenants(base, known).tenants == known.tenants
 
 
+LISTED = st.lists(st.sampled_from(["team", "web", "*", "Not One"]), max_size=2, unique=True)
+
+
+@settings(max_examples=200, deadline=5000)
+@given(
+    listed=st.dictionaries(st.sampled_from("abc"), LISTED, max_size=3),
+    wanted=st.none() | st.sampled_from("abcd"),
+)
+def test_no_namespace_has_a_tenant_that_does_not_list_it(
+    listed: dict[str, list[str]], wanted: str | None
+) -> None:
+    known = read_tenants(tenant(name, *namespaces) for name, namespaces in listed.items())
+    try:
+        chosen = known.chosen(wanted, "team")
+    except SpecError as wrong:
+        assert wrong.field == "spec.tenant"  # noqa: PT017
+    else:
+        assert {"team", "*"} & set(listed.get(chosen, ())) or not listed
+
+
 def test_the_schema_of_tenants_has_the_fields_that_are_read() -> None:
     schema = tenant_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert schema["properties"].keys() == {

@@ -6,14 +6,16 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.errors import SpecError
 from brim.kubernetes.identities import KubeJob
 from brim.kubernetes.pods import KubeStart, PodWishes, master_pod, worker_pod
 from brim.kubernetes.templates import PodTemplates, read_templates
+from brim_lab.kubernetes.control_plane import ControlPlane
 from edges.test_nonsense import twisted
+from kube_schema import PodSchema
 from kubernetes.test_elastic_jobs import ANYTHING
 
 TEMPLATE: dict[str, Any] = {
@@ -111,3 +113,48 @@ def test_pods_can_be_made_of_each_template_that_is_taken(spec: Any) -> None:
         return
     for pod in pods(chosen):
         assert pod["spec"]["containers"]
+
+
+# On a server --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def schema(api_server: ControlPlane) -> PodSchema:
+    return PodSchema(api_server.api.ask("/openapi/v3/api/v1"))
+
+
+def specs(schema: PodSchema) -> st.SearchStrategy[dict[str, Any]]:
+    """Specs with any template that the server takes for one, but for the names of its containers."""
+
+    def named(spec: dict[str, Any], container: dict[str, Any], labels: Any) -> dict[str, Any]:
+        others = [{**each, "name": f"beside-{k}"} for k, each in enumerate(spec["containers"])]
+        containers = [{**container, "name": "worker"}, *others]
+        return {"template": {"metadata": labels, "spec": {**spec, "containers": containers}}}
+
+    pairs = st.dictionaries(st.sampled_from(["labels", "annotations"]), st.just({"a": "b"}))
+    pods, containers = schema.kind("PodSpec"), schema.kind("Container")
+    return st.builds(named, schema.values(pods), schema.values(containers), pairs)
+
+
+def test_pods_of_any_template_are_as_the_servers_schema_has_them(schema: PodSchema) -> None:
+    taken, refused = [], []
+
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(spec=specs(schema) | twisted(SPEC).filter(lambda spec: isinstance(spec, dict)))
+    def check(spec: dict[str, Any]) -> None:
+        try:
+            chosen = read_templates(spec)
+        except SpecError as wrong:
+            refused.append(str(wrong))
+            return
+        taken.append(spec)
+        given = [chosen.worker, chosen.master]
+        kind = schema.kind("PodTemplateSpec")
+        theirs = [fault for part in given for fault in schema.faults(part, kind)]
+        for pod in pods(chosen):
+            faults = list(schema.faults(pod, schema.kind("Pod")))
+            assert not faults or theirs, (faults, spec)
+
+    check()
+    assert [said for said in refused if not said.startswith("spec.")] == []
+    assert min(len(taken), len(refused)) > 20

@@ -55,7 +55,7 @@ class KnownTenants:
             for tenant, namespaces in self.namespaces.items()
             if namespaces & {namespace, EVERY_NAMESPACE}
         )
-        if not self.namespaces:
+        if not self.namespaces and not self.problems:
             return wanted or NO_TENANT
         if wanted in theirs:
             return wanted
