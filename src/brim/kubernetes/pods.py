@@ -295,7 +295,7 @@ def _container(
         # The status of a pod that fails has the last of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # Until it beats for the first time, which on a busy node takes as long as it takes.
-        "startupProbe": _probe(f"open({_HEARTBEAT!r})", every=5, failures=120),
+        "startupProbe": _probe(f"open({_HEARTBEAT!r})", every=2, failures=300),
         "readinessProbe": _probe(f"assert 'ready' in open({_HEARTBEAT!r}).read()", every=5),
         "livenessProbe": _probe(
             f"import os, time; assert time.time() - os.stat({_HEARTBEAT!r}).st_mtime < 120",
