@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import brim
-from brim.kubernetes.manifests import Installation, Manifest, manifests
+from brim.kubernetes.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
 from brim.kubernetes.schemas import in_yaml
 
 FOLDER = Path(__file__).parent
@@ -23,7 +23,12 @@ _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "v
 
 def render() -> dict[str, str]:
     """The text of each file, by its path."""
-    return dict((*_kustomize(), *_helm()))
+    return dict((*_kustomize(), *_helm(), ("kubeflow-kinds.yaml", _kinds_of_kubeflow())))
+
+
+def _kinds_of_kubeflow() -> str:
+    """The definitions of Kubeflow's kinds, apart: they are made where they are absent, or not at all."""
+    return _HEAD + _documents(kinds_of_kubeflow())
 
 
 # Kustomize ----------------------------------------------------------------------------------------
@@ -52,6 +57,43 @@ def _kustomize() -> Iterable[tuple[str, str]]:
         "kustomize/one-namespace/kustomization.yaml",
         _customization(["../base", "rights.yaml"], patches=[patch], **_image(in_one[-1])),
     )
+    for overlay, of, before in (
+        ("all-namespaces", "", everywhere),
+        ("one-namespace", TEAM, in_one),
+    ):
+        after = manifests(Installation(image=IMAGE, of=of, kubeflow=True))
+        yield (
+            f"kustomize/{overlay}-kubeflow/kustomization.yaml",
+            _customization(
+                [f"../{overlay}"],
+                patches=list(_for_kubeflow(before, after)),
+                **_image(before[-1]),
+            ),
+        )
+
+
+def _for_kubeflow(before: Sequence[Manifest], after: Sequence[Manifest]) -> Iterator[Manifest]:
+    """The patches that make of an installation one that runs Kubeflow's jobs, too."""
+    for plain, more in _pairs(before, after):
+        at, target = "/rules/-", {"kind": plain["kind"], "name": plain["metadata"]["name"]}
+        new = more.get("rules", [])[len(plain.get("rules", [])) :]
+        if plain["kind"] == "Deployment":
+            at, new = "/spec/template/spec/containers/0/command/-", ["--kubeflow"]
+        added = [{"op": "add", "path": at, "value": each} for each in new]
+        yield {"target": target, "patch": json.dumps(added)}
+
+
+def _pairs(
+    before: Sequence[Manifest], after: Sequence[Manifest]
+) -> Iterator[tuple[Manifest, Manifest]]:
+    """The objects that differ between two installations, by what they are."""
+    known = {_key(each): each for each in after}
+    return ((each, known[_key(each)]) for each in before if each != known[_key(each)])
+
+
+def _key(thing: Manifest) -> tuple[str, str, str]:
+    meta = thing["metadata"]
+    return thing["kind"], meta.get("namespace", ""), meta["name"]
 
 
 def _image(deployment: Manifest) -> dict[str, Any]:
@@ -89,6 +131,15 @@ def _helm() -> Iterable[tuple[str, str]]:
     }  # fmt: skip
     everywhere = manifests(Installation(**chosen))
     in_one = manifests(Installation(**chosen, of=_WATCHED))
+    with_kubeflow = manifests(Installation(**chosen, of=_WATCHED, kubeflow=True))
+    pairs = [
+        *_pairs(in_one, with_kubeflow),
+        *_pairs(everywhere, manifests(Installation(**chosen, kubeflow=True))),
+    ]
+
+    def text(things: Sequence[Manifest]) -> str:
+        return _with_values("---\n".join(_templated(each, pairs) for each in things))
+
     for each in everywhere:
         if each["kind"] == "CustomResourceDefinition":
             yield f"helm/brim/crds/{each['spec']['names']['plural']}.yaml", _HEAD + in_yaml(each)
@@ -97,17 +148,17 @@ def _helm() -> Iterable[tuple[str, str]]:
         [each for each in things if each["kind"] not in left_out] for things in (everywhere, in_one)
     )
     common = [each for each in all_of if each in one_of]
-    yield "helm/brim/templates/objects.yaml", _HEAD + _with_values(_documents(common))
+    yield "helm/brim/templates/objects.yaml", _HEAD + text(common)
     yield (
         "helm/brim/templates/rights.yaml",
-        f"{_HEAD}{{{{- if .Values.watch }}}}\n{_with_values(_documents(_but(one_of, common)))}"
-        f"{{{{- else }}}}\n{_with_values(_documents(_but(all_of, common)))}{{{{- end }}}}\n",
+        f"{_HEAD}{{{{- if .Values.watch }}}}\n{text(_but(one_of, common))}"
+        f"{{{{- else }}}}\n{text(_but(all_of, common))}{{{{- end }}}}\n",
     )
-    yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(in_one[-1]))
+    yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(with_kubeflow[-1]))
     usual = Installation(image=IMAGE)
     values = {
-        "image": "", "jobImage": "", "watch": "", "slot": dict(usual.slot), "arguments": [],
-        "replicas": usual.replicas, "resources": dict(usual.resources),
+        "image": "", "jobImage": "", "watch": "", "kubeflow": False, "slot": dict(usual.slot),
+        "arguments": [], "replicas": usual.replicas, "resources": dict(usual.resources),
     }  # fmt: skip
     yield "helm/brim/values.yaml", _HEAD + in_yaml(values)
     yield "helm/brim/values.schema.json", json.dumps(_schema(values), indent=2) + "\n"
@@ -120,6 +171,16 @@ def _helm() -> Iterable[tuple[str, str]]:
         "appVersion": brim.__version__,
     }
     yield "helm/brim/Chart.yaml", _HEAD + in_yaml(chart)
+
+
+def _templated(thing: Manifest, pairs: Sequence[tuple[Manifest, Manifest]]) -> str:
+    """An object; what it has beyond that for Kubeflow's jobs is there where they are wanted."""
+    plain = in_yaml(thing)
+    more = next((in_yaml(after) for before, after in pairs if before is thing), plain)
+    assert more.startswith(plain), "more rights are more rules, at the end"
+    if more == plain:
+        return plain
+    return f"{plain}{{{{- if .Values.kubeflow }}}}\n{more.removeprefix(plain)}{{{{- end }}}}\n"
 
 
 def _with_values(text: str) -> str:
@@ -135,6 +196,7 @@ def _operator(text: str) -> str:
         '- {{ printf "--slot=%s=%v" $name $amount | quote }}\n{{- end }}',
         "- --watch": "{{- if .Values.watch }}\n- --watch",
         f"- {_WATCHED}": "- {{ .Values.watch | quote }}\n{{- end }}",
+        "- --kubeflow": "{{- if .Values.kubeflow }}\n- --kubeflow\n{{- end }}",
         "args:": None,
         f"- {_ARGUMENT}": "{{- with .Values.arguments }}\nargs: {{ toJson . }}\n{{- end }}",
         f"image: {_IMAGE}": 'image: {{ required "image" .Values.image | quote }}',
@@ -159,6 +221,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "image": {"type": "string", "minLength": 1, "pattern": r"^\S+$"},
         "jobImage": {"type": "string", "pattern": r"^\S*$"},
         "watch": {"type": "string", "pattern": name},
+        "kubeflow": {"type": "boolean"},
         "slot": {
             "type": "object",
             "minProperties": 1,
@@ -173,6 +236,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "image": "Of the operator: it has brim with its extras cluster and kubernetes.",
         "jobImage": "Of jobs that name none. Empty: that of the operator.",
         "watch": "The one namespace whose jobs it runs. Empty: those of all.",
+        "kubeflow": "It runs Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
         "slot": "What a worker gets, by resource.",
         "arguments": "More options of brim operator, such as --headroom=2.",
         "replicas": "One decides; the others wait to take over.",

@@ -799,3 +799,14 @@ def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_i
         ended = heard.hear(Looked(looked, {"job-1": dead()}), 5.0)
         assert ended == ["job-1 suspended", "job-1 running", "start job-1: 2 on n3"]
         assert heard.known["job-1"].allocation.told == {"n3": 2}
+
+
+def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:
+    for at, event, _ in [*EIGHT, (1.0, look(job_1=on(8, failed={"u1": 1})), [])]:
+        heard.hear(event, at)
+    heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
+    heard.hear(look(job_1=on(8, failed={"u1": 1})), 2.0)
+    assert heard.known["job-1"].starts.failures == 1
+    heard.hear(look(job_1=on(8)), 3.0)  # it is gone
+    heard.hear(look(job_1=on(8, failed={"u2": 2})), 4.0)
+    assert heard.known["job-1"].starts.failures == 3

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from brim.kubernetes.manifests import Installation, Manifest, manifests
+from brim.kubernetes.kubeflow.asked import KUBEFLOW
+from brim.kubernetes.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
 from brim_lab.kubernetes.binaries import binary
 from clusters import need, no_cluster
 
@@ -69,6 +70,11 @@ def in_order(things: Iterable[Manifest]) -> list[Manifest]:
     return sorted(plain, key=lambda each: (each["kind"], each["metadata"]["name"], str(each)))
 
 
+def installed(chosen: Installation) -> list[Manifest]:
+    """The objects of an installation without Kubeflow's definitions, which have a file of their own."""
+    return [each for each in manifests(chosen) if KUBEFLOW not in each["metadata"]["name"]]
+
+
 def test_all_files_are_current_and_none_is_left() -> None:
     made = runpy.run_path(str(DEPLOY / "make_deploy.py"))["render"]()
     assert {path: (DEPLOY / path).read_text() for path in made} == made
@@ -82,6 +88,8 @@ def test_all_files_are_current_and_none_is_left() -> None:
     [
         ("all-namespaces", Installation(image="brim:1")),
         ("one-namespace", Installation(image="brim:1", of="team")),
+        ("all-namespaces-kubeflow", Installation(image="brim:1", kubeflow=True)),
+        ("one-namespace-kubeflow", Installation(image="brim:1", of="team", kubeflow=True)),
     ],
 )
 def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Installation) -> None:
@@ -89,7 +97,12 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
     words = [str(binary("kubectl")), "kustomize", str(DEPLOY / "kustomize" / overlay)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert in_order(yaml.safe_load_all(done.stdout)) == in_order(manifests(chosen))
+    assert in_order(yaml.safe_load_all(done.stdout)) == in_order(installed(chosen))
+
+
+def test_the_definitions_of_kubeflows_kinds_have_a_file_of_their_own() -> None:
+    file = DEPLOY / "kubeflow-kinds.yaml"
+    assert in_order(yaml.safe_load_all(file.read_text())) == in_order(kinds_of_kubeflow())
 
 
 def test_the_name_of_the_image_is_in_one_place(tmp_path: Path) -> None:
@@ -133,20 +146,24 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
     [
         ({"image": "images/brim:1"}, {"image": "images/brim:1"}),
         (
+            {"image": "images/brim:1", "kubeflow": True},
+            {"image": "images/brim:1", "kubeflow": True},
+        ),
+        (
             {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
-             "resources": {"requests": {"cpu": "1"}}},
-            {"image": "images/brim:1", "of": "team", "job_image": "images/job:2", "replicas": 2,
+             "resources": {"requests": {"cpu": "1"}}, "kubeflow": True},
+            {"image": "images/brim:1", "of": "team", "kubeflow": True, "job_image": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
              "resources": {"requests": {"cpu": "1"}}},
         ),
     ],
-    ids=["usual", "everything"],
+    ids=["usual", "kubeflow", "everything"],
 )  # fmt: skip
 def test_the_chart_gives_what_brim_install_prints(
     engine: Path, values: dict[str, Any], chosen: dict[str, Any]
 ) -> None:
-    whole = manifests(Installation(**chosen, namespace="own"))
+    whole = installed(Installation(**chosen, namespace="own"))
     ours = [each for each in whole if each["kind"] != "Namespace"]  # helm --create-namespace
     assert in_order(charted(engine, "own", **values)) == in_order(ours)
 

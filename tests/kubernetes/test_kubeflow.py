@@ -24,8 +24,10 @@ from brim.kubernetes.kubeflow.asked import (
     submission_of,
     wishes_of,
 )
-from brim.kubernetes.kubeflow.pods import KubeflowStart, pod_of, service
-from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from brim.kubernetes.kubeflow.autoscalers import autoscaler_of, is_as_asked
+from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.pods import pod_of, service
+from brim.kubernetes.kubeflow.ranks import NewPod, changes, failures_of, outcome_of, ranked
 from brim.kubernetes.kubeflow.status import status_of
 from brim.kubernetes.places import slot_of
 from brim.kubernetes.tenants import KnownTenants
@@ -64,13 +66,13 @@ def record_of(asked: KubeflowSpec, **fields: Any) -> ScheduledJob:
     )
 
 
-def made(asked: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
+def pod_for(asked: KubeflowSpec, rank: Rank, node: str = "n1") -> dict[str, Any]:
     start = KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
     return pod_of(start, NewPod(rank, node))
 
 
 def seen(asked: KubeflowSpec, number: int, node: str = "n1", **status: Any) -> KubePod:
-    thing = made(asked, Rank("worker", number), node)
+    thing = pod_for(asked, Rank("worker", number), node)
     thing["metadata"]["uid"] = f"uid of {number}"
     leaving = {"deletionTimestamp": "2026-12-01T09:00:00Z"} if status.pop("leaving", False) else {}
     thing["metadata"] |= leaving
@@ -175,7 +177,7 @@ def test_a_dynamic_worker_is_elastic_and_servers_are_there_with_any_number() -> 
 
 
 def test_a_pod_of_the_guide_has_the_names_labels_and_variables_of_kubeflow() -> None:
-    pod = made(asked_of(), Rank("worker", 0))
+    pod = pod_for(asked_of(), Rank("worker", 0))
     assert pod["metadata"]["name"] == "elastic-example-imagenet-worker-0"
     labels = {
         name.removeprefix("training.kubeflow.org/"): value
@@ -202,14 +204,14 @@ def test_a_pod_of_the_guide_has_the_names_labels_and_variables_of_kubeflow() -> 
     spec = pod["spec"]
     assert spec["restartPolicy"] == "OnFailure"
     assert spec["containers"][0]["ports"] == [{"name": "pytorchjob-port", "containerPort": 23456}]
-    assert "job-role" not in str(made(asked_of(), Rank("worker", 1))["metadata"]["labels"])
+    assert "job-role" not in str(pod_for(asked_of(), Rank("worker", 1))["metadata"]["labels"])
 
 
 def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
     asked = asked_of(
         pytorchReplicaSpecs={"Worker": replicas(2, resources={"requests": {"cpu": "250m"}})}
     )
-    resources = made(asked, Rank("worker", 0))["spec"]["containers"][0]["resources"]
+    resources = pod_for(asked, Rank("worker", 0))["spec"]["containers"][0]["resources"]
     assert resources["requests"] == {"cpu": "1", "memory": str(2 << 30), "nvidia.com/gpu": "1"}
     assert resources["limits"] == {"nvidia.com/gpu": "1"}
 
@@ -217,26 +219,26 @@ def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
 def test_with_a_master_ranks_count_from_it() -> None:
     specs = {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}
     asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs, nprocPerNode="2")
-    env = env_of(made(asked, Rank("worker", 1)))
+    env = env_of(pod_for(asked, Rank("worker", 1)))
     assert (env["RANK"], env["WORLD_SIZE"], env["PET_NNODES"]) == ("2", "6", "3")
     assert env["MASTER_ADDR"] == "elastic-example-imagenet-master-0"
-    assert env_of(made(asked, Rank("master", 0)))["RANK"] == "0"
-    assert made(asked, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
+    assert env_of(pod_for(asked, Rank("master", 0)))["RANK"] == "0"
+    assert pod_for(asked, Rank("worker", 0))["spec"]["restartPolicy"] == "Never"
 
 
 def test_an_owner_may_say_what_torch_does_with_its_store() -> None:
     mine = {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "0"}
     asked = asked_of(pytorchReplicaSpecs={"Worker": replicas(2, env=[mine])})
-    assert env_of(made(asked, Rank("worker", 0)))[mine["name"]] == "0"
+    assert env_of(pod_for(asked, Rank("worker", 0)))[mine["name"]] == "0"
 
 
 def test_a_dynamic_worker_knows_itself_and_the_servers() -> None:
-    config = json.loads(env_of(made(asked_of("tfjob.yaml"), Rank("worker", 2)))["TF_CONFIG"])
+    config = json.loads(env_of(pod_for(asked_of("tfjob.yaml"), Rank("worker", 2)))["TF_CONFIG"])
     server = "dynamic-ps-0.team.svc:2222"
     cluster = {"ps": [server], "worker": {"2": "dynamic-worker-2.team.svc:2222"}}
     assert config == {"cluster": cluster, "task": {"type": "worker", "index": 2}}
     asked = asked_of("tfjob.yaml", enableDynamicWorker=False)
-    config = json.loads(env_of(made(asked, Rank("ps", 0)))["TF_CONFIG"])
+    config = json.loads(env_of(pod_for(asked, Rank("ps", 0)))["TF_CONFIG"])
     assert config["environment"] == "cloud"
     assert config["cluster"]["worker"] == [f"dynamic-worker-{k}.team.svc:2222" for k in range(3)]
 
@@ -247,8 +249,61 @@ def test_each_pod_has_a_service_of_its_name() -> None:
     found = service(start, Rank("worker", 1))
     assert found["metadata"]["name"] == "elastic-example-imagenet-worker-1"
     assert found["spec"]["clusterIP"] == "None"
-    labels = made(asked, Rank("worker", 1))["metadata"]["labels"]
+    labels = pod_for(asked, Rank("worker", 1))["metadata"]["labels"]
     assert found["spec"]["selector"].items() <= labels.items()
+
+
+METRIC = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
+def test_metrics_ask_for_an_autoscaler_between_the_bounds_of_the_policy() -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 6, "metrics": [METRIC]}
+    asked = asked_of(elasticPolicy=policy)
+    assert (str(asked.pods), asked.bounds) == ("1:2", WorkerRange(minimum=1, maximum=6))
+    made = autoscaler_of(asked, "uid 1")
+    assert made is not None
+    meta, spec = made["metadata"], made["spec"]
+    assert (meta["name"], meta["namespace"]) == ("elastic-example-imagenet", "team")
+    assert (meta["ownerReferences"][0]["uid"], meta["ownerReferences"][0]["controller"]) == (
+        "uid 1",
+        True,
+    )
+    assert spec == {
+        "scaleTargetRef": {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "name": "elastic-example-imagenet",
+        },
+        "minReplicas": 1,
+        "maxReplicas": 6,
+        "metrics": [METRIC],
+    }
+    assert env_of(pod_for(asked, Rank("worker", 0)))["PET_NNODES"] == "1:6"
+    there = {**made, "spec": spec | {"behavior": {}}}
+    assert is_as_asked(there, made), "a server adds to it"
+    wider = autoscaler_of(asked_of(elasticPolicy=policy | {"maxReplicas": 8}), "uid 1")
+    another = autoscaler_of(asked, "uid 2")
+    assert wider is not None
+    assert another is not None
+    assert not is_as_asked(there, wider)
+    assert not is_as_asked(there, another), "it is that of a job of the same name"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"elasticPolicy": {"metrics": []}},
+        {"elasticPolicy": {"metrics": [METRIC]}, "runPolicy": {"suspend": True}},
+    ],
+)
+def test_without_metrics_and_while_it_is_suspended_a_job_has_no_autoscaler(
+    spec: dict[str, Any],
+) -> None:
+    assert autoscaler_of(asked_of(**spec), "uid 1") is None
 
 
 # Which pods ---------------------------------------------------------------------------------------
@@ -324,6 +379,15 @@ def test_a_job_ends_by_its_deadline_and_by_its_failures() -> None:
     assert not outcome_of(asked, pods, failures=2, age=60.0).outcome
     assert outcome_of(asked, pods, failures=2, age=61.0).reason == "DeadlineExceeded"
     assert outcome_of(asked, pods, failures=3, age=0.0).reason == "BackoffLimitExceeded"
+
+
+def test_restarts_in_its_place_and_its_end_are_failures_of_a_pod() -> None:
+    asked = asked_of()
+    state = {"name": "pytorch", "restartCount": 2, "state": {}}
+    assert failures_of(seen(asked, 0, containerStatuses=[state])) == 2
+    assert failures_of(seen(asked, 0, **ended(1))) == 1
+    assert failures_of(seen(asked, 0, **ended(143, reason="Evicted"))) == 0
+    assert failures_of(seen(asked, 0, phase="Succeeded")) == 0
 
 
 # Its status ---------------------------------------------------------------------------------------

@@ -70,6 +70,21 @@ class Place:
     def path(self, plural: str = "pytorchjobs") -> str:
         return f"/apis/kubeflow.org/v1/namespaces/{self.namespace}/{plural}"
 
+    def services(self) -> set[str]:
+        items = self.plane.api.ask(f"/api/v1/namespaces/{self.namespace}/services")["items"]
+        return {each["metadata"]["name"] for each in items}
+
+    def add_service(self, name: str) -> None:
+        """Add a Service of somebody's that is not of the job."""
+        labels = {"training.kubeflow.org/job-name": JOB}
+        body = {"metadata": {"name": name, "labels": labels}, "spec": {"clusterIP": "None"}}
+        path = f"/api/v1/namespaces/{self.namespace}/services"
+        self.plane.api.ask(path, method="POST", body=body)
+
+    @property
+    def autoscalers(self) -> str:
+        return f"/apis/autoscaling/v2/namespaces/{self.namespace}/horizontalpodautoscalers"
+
     def apply(self, file: str = "pytorchjob.yaml", **spec: Any) -> None:
         body = yaml.safe_load((FILES / file).read_text())
         body["spec"] |= spec
@@ -161,15 +176,15 @@ def test_the_job_of_the_guide_runs_and_succeeds(place: Place) -> None:
             place.apply()
             await place.until(lambda: place.runs_with(0, 1))
             assert place.held() == {"Created": "True", "Running": "True"}
-            services = place.plane.api.ask(f"/api/v1/namespaces/{place.namespace}/services")
-            names = {each["metadata"]["name"] for each in services["items"]}
-            assert names == {f"{JOB}-worker-0", f"{JOB}-worker-1"}
+            names = {f"{JOB}-worker-0", f"{JOB}-worker-1"}
+            assert place.services() == names
             place.kubelets.say(f"{JOB}-worker-1", phase="Succeeded")
             await place.until(lambda: place.held().get("Succeeded") == "True")
             assert list(place.held().items())[-1] == ("Succeeded", "True")
             assert place.held()["Running"] == "False"
             assert place.job()["status"]["completionTime"]
             assert place.kubelets.pods().keys() == names, "cleanPodPolicy is None"
+            assert place.services() == names
 
     run(work)
 
@@ -178,6 +193,7 @@ def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> Non
     async def work() -> None:
         async with place.operator():
             place.apply()
+            place.add_service("mine")
             await place.until(lambda: place.runs_with(0, 1))
             place.change({"spec": {"replicas": 1}}, "/scale")
             await place.until(lambda: place.runs_with(0))
@@ -188,9 +204,11 @@ def test_it_is_scaled_suspended_and_resumed_as_kubectl_does(place: Place) -> Non
                 lambda: place.held().get("Suspended") == "True" and not place.kubelets.pods()
             )
             assert place.held()["Running"] == "False"
+            assert place.services() == {"mine"}
             place.change({"spec": {"runPolicy": {"suspend": False}}})
             await place.until(lambda: place.runs_with(0, 1))
             assert place.held()["Suspended"] == "False"
+            assert place.services() == {"mine", f"{JOB}-worker-0", f"{JOB}-worker-1"}
 
     run(work)
 
@@ -216,6 +234,80 @@ def test_a_pod_that_is_taken_away_is_no_failure(place: Place) -> None:
     run(work)
 
 
+METRIC = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
+def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 4, "metrics": [METRIC]}
+
+    def bounds() -> tuple[int, int] | None:
+        items = place.plane.api.ask(place.autoscalers)["items"]
+        found = [each for each in items if each["metadata"]["name"] == JOB]
+        if not found:
+            return None
+        assert found[0]["spec"]["scaleTargetRef"]["name"] == JOB
+        assert found[0]["metadata"]["ownerReferences"][0]["uid"] == place.job()["metadata"]["uid"]
+        return found[0]["spec"]["minReplicas"], found[0]["spec"]["maxReplicas"]
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply(elasticPolicy=policy)
+            await place.until(lambda: place.runs_with(0, 1) and bounds() == (1, 4))
+            place.change({"spec": {"elasticPolicy": {"maxReplicas": 3}}})
+            await place.until(lambda: bounds() == (1, 3))
+            # As the autoscaler does it, by its scale.
+            place.change({"spec": {"replicas": 3}}, "/scale")
+            await place.until(lambda: place.runs_with(0, 1, 2))
+            place.plane.api.ask(f"{place.autoscalers}/{JOB}", method="DELETE")
+            await place.until(lambda: bounds() == (1, 3))
+        async with place.operator():
+            version = place.plane.api.ask(f"{place.autoscalers}/{JOB}")["metadata"]
+            place.change({"spec": {"runPolicy": {"suspend": True}}})
+            await place.until(lambda: bounds() is None)
+            place.change({"spec": {"runPolicy": {"suspend": False}}})
+            await place.until(lambda: place.runs_with(0, 1, 2) and bounds() == (1, 3))
+            again = place.plane.api.ask(f"{place.autoscalers}/{JOB}")["metadata"]
+            assert again["uid"] != version["uid"]
+            place.change({"spec": {"elasticPolicy": {"metrics": [{"type": "Resource"}]}}})
+            await place.until(lambda: "spec.elasticPolicy.metrics" in place.message("Created"))
+            place.change({"spec": {"elasticPolicy": {"metrics": [METRIC]}}})
+            await place.until(lambda: "elasticPolicy" not in place.message("Created"))
+            place.kubelets.say(f"{JOB}-worker-1", phase="Succeeded")
+            await place.until(lambda: bounds() is None and place.held().get("Succeeded") == "True")
+
+    run(work)
+
+
+def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
+    theirs = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": JOB},
+        "spec": {
+            "scaleTargetRef": {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "name": JOB,
+            },
+            "maxReplicas": 9,
+        },
+    }
+
+    async def work() -> None:
+        place.plane.api.ask(place.autoscalers, method="POST", body=theirs)
+        async with place.operator():
+            place.apply(elasticPolicy={"maxReplicas": 4, "metrics": [METRIC]})
+            await place.until(lambda: "HorizontalPodAutoscaler" in place.message("Created"))
+            await place.until(lambda: place.runs_with(0, 1))
+        there = place.plane.api.ask(f"{place.autoscalers}/{JOB}")
+        assert there["spec"]["maxReplicas"] == 9
+
+    run(work)
+
+
 def test_a_job_that_fails_too_often_says_what_it_said_last(place: Place) -> None:
     async def work() -> None:
         async with place.operator():
@@ -228,6 +320,23 @@ def test_a_job_that_fails_too_often_says_what_it_said_last(place: Place) -> None
             assert "2 times, of 1" in place.message("Failed")
             assert "pytorch exited with 1: no such file: imagenet" in place.message("Failed")
             await place.until(lambda: not place.kubelets.pods())
+            assert not place.services()
+
+    run(work)
+
+
+def test_failures_count_across_operators(place: Place) -> None:
+    async def work() -> None:
+        async with place.operator():
+            place.apply(runPolicy={"backoffLimit": 1})
+            await place.until(lambda: place.runs_with(0, 1))
+            place.fail(f"{JOB}-worker-0", 1)
+            await place.until(lambda: place.runs_with(0, 1))
+            assert "Failed" not in place.held()
+        async with place.operator():
+            place.fail(f"{JOB}-worker-1", 1)
+            await place.until(lambda: place.held().get("Failed") == "True")
+            assert "2 times, of 1" in place.message("Failed")
 
     run(work)
 

@@ -11,6 +11,7 @@ import yaml
 
 from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.manifests import MEMORY, NAME, Installation, deployment, manifests
 from brim.kubernetes.pods import KubeStart, network_policy
 from brim.kubernetes.schemas import in_yaml
@@ -18,7 +19,9 @@ from brim_lab.kubernetes.control_plane import ControlPlane
 
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
-CHOICES = pytest.mark.parametrize("chosen", [EVERYWHERE, IN_ONE], ids=["everywhere", "in one"])
+WITH_KUBEFLOW = Installation(image="images/brim:1", namespace="kf-brim", of="team", kubeflow=True)
+ALL = {"everywhere": EVERYWHERE, "in one": IN_ONE, "with Kubeflow": WITH_KUBEFLOW}
+CHOICES = pytest.mark.parametrize("chosen", ALL.values(), ids=list(ALL))
 
 
 def named(made: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
@@ -85,6 +88,20 @@ RUNS = {
     ("", GROUP, "elasticjobs/status", "patch"),
     ("", GROUP, "elasticjobs/finalizers", "update"),
 }
+PLURALS = [kind.plural for kind in KINDS.values()]
+RUNS_FOR_KUBEFLOW = {
+    *(("", KUBEFLOW, plural, "get list watch patch delete") for plural in PLURALS),
+    *(("", KUBEFLOW, f"{plural}/status", "patch") for plural in PLURALS),
+    *(("", KUBEFLOW, f"{plural}/finalizers", "update") for plural in PLURALS),
+    ("", "", "services", "deletecollection"),
+    ("", "", "pods", "get patch"),
+    ("", "", "pods/exec", "create"),
+    ("", "", "configmaps", "patch"),
+    ("", "", "serviceaccounts", "get create patch"),
+    ("", "rbac.authorization.k8s.io", "roles", "get create patch"),
+    ("", "rbac.authorization.k8s.io", "rolebindings", "get create patch"),
+    ("", "autoscaling", "horizontalpodautoscalers", "get list watch create patch delete"),
+}
 KEEPS = {
     ("coordination.k8s.io", "leases", "", "create"),
     ("coordination.k8s.io", "leases", NAME, "get update"),
@@ -93,27 +110,9 @@ KEEPS = {
     ("", "secrets", "", "create"),
     ("", "secrets", NAME, "get"),
 }
-ALL_VERBS = "get list watch create update patch delete deletecollection impersonate escalate bind"
-VERBS = ALL_VERBS.split()
-CORE = (
-    "nodes nodes/proxy pods pods/exec pods/log pods/eviction secrets configmaps services "
-    "persistentvolumeclaims serviceaccounts serviceaccounts/token namespaces events"
-)
-RESOURCES = [("", each) for each in CORE.split()]
-RESOURCES += [(GROUP, f"elasticjobs{each}") for each in ("", "/status", "/scale", "/finalizers")]
-RESOURCES += [(GROUP, "tenants")]
-RESOURCES += [
-    ("coordination.k8s.io", "leases"),
-    ("networking.k8s.io", "networkpolicies"),
-    ("rbac.authorization.k8s.io", "clusterroles"),
-    ("rbac.authorization.k8s.io", "rolebindings"),
-    ("apps", "deployments"),
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
-    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
-]
 
 
-@pytest.fixture(params=[EVERYWHERE, IN_ONE], ids=["everywhere", "in one"])
+@pytest.fixture(params=list(ALL.values()), ids=list(ALL))
 def installed(request: pytest.FixtureRequest, api_server: ControlPlane) -> Iterator[Installation]:
     chosen: Installation = request.param
     made = manifests(chosen)
@@ -140,19 +139,29 @@ def may(server: ControlPlane, user: dict[str, Any], **attributes: str) -> bool:
     return bool(server.api.ask(path, method="POST", body=review)["status"]["allowed"])
 
 
-def split(resource: str) -> dict[str, str]:
-    name, _, sub = resource.partition("/")
-    return {"resource": name, "subresource": sub} if sub else {"resource": name}
-
-
 def rights(server: ControlPlane, chosen: Installation, namespace: str) -> set[tuple[str, str, str]]:
-    """What the operator's account may do with any object of a namespace."""
-    user = {"user": f"system:serviceaccount:{chosen.namespace}:{NAME}"}
+    """What the operator's account may do with any object of a namespace, and not every account may."""
+    accounts = (f"system:serviceaccount:{chosen.namespace}:{name}" for name in (NAME, "nobody"))
+    own, everybodys = (listed(server, account, namespace) for account in accounts)
+    return own - everybodys
+
+
+def listed(server: ControlPlane, account: str, namespace: str) -> set[tuple[str, str, str]]:
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    words = ["create", "-f", "-", "-o", "json", "--validate=false", f"--as={account}"]
+    answer = json.loads(server.kubectl(*words, stdin=json.dumps(review)))
+    assert not answer["status"]["incomplete"]
     return {
         (group, resource, verb)
-        for group, resource in RESOURCES
-        for verb in VERBS
-        if may(server, user, namespace=namespace, group=group, verb=verb, **split(resource))
+        for rule in answer["status"]["resourceRules"]
+        if not rule.get("resourceNames")
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
     }
 
 
@@ -166,6 +175,7 @@ def test_the_operator_has_these_rights_and_no_others(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     seen, run = expected(SEES), expected(RUNS)
+    run |= expected(RUNS_FOR_KUBEFLOW) if installed.kubeflow else set()
     own = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
     everywhere = seen if installed.of else seen | run
     assert rights(api_server, installed, "team") == seen | run
@@ -207,6 +217,10 @@ def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
                 at = {"group": GROUP, "resource": "elasticjobs", "subresource": sub, "verb": verb}
                 assert not may(api_server, user, namespace="team", **at)
         assert not may(api_server, user, group=GROUP, resource="tenants", verb="create")
+        for plural in PLURALS:
+            at = {"namespace": "team", "group": KUBEFLOW, "resource": plural}
+            assert may(api_server, user, verb="create", **at) == installed.kubeflow
+            assert not may(api_server, user, verb="patch", subresource="status", **at)
     finally:
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
 

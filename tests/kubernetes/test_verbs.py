@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,12 +20,14 @@ from click.testing import CliRunner
 from brim.cli.__main__ import cli
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.manifests import NAME
 from brim.kubernetes.schemas import crds, in_yaml
 from brim_lab.kubernetes.control_plane import ControlPlane
 
 WITHIN = 60.0
 IMAGE = "images/brim:1"
+ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -236,6 +239,46 @@ def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
     api_server.kubectl("apply", "--server-side", "-f", "-", stdin=printed.stdout)
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{NAME}"
     assert api_server.api.ask(path)["metadata"]["generation"] == 1
+
+
+def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
+    api_server: ControlPlane, whole_server: dict[str, str], namespace: str
+) -> None:
+    kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    theirs = {**kubeflow_crds()["kubeflow-pytorchjobs.yaml"]}
+    theirs["metadata"] = theirs["metadata"] | {"annotations": {"of": "kubeflow"}}
+    names = [each["metadata"]["name"] for each in kubeflow_crds().values()]
+    for name in names:
+        with contextlib.suppress(EnvironmentFault):
+            api_server.api.ask(f"{kinds}/{name}", method="DELETE")
+    end = monotonic() + WITHIN
+    while "kubeflow.org" in api_server.kubectl("get", "crds", "-o", "name") and monotonic() < end:
+        sleep(0.1)
+    api_server.api.ask(kinds, method="POST", body=theirs)
+    try:
+        words = ["install", "--image", IMAGE, "--namespace", namespace, "--kubeflow"]
+        done = brim(*words, env=whole_server)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert f"kept       CustomResourceDefinition {names[0]}" in lines
+        assert all(f"created    CustomResourceDefinition {name}" in lines for name in names[1:])
+        assert f"kept as somebody else has made them: {names[0]}" in done.stderr
+        there = api_server.api.ask(f"{kinds}/{names[0]}")["metadata"]
+        assert (there["annotations"], there.get("labels")) == ({"of": "kubeflow"}, None)
+        again = brim(*words, env=whole_server).stdout.splitlines()
+        assert f"kept       CustomResourceDefinition {names[0]}" in again
+        assert f"unchanged  CustomResourceDefinition {names[1]}" in again
+        # kubectl does the same with the file.
+        for name in names[1:]:
+            api_server.kubectl("delete", "crd", name)
+        create = ["create", "-f", str(ROOT / "deploy" / "kubeflow-kinds.yaml")]
+        with pytest.raises(EnvironmentFault, match=f'"{names[0]}" already exists'):
+            api_server.kubectl(*create)
+        there_now = api_server.kubectl("get", "crds", "-o", "name")
+        assert all(name in there_now for name in names)
+    finally:
+        for name in names:
+            api_server.kubectl("delete", "crd", name, "--ignore-not-found")
 
 
 def test_who_may_not_install_is_told_what_is_missing_and_nothing_is_applied(

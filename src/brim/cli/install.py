@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.kube_options import of_operators, require_kubernetes_extra
+from brim.cli.kube_options import KUBECTL, of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
@@ -53,11 +53,18 @@ _MOST_REPLICAS = 100
     show_default=True,
     help="Keep this many operators. One decides; the others wait to take over.",
 )
+@option(
+    "--kubeflow",
+    is_flag=True,
+    help="Run Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator. Their "
+    "definitions are added where Kubeflow's own are absent.",
+)
+@KUBECTL
 @option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def install(
-    image: str, job_image: str, namespace: str, replicas: int, dry_run: bool, as_json: bool,
-    **scheduling: Any,
+    image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, dry_run: bool,
+    as_json: bool, **scheduling: Any,
 ) -> int:  # fmt: skip
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
@@ -72,7 +79,7 @@ def install(
     brim install --image images/brim:1 --dry-run | kubectl delete -f -     (and all jobs with it)
     """
     require_kubernetes_extra()
-    from brim.kubernetes.manifests import Installation, manifests
+    from brim.kubernetes.manifests import Installation, kinds_of_kubeflow, manifests
     from brim.kubernetes.schemas import in_yaml
 
     chosen = Installation(
@@ -81,6 +88,7 @@ def install(
         slot=scheduling["slot"],
         namespace=namespace,
         of=scheduling["watch"],
+        kubeflow=kubeflow,
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )
@@ -92,8 +100,10 @@ def install(
             else "---\n".join(in_yaml(each) for each in made),
             nl=as_json,
         )
+        if kubeflow:
+            _warn_of_kinds()
         return EXIT_DONE
-    applied = _apply(made)
+    applied = _apply(made, kinds_of_kubeflow() if kubeflow else [])
     if as_json:
         click.echo(json.dumps({"applied": [each._asdict() for each in applied]}))
     else:
@@ -110,6 +120,7 @@ def _arguments(
     policy: str,
     headroom: int,
     grace: float,
+    kubectl: str,
     **_: Any,
 ) -> tuple[str, ...]:
     """The options of `brim operator` that are other than usual."""
@@ -118,32 +129,56 @@ def _arguments(
     words += [f"--policy={policy}"] if policy != "brim" else []
     words += [f"--headroom={headroom}"] if headroom else []
     words += [f"--grace={format_duration(grace)}"] if grace != USUAL_GRACE else []
+    words += [f"--kubectl-image={kubectl}"] if kubectl else []
     return tuple(words)
 
 
-def _apply(made: Sequence[dict[str, Any]]) -> list[AppliedObject]:
+def _apply(
+    made: Sequence[dict[str, Any]], where_absent: Sequence[dict[str, Any]]
+) -> list[AppliedObject]:
+    """Apply objects, but those that are to be made only where nobody else has made them."""
     import asyncio
 
     from brim.kubernetes.access import find_access
     from brim.kubernetes.api_server import ApiServer
-    from brim.kubernetes.install import apply_all, check_rights
+    from brim.kubernetes.install import (
+        KEPT,
+        AppliedObject,
+        apply_all,
+        check_rights,
+        made_by_others,
+    )
 
     access = find_access(os.environ)
 
     async def work() -> list[AppliedObject]:
         async with ApiServer(access) as server:
             await check_rights(server, made)
-            return await apply_all(server, made)
+            theirs = await made_by_others(server, where_absent)
+            kept = [AppliedObject(each["kind"], each["metadata"]["name"], KEPT) for each in theirs]
+            return kept + await apply_all(server, [each for each in made if each not in theirs])
 
     return asyncio.run(work())
 
 
 def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) -> None:
-    from brim.kubernetes.install import UNCHANGED
+    from brim.kubernetes.install import KEPT, UNCHANGED
 
-    if all(each.outcome == UNCHANGED for each in applied):
+    if all(each.outcome in (KEPT, UNCHANGED) for each in applied):
         click.echo("all of it was there", err=True)
+    if kept := [each.name for each in applied if each.outcome == KEPT]:
+        click.echo(f"kept as somebody else has made them: {', '.join(kept)}", err=True)
+    if chosen.kubeflow:
+        click.echo("Kubeflow's own operator must not run beside this one", err=True)
     wait = f"kubectl -n {chosen.namespace} rollout status deployment/brim-operator"
     click.echo(f"wait for the operator: {wait}", err=True)
     whose = f"kubernetes://{chosen.of}" if chosen.of else "kubernetes"
     click.echo(f"hand it a job: brim submit FILE.py --to {whose}", err=True)
+
+
+def _warn_of_kinds() -> None:
+    click.echo(
+        "leave out the definitions of kubeflow.org that the cluster has: kubectl get crds. Deleted "
+        "with the rest, they take the jobs of all operators along",
+        err=True,
+    )

@@ -125,6 +125,16 @@ _OF_OPERATORS = (
 )
 
 
+KUBECTL = option(
+    "--kubectl-image",
+    "kubectl",
+    metavar="IMAGE",
+    default="",
+    help="Give launchers of Kubeflow's MPIJobs the kubectl of this image, which has a shell. "
+    "[default: kubeflow/kubectl-delivery:latest, as Kubeflow's operator]",
+)
+
+
 def of_operators(function: Decorated) -> Decorated:
     """Give a verb the options that say how an operator schedules."""
     for each in reversed(_OF_OPERATORS):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.kube_options import of_operators, require_kubernetes_extra
+from brim.cli.kube_options import KUBECTL, of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
 from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 
@@ -26,8 +26,9 @@ from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 @option(
     "--kubeflow",
     is_flag=True,
-    help="Schedule Kubeflow's PyTorchJobs and TFJobs, too, in place of its own operator.",
+    help="Schedule Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
 )
+@KUBECTL
 @option(
     "--listen",
     type=ADDRESS,
@@ -57,6 +58,7 @@ def operator(
     grace: float,
     kubeflow: bool,
     listen: str | None,
+    kubectl: str,
     identity: str | None,
     state: Path | None,
 ) -> int:
@@ -94,6 +96,7 @@ def operator(
         node_labels=node_labels,
         tolerated=tolerated,
         kubeflow=kubeflow,
+        kubectl=kubectl,
         policy=policy,
         headroom=headroom,
         grace=grace,

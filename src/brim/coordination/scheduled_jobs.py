@@ -647,6 +647,9 @@ class ScheduledJobs:
         if self._profiled(job, now) or news or half:
             self._decide()  # this job can be judged now, or others like it that wait
         self._note_memory(job, seen)
+        if seen.failed != job.starts.failed:
+            job.starts = job.starts.after(seen.failed)
+            self._save(job)
         if job.kind is None and seen.alive and self._note_kind(job, seen.workers):
             self._save(job)  # it was started by a scheduler that did not remember it
         if not seen.alive:

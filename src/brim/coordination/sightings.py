@@ -33,6 +33,8 @@ class Seen:
         saved: when its last checkpoint was written.
         last_step: when it was made.
         out_of_memory: the first workers that were lost for it, in words, since the job began.
+        failed: the failures of processes that can still be seen, by an id that no other has. One
+            that is restarted in its place has several.
         reached: the first step on the workers that it has.
         outcome: `done`, `failed`, something else that says that it can go on, or empty.
         who: must act, where it failed.
@@ -47,6 +49,7 @@ class Seen:
     first_step: float | None = None
     last_step: float | None = None
     out_of_memory: tuple[str, ...] = ()
+    failed: Mapping[str, int] = field(default_factory=dict)
     reached: Reached | None = None
     outcome: str = ""
     who: str = ""

@@ -7,7 +7,7 @@ Only `brim.coordination.scheduled_jobs` changes them while a scheduler runs, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from brim.domain.estimates import Estimates
@@ -69,6 +69,8 @@ class Starts:
         vain: starts in a row that the environment did not allow.
         not_before: no processes are started before this.
         out_of_memory: its workers that were lost for memory and stand in its story.
+        failures: of its processes in all, where somebody counts them (see `Seen.failed`).
+        failed: of those, the ones of processes that were still to be seen, by their ids.
     """
 
     launches: int = 0
@@ -76,6 +78,18 @@ class Starts:
     vain: int = 0
     not_before: float = 0.0
     out_of_memory: int = 0
+    failures: int = 0
+    failed: Mapping[str, int] = field(default_factory=dict)
+
+    def after(self, failed: Mapping[str, int]) -> Starts:
+        """Return these starts once so many failures are seen, each of which counts once.
+
+        >>> starts = Starts().after({"a": 1}).after({"a": 3, "b": 1})
+        >>> starts.failures, starts.after({}).after({"c": 1}).failures
+        (4, 5)
+        """
+        new = sum(max(0, count - self.failed.get(id, 0)) for id, count in failed.items())
+        return replace(self, failures=self.failures + new, failed=dict(failed))
 
 
 @dataclass(slots=True, kw_only=True)

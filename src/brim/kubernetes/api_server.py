@@ -358,6 +358,12 @@ class ApiServer:
             options["propagationPolicy"] = propagation
         await self._ask("DELETE", resource.path(namespace, name), {}, options)
 
+    async def delete_each(self, resource: Resource[T], *, namespace: str, labels: str) -> None:
+        """Ask for the end of the objects of a namespace that a label selector selects."""
+        if not namespace or not labels:
+            raise ValueError(f"all {resource.plural} would go: namespace and labels say which")
+        await self._ask("DELETE", resource.path(namespace), _query(labelSelector=labels))
+
     async def logs(
         self,
         pod: str,

@@ -21,7 +21,7 @@ NODE = f"{GROUP}/node"  # an annotation: a label may be shorter than the name of
 MASTER, WORKER = "master", "worker"
 
 # Kinds of Kubeflow by the word that stands behind the name in the ids of their jobs.
-KUBEFLOW_KINDS = {"pytorchjob": "PyTorchJob", "tfjob": "TFJob"}
+KUBEFLOW_KINDS = {"pytorchjob": "PyTorchJob", "tfjob": "TFJob", "mpijob": "MPIJob"}
 _WORDS = {kind: word for word, kind in KUBEFLOW_KINDS.items()}
 
 

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault
 from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import MANAGED_BY
 from brim.kubernetes.refusals import NotFound
 from brim.kubernetes.resources import PlainObject, Resource
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
+KEPT = "kept"  # as somebody else has made it
 _REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
 )
@@ -29,7 +31,7 @@ class AppliedObject(NamedTuple):
 
     Attributes:
         name: with its namespace, where it has one.
-        outcome: created, changed or unchanged.
+        outcome: created, changed, unchanged or kept.
     """
 
     kind: str
@@ -78,6 +80,22 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
             + "\n".join(f"  {each}" for each in refused)
             + "\n  hint: somebody who may: brim install --dry-run … | kubectl apply --server-side -f -"
         )
+
+
+async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> list[PlainObject]:
+    """Return those of these objects that are there and that no installation of brim has made.
+
+    Raises:
+        EnvironmentFault: the server does not say.
+    """
+    found: list[PlainObject] = []
+    for thing in things:
+        with contextlib.suppress(NotFound):
+            there = await server.get(resource_of(thing), thing["metadata"]["name"])
+            labels = there["metadata"].get("labels") or {}
+            if labels.get(MANAGED_BY) != thing["metadata"]["labels"][MANAGED_BY]:
+                found.append(thing)
+    return found
 
 
 async def apply_all(server: ApiServer, things: Sequence[PlainObject]) -> list[AppliedObject]:

@@ -14,6 +14,8 @@ from typing import Any
 from brim.errors import SpecError
 from brim.kubernetes.elastic_jobs import JOBS
 from brim.kubernetes.identities import GROUP, MANAGED_BY
+from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
+from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.schemas import crds
 from brim.kubernetes.tenants import TENANTS
 
@@ -44,6 +46,7 @@ class Installation:
         namespace: of the operator.
         of: the one namespace whose jobs it runs; empty: those of all. It sees nodes and pods of the
             whole cluster in any case, since others' pods take devices.
+        kubeflow: it runs the jobs of Kubeflow's kinds, too.
         arguments: of `brim operator`, beside those that follow from the above.
         replicas: one of them decides; the others wait to take over.
         resources: of each, as a container has them.
@@ -56,6 +59,7 @@ class Installation:
     )
     namespace: str = "brim-system"
     of: str = ""
+    kubeflow: bool = False
     arguments: tuple[str, ...] = ()
     replicas: int = 1
     resources: Mapping[str, Any] = field(
@@ -91,7 +95,8 @@ def manifests(chosen: Installation) -> list[Manifest]:
     return [
         _namespace(chosen),
         *crds().values(),
-        *roles_of_people(),
+        *(kinds_of_kubeflow() if chosen.kubeflow else ()),
+        *roles_of_people(kubeflow=chosen.kubeflow),
         _object("v1", "ServiceAccount", chosen.namespace) | {"automountServiceAccountToken": False},
         *_rights(chosen),
         _callers(chosen),
@@ -104,6 +109,17 @@ def _namespace(chosen: Installation) -> Manifest:
     for mode in ("enforce", "audit", "warn"):
         thing["metadata"]["labels"][f"pod-security.kubernetes.io/{mode}"] = "restricted"
     return thing
+
+
+def kinds_of_kubeflow() -> list[Manifest]:
+    """Return the definitions that stand for Kubeflow's own where those are absent.
+
+    Their labels say whose they are.
+    """
+    return [
+        {**each, "metadata": {**each["metadata"], "labels": dict(_LABELS)}}
+        for each in kubeflow_crds().values()
+    ]
 
 
 # Rights -------------------------------------------------------------------------------------------
@@ -126,6 +142,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         # get: an object of that name may be there, and be somebody else's.
         _rule("", ["services", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
+        *(_for_kubeflow() if chosen.kubeflow else ()),
     ]
     own = [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -144,6 +161,25 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
     yield from _granted(chosen, own, name=NAME, namespace=chosen.namespace)
 
 
+def _for_kubeflow() -> list[Manifest]:
+    """The operator's rights for jobs of Kubeflow's kinds, beside those that all jobs take."""
+    plurals = _plurals()
+    return [
+        # patch: the record of a job is an annotation of its object; delete: that has its time to live.
+        _rule(KUBEFLOW, plurals, [*_READ, "patch", "delete"]),
+        _rule(KUBEFLOW, [f"{plural}/status" for plural in plurals], ["patch"]),
+        _rule(KUBEFLOW, [f"{plural}/finalizers" for plural in plurals], ["update"]),
+        _rule("autoscaling", ["horizontalpodautoscalers"], [*_READ, "create", "patch", "delete"]),
+        _rule("", ["services"], ["deletecollection"]),  # all of a job at once
+        # For launchers of MPIJobs, which are told of their hosts, and given no right that it lacks.
+        _rule("", ["pods"], ["get", "patch"]),
+        _rule("", ["pods/exec"], ["create"]),
+        _rule("", ["configmaps"], ["patch"]),
+        _rule("", ["serviceaccounts"], ["get", "create", "patch"]),
+        _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], ["get", "create", "patch"]),
+    ]
+
+
 def _granted(
     chosen: Installation, rules: Sequence[Manifest], *, name: str, namespace: str = ""
 ) -> Iterator[Manifest]:
@@ -157,15 +193,24 @@ def _granted(
     }
 
 
-def roles_of_people() -> list[Manifest]:
+def roles_of_people(*, kubeflow: bool = False) -> list[Manifest]:
     """Rights on jobs that come with the roles `view`, `edit` and `admin` of a namespace.
 
     Nobody's are those on the status: who writes that says what a job was promised.
+
+    Args:
+        kubeflow: on jobs of Kubeflow's kinds, too.
     """
     write = ["create", "update", "patch", "delete", "deletecollection"]
-    changed = [_rule(GROUP, [JOBS], [*_READ, *write])]
-    changed += [_rule(GROUP, [f"{JOBS}/scale"], ["get", "update", "patch"])]
-    seen = [_rule(GROUP, [JOBS, f"{JOBS}/status", f"{JOBS}/scale"], _READ)]
+    groups = {GROUP: [JOBS], **({KUBEFLOW: _plurals()} if kubeflow else {})}
+    changed: list[Manifest] = []
+    seen: list[Manifest] = []
+    for group, plurals in groups.items():
+        scales = [f"{plural}/scale" for plural in plurals]
+        statuses = [f"{plural}/status" for plural in plurals]
+        changed += [_rule(group, plurals, [*_READ, *write])]
+        changed += [_rule(group, scales, ["get", "update", "patch"])]
+        seen += [_rule(group, [*plurals, *statuses, *scales], _READ)]
     made = []
     for name, rules in (("edit", changed), ("view", seen)):
         role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "", name=f"brim-jobs-{name}")
@@ -174,6 +219,10 @@ def roles_of_people() -> list[Manifest]:
             role["metadata"]["labels"][label] = "true"
         made.append(role | {"rules": rules})
     return made
+
+
+def _plurals() -> list[str]:
+    return [kind.plural for kind in KINDS.values()]
 
 
 def _rule(
@@ -217,6 +266,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += ["--image", chosen.job_image or chosen.image]
     command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
     command += ["--watch", chosen.of] if chosen.of else []
+    command += ["--kubeflow"] if chosen.kubeflow else []
     # With the version that a server adds: who applies this by another manager changes nothing then.
     pod_name = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
     container = {

@@ -99,6 +99,7 @@ class OperatorSettings:
         node_labels: a selector of the nodes that it may use; empty: all.
         tolerated: keys of taints that its jobs' pods bear.
         kubeflow: jobs of Kubeflow's kinds are its, too.
+        kubectl: the image from which launchers of MPIJobs get kubectl; empty: that of Kubeflow.
         policy, headroom, grace: see `ClusterSpec`.
     """
 
@@ -110,6 +111,7 @@ class OperatorSettings:
     node_labels: str = ""
     tolerated: tuple[str, ...] = ()
     kubeflow: bool = False
+    kubectl: str = ""
     policy: str = "brim"
     headroom: int = 0
     grace: float = USUAL_GRACE
@@ -172,6 +174,7 @@ class Operator:
             watched=watched,
             slot=slot_of(settings.slot),
             tolerated=settings.tolerated,
+            kubectl=settings.kubectl,
             pods=self._pods,
             changed=self._hear_of,
             record=lambda job: self._life.book.jobs.get(job) if self._life is not None else None,
@@ -198,7 +201,7 @@ class Operator:
                     self._all_pods,
                     self._tenants,
                     self._objects,
-                    *self._kubeflow.reflectors.values(),
+                    *self._kubeflow.watches,
                 )
                 for each in reflectors:
                     tasks.create_task(each.run())
@@ -293,7 +296,9 @@ class Operator:
             self._pods,
             self._places,
             order=self._kubeflow.order,
+            autoscaler=self._kubeflow.autoscaler,
             clock=self._seen_clock,
+            tell=keeper.tell,
             untouched=unreadable,
             faults=faults,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.kube_types import KubePod
@@ -19,6 +20,10 @@ _KINDS = {
     "Service": Resource("v1", "services", PlainObject),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims", PlainObject),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies", PlainObject),
+    "ServiceAccount": Resource("v1", "serviceaccounts", PlainObject),
+    "Role": Resource("rbac.authorization.k8s.io/v1", "roles", PlainObject),
+    "RoleBinding": Resource("rbac.authorization.k8s.io/v1", "rolebindings", PlainObject),
+    "HorizontalPodAutoscaler": Resource("autoscaling/v2", "horizontalpodautoscalers", PlainObject),
 }
 
 
@@ -38,6 +43,21 @@ class PodRequests:
             return False
         return True
 
+    async def keep(self, manifest: Manifest) -> None:
+        """Have an object be so; raises NameTaken where one of its name is not the job's."""
+        kind, meta = _KINDS[manifest["kind"]], manifest["metadata"]
+        with contextlib.suppress(NotFound):
+            await self._check_owner(kind, manifest)
+        await self._server.apply(kind, meta["name"], manifest, namespace=meta["namespace"])
+
+    async def remove(self, thing: PlainObject) -> None:
+        """Delete an object; one that is gone, or another of its name, is not there."""
+        kind, meta = _KINDS[thing["kind"]], thing["metadata"]
+        with contextlib.suppress(NotFound, Conflict):
+            await self._server.delete(
+                kind, meta["name"], namespace=meta["namespace"], uid=meta.get("uid", "")
+            )
+
     async def _check_owner(self, kind: Resource[PlainObject], manifest: Manifest) -> None:
         """Raises NameTaken where the object of that name is not the job's."""
         meta = manifest["metadata"]
@@ -47,6 +67,11 @@ class PodRequests:
         if not any(each.get("uid") == owner["uid"] for each in owners):
             key = f"{meta['namespace']}/{meta['name']}"
             raise NameTaken(manifest["kind"], key, owner["name"])
+
+    async def remove_each(self, kind: str, *, namespace: str, labels: Mapping[str, str]) -> None:
+        """Delete the objects of a kind that have all these labels."""
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        await self._server.delete_each(_KINDS[kind], namespace=namespace, labels=selector)
 
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         namespace = manifest["metadata"]["namespace"]
@@ -59,6 +84,12 @@ class PodRequests:
         # By a list, since an operator may list pods anyway.
         found = await self._server.list(PODS, namespace=namespace, fields=f"metadata.name={name}")
         return next(iter(found.items), None)
+
+    async def annotate(self, pod: KubePod, notes: Mapping[str, str]) -> None:
+        meta = pod.metadata
+        body = {"metadata": {"uid": meta.uid, "annotations": dict(notes)}}
+        with contextlib.suppress(NotFound, Conflict):  # it is gone, or another has its name
+            await self._server.merge_patch(PODS, meta.name, body, namespace=meta.namespace)
 
     async def end_pod(self, pod: KubePod, *, grace: int | None = None) -> None:
         meta = pod.metadata

@@ -390,7 +390,7 @@ class KubeProcesses:
             self._tell(job)
 
     def _failed(self, job: str, node: str, fault: EnvironmentFault) -> None:
-        stall, known = _stall_of(fault), self._retries.stall(job)
+        stall, known = stall_of(fault), self._retries.stall(job)
         if known is not None and stall is not None and stall.reason == known.reason:
             stall = known  # of another pod, and as good
         elif stall is not None:
@@ -464,12 +464,16 @@ class KubeProcesses:
         task.add_done_callback(lambda _: work.close())  # which it is not, where that never began
 
 
-def _stall_of(fault: EnvironmentFault) -> Stall | None:
-    """Return what somebody has to do something about; None where the next attempt may go well."""
+def stall_of(fault: EnvironmentFault, *, to_change: str = _TO_CHANGE) -> Stall | None:
+    """Return what somebody has to do something about; None where the next attempt may go well.
+
+    Args:
+        to_change: the fields of the job's object by which the server may be content.
+    """
     if isinstance(fault, NameTaken):
         return Stall(NAME_TAKEN, str(fault))
     if isinstance(fault, Invalid | Forbidden | NotFound):
-        said = f"change {_TO_CHANGE}: the API server refuses what they ask for: {fault}"
+        said = f"change {to_change}: the API server refuses what they ask for: {fault}"
         return Stall(PODS_REFUSED, said)
     return None
 

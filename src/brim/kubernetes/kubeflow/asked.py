@@ -7,6 +7,7 @@ API server to check, when pods are made.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from brim.kubernetes.reading import (
     Problems,
     Reading,
     choice_of,
+    name_of,
     object_of,
     shown,
     switch_of,
@@ -34,15 +36,21 @@ from brim.kubernetes.reading import (
 from brim.kubernetes.tenants import KnownTenants
 
 KUBEFLOW, VERSION = "kubeflow.org", "v1"
-WORKER, MASTER, CHIEF = "Worker", "Master", "Chief"
+PYTORCH = "pytorchjob"  # the word of the kind that can be scaled
+MPI = "mpijob"  # the word of the kind that has a launcher
+WORKER, MASTER, CHIEF, LAUNCHER = "Worker", "Master", "Chief", "Launcher"
 EXIT_CODE, NEVER = "ExitCode", "Never"
 RESTART_POLICIES = ("OnFailure", "Always", NEVER, EXIT_CODE)
 CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL = "None", "Running", "All"
 MANAGER = f"{GROUP}/operator"  # as `managedBy` names it
 TENANT, PRIORITY = f"{GROUP}/tenant", f"{GROUP}/priority"  # annotations
 REPLICAS = "replicas"  # the parameter that keeps how many workers were asked for at first
+_DISCOVERS = "--host-discovery-script"  # has horovodrun be elastic
 _SECONDS = 10 * 366 * 86_400
 _MOST_CONTAINERS = 64
+_LISTS_OF_PODS = ("initContainers", "tolerations", "volumes")
+_LISTS_OF_CONTAINERS = ("args", "command", "env", "ports", "volumeMounts")
+_CONTAINER = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +61,8 @@ class KubeflowKind:
         name: as objects have it.
         specs: the field of its replicas.
         types: of replicas, in the order in which they get their pods; workers come last.
-        container: that does the work.
-        port: of that container, by which replicas meet.
+        container: that does the work; empty: the first.
+        port: of that container, by which replicas meet; 0: they meet otherwise.
         restart_policy: of who says nothing.
     """
 
@@ -92,6 +100,14 @@ KINDS = {
             types=(CHIEF, MASTER, "PS", "Evaluator", WORKER),
             container="tensorflow",
             port=2222,
+            restart_policy=NEVER,
+        ),
+        KubeflowKind(
+            name="MPIJob",
+            specs="mpiReplicaSpecs",
+            types=(LAUNCHER, WORKER),
+            container="",
+            port=0,
             restart_policy=NEVER,
         ),
     )
@@ -138,7 +154,8 @@ class KubeflowSpec:
         replicas: by type, workers last.
         pods: of all types together; each holds a slot.
         spec: of the object, as it is.
-        elastic: its number of workers may change while it runs.
+        bounds: the fewest and the most workers of an elastic job, whose number may change while it
+            runs, whatever `replicas` says; None: it is not elastic.
         priority_class: of its pods, where their template names none.
     """
 
@@ -147,9 +164,19 @@ class KubeflowSpec:
     replicas: tuple[Replicas, ...]
     pods: WorkerRange
     spec: Mapping[str, Any]
-    elastic: bool
+    bounds: WorkerRange | None
     run: RunPolicy
     priority_class: str
+
+    @property
+    def elastic(self) -> bool:
+        """True where its number of workers may change while it runs."""
+        return self.bounds is not None
+
+    @property
+    def others(self) -> int:
+        """The replicas that are no workers."""
+        return sum(each.count for each in self.replicas if each.type != WORKER)
 
     def of(self, type: str) -> Replicas | None:
         """Return the replicas of a type, in whatever letters."""
@@ -202,14 +229,14 @@ def read_asked(
     found = reading.of(_range, kind, spec, replicas, first)
     if reading.problems or found is None:
         return tuple(reading.problems)
-    pods, elastic = found
+    pods, bounds = found
     return KubeflowSpec(
         kind=kind,
         job=KubeJob(meta["namespace"], meta["name"], kind.word),
         replicas=replicas,
         pods=pods,
         spec=spec,
-        elastic=elastic,
+        bounds=bounds,
         run=run,
         priority_class=priority_class or "",
     )
@@ -289,16 +316,22 @@ def _replicas(kind: KubeflowKind, spec: Mapping[str, Any]) -> tuple[Replicas, ..
         found[type] = _one_type(kind, type, value, path=f"{path}.{name}")
     if not found:
         raise SpecError(path, got=shown(given or None), need="at least one type of replicas")
+    if kind.word == MPI and LAUNCHER not in found:
+        raise SpecError(f"{path}.{LAUNCHER}", got="nothing", need="a launcher")
     return tuple(found[type] for type in kind.types if type in found)
 
 
 def _one_type(kind: KubeflowKind, type: str, value: object, *, path: str) -> Replicas:
     given = object_of(value, path=path)
     most = LARGEST_COUNT if type in (WORKER, "PS") else 1
+    least = 1 if type == LAUNCHER else 0
+    usual = 0 if kind.word == MPI and type == WORKER else 1
     count = given.get("replicas")
     return Replicas(
         type=type,
-        count=1 if count is None else whole_of(count, path=f"{path}.replicas", least=0, most=most),
+        count=usual
+        if count is None
+        else whole_of(count, path=f"{path}.replicas", least=least, most=most),
         restart_policy=kind.restart_policy
         if given.get("restartPolicy") in (None, "")
         else choice_of(given["restartPolicy"], RESTART_POLICIES, path=f"{path}.restartPolicy"),
@@ -310,6 +343,7 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
     template = object_of(value, path=path)
     object_of(template.get("metadata"), path=f"{path}.metadata")
     pod = object_of(template.get("spec"), path=f"{path}.spec")
+    _check_lists(pod, _LISTS_OF_PODS, path=f"{path}.spec")
     if pod.get("nodeName"):
         need = "none: the scheduler says where a pod runs"
         raise SpecError(f"{path}.spec.nodeName", got=shown(pod["nodeName"]), need=need)
@@ -322,13 +356,18 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
         container = object_of(each, path=f"{at}[{index}]")
         names.add(text_of(container.get("name"), path=f"{at}[{index}].name", most=63))
         text_of(container.get("image"), path=f"{at}[{index}].image")
-        for part in ("env", "ports"):
-            if not isinstance(container.get(part) or [], list):
-                raise SpecError(f"{at}[{index}].{part}", got=shown(container[part]), need="a list")
-    if kind.container not in names:
+        _check_lists(container, _LISTS_OF_CONTAINERS, path=f"{at}[{index}]")
+    if kind.container and kind.container not in names:
         need = f"a container {kind.container!r}"
         raise SpecError(at, got=", ".join(map(shown, sorted(names))), need=need)
     return template
+
+
+def _check_lists(thing: Mapping[str, Any], names: Sequence[str], *, path: str) -> None:
+    """Raises SpecError where a field to which brim adds is no list."""
+    for name in names:
+        if not isinstance(thing.get(name) or [], list):
+            raise SpecError(f"{path}.{name}", got=shown(thing[name]), need="a list")
 
 
 def requests_of(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,27 +400,28 @@ def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
 
 def _range(
     kind: KubeflowKind, spec: Mapping[str, Any], replicas: Sequence[Replicas], first: int | None
-) -> tuple[WorkerRange, bool]:
-    """Return the pods that a job may have, and whether that may change while it runs.
+) -> tuple[WorkerRange, WorkerRange | None]:
+    """Return the pods that a job may have, and the bounds of its workers where it is elastic.
 
     `replicas` is what it is submitted with. Somebody who changes it afterwards says how many it is
     to have at most; so does an autoscaler, from the beginning.
     """
     workers = next((each for each in replicas if each.type == WORKER), None)
     others = sum(each.count for each in replicas if each.type != WORKER)
-    bounds = _elastic(kind, spec, workers, others)
+    launcher = next((each for each in replicas if each.type == LAUNCHER), None)
+    bounds = _elastic(kind, spec, workers, others, launcher)
     if bounds is None:
         count = workers.count if workers else 0
-        if count + others < 1:
+        if count + others < 1 or (kind.word == MPI and not count):
             at = f"spec.{kind.specs}.{WORKER}.replicas"
             raise SpecError(at, got=str(count), need="at least 1")
-        return WorkerRange(minimum=count + others, maximum=count + others), False
+        return WorkerRange(minimum=count + others, maximum=count + others), None
     assert workers is not None
-    least, most = bounds
+    least, most = bounds.minimum, bounds.maximum
     is_driven = bool(object_of(spec.get("elasticPolicy"), path="spec.elasticPolicy").get("metrics"))
     if is_driven or (first is not None and workers.count != first):
         most = min(max(least, workers.count), most)
-    return WorkerRange(minimum=least + others, maximum=most + others), True
+    return WorkerRange(minimum=least + others, maximum=most + others), bounds
 
 
 def _elastic(
@@ -389,18 +429,22 @@ def _elastic(
     spec: Mapping[str, Any],
     workers: Replicas | None,
     others: int,
-) -> tuple[int, int] | None:
+    launcher: Replicas | None,
+) -> WorkerRange | None:
     """Return the fewest and the most workers of an elastic job; None: it is not elastic."""
-    if kind.name == "PyTorchJob":
+    if kind.word == PYTORCH:
         return _elastic_policy(spec, workers)
+    if kind.word == MPI:
+        return _horovod_bounds(spec, workers, launcher)
     path = "spec.enableDynamicWorker"
     if not switch_of(spec.get("enableDynamicWorker"), path=path) or workers is None:
         return None
     least = _least_available(spec, others)
-    return min(least, max(1, workers.count)), max(1, workers.count)
+    most = max(1, workers.count)
+    return WorkerRange(minimum=min(least, most), maximum=most)
 
 
-def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> tuple[int, int] | None:
+def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> WorkerRange | None:
     path = "spec.elasticPolicy"
     if spec.get("elasticPolicy") is None:
         return None
@@ -419,7 +463,45 @@ def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> tuple[
     most = said.get("maxReplicas", max(usual, least))
     if least > most:
         raise SpecError(f"{path}.minReplicas", got=str(least), need=f"at most {most}")
-    return least, most
+    return WorkerRange(minimum=least, maximum=most)
+
+
+def _horovod_bounds(
+    spec: Mapping[str, Any], workers: Replicas | None, launcher: Replicas | None
+) -> WorkerRange | None:
+    """Return the bounds that a launcher's own command says: those of an elastic horovodrun.
+
+    Its numbers are of processes, of which a worker has as many as it has slots.
+    """
+    path = "spec.slotsPerWorker"
+    slots = spec.get("slotsPerWorker")
+    slots = 1 if slots is None else whole_of(slots, path=path, least=1, most=LARGEST_COUNT)
+    if spec.get("mainContainer"):
+        name_of(spec["mainContainer"], _CONTAINER, path="spec.mainContainer")
+    if workers is None or launcher is None:
+        return None
+    container = launcher.template["spec"]["containers"][0]
+    words = [*(container.get("command") or []), *(container.get("args") or [])]
+    text = " ".join(map(str, words))
+    if _DISCOVERS not in text:
+        return None
+
+    def said(*options: str) -> int | None:
+        named = "|".join(options)
+        found = re.search(rf"(?:^|\s)(?:{named})[\s=]+(\d{{1,6}})(?!\S)", text)
+        return int(found[1]) if found else None
+
+    usual = max(1, workers.count)
+    processes = said("-np", "--num-proc")
+    fewest = said("--min-np", "--min-num-proc") or processes
+    highest = said("--max-np", "--max-num-proc")
+    least = -(-fewest // slots) if fewest else usual
+    most = highest // slots if highest else max(usual, least)
+    if not 1 <= least <= most:
+        got = f"{fewest} to {highest} processes of {slots} on each worker"
+        need = "a number of workers between them"
+        raise SpecError(f"spec.mpiReplicaSpecs.{LAUNCHER}", got=got, need=need)
+    return WorkerRange(minimum=least, maximum=most)
 
 
 def _least_available(spec: Mapping[str, Any], others: int) -> int:
@@ -440,7 +522,12 @@ def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     path = "spec.runPolicy"
     policy = object_of(spec.get("runPolicy"), path=path)
     policies = CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL
-    clean = choice_of(policy.get("cleanPodPolicy"), policies, path=f"{path}.cleanPodPolicy")
+    said = spec.get("cleanPodPolicy"), policy.get("cleanPodPolicy")  # MPIJob has it in two places
+    if None not in said and said[0] != said[1]:
+        raise SpecError(f"{path}.cleanPodPolicy", got=shown(said[1]), need=f"as above, {said[0]}")
+    above = choice_of(said[0], policies, path="spec.cleanPodPolicy")
+    within = choice_of(said[1], policies, path=f"{path}.cleanPodPolicy")
+    clean = above if said[1] is None else within
     numbers = {
         name: whole_of(policy[name], path=f"{path}.{name}", least=0, most=_SECONDS)
         for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")

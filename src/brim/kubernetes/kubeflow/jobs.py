@@ -19,6 +19,7 @@ from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kubeflow.asked import (
     KINDS,
+    PYTORCH,
     KubeflowSpec,
     first_replicas,
     is_ours,
@@ -26,7 +27,8 @@ from brim.kubernetes.kubeflow.asked import (
     submission_of,
     wishes_of,
 )
-from brim.kubernetes.kubeflow.pods import KubeflowStart
+from brim.kubernetes.kubeflow.autoscalers import AUTOSCALERS, OURS
+from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.processes import KubeflowOrder
 from brim.kubernetes.kubeflow.records import (
     RESOURCES,
@@ -64,6 +66,7 @@ class KubeflowJobs:
         watched: the namespace whose jobs are scheduled; empty: all.
         slot: what a pod asks for.
         tolerated: keys of taints that pods bear.
+        kubectl: see `KubeflowStart`.
         pods: of all jobs.
         changed: is called with the id of each job whose object has changed.
         record: the record of a job by its id.
@@ -77,15 +80,19 @@ class KubeflowJobs:
         watched: str,
         slot: Totals,
         tolerated: tuple[str, ...],
+        kubectl: str,
         pods: KnownPods,
         changed: Callable[[str], None],
         record: Callable[[str], ScheduledJob | None],
         wall: Callable[[], float],
     ) -> None:
         self._server, self._watched, self._pods = server, watched, pods
-        self._slot, self._tolerated = slot, tolerated
+        self._slot, self._tolerated, self._kubectl = slot, tolerated, kubectl
         self._changed, self._record, self._wall = changed, record, wall
         self.reflectors: dict[str, Reflector[PlainObject]] = {}
+        self._autoscalers = Reflector(
+            server, AUTOSCALERS, changed=self._autoscaler_changed, namespace=watched, labels=OURS
+        )
         self.key = b""
         self._asked: dict[str, tuple[object, KubeflowSpec]] = {}
         self._written: dict[str, _Written] = {}
@@ -102,6 +109,14 @@ class KubeflowJobs:
             self.reflectors[word] = Reflector(
                 self._server, resource, changed=self._hears_of(word), namespace=self._watched
             )
+
+    @property
+    def watches(self) -> tuple[Reflector[PlainObject], ...]:
+        """All that keeps up to date what is known; it has to be run."""
+        return (*self.reflectors.values(), *([self._autoscalers] if self.reflectors else []))
+
+    def _autoscaler_changed(self, change: ObjectChange[PlainObject]) -> None:
+        self._changed(KubeJob(*change.key, PYTORCH).id)
 
     def _hears_of(self, word: str) -> Callable[[ObjectChange[PlainObject]], None]:
         def hear(change: ObjectChange[PlainObject]) -> None:
@@ -122,6 +137,13 @@ class KubeflowJobs:
         if thing is None or not is_ours(thing):
             return None
         return {**thing, "kind": KINDS[name.kind].name}  # which those of a list do not say
+
+    def autoscaler(self, job: str) -> PlainObject | None:
+        """Return the autoscaler of a job; None where there is none that an operator has made."""
+        name = KubeJob.parse(job)
+        if name.kind != PYTORCH:
+            return None
+        return self._autoscalers.objects.get(ObjectKey(name.namespace, name.name))
 
     def ids(self) -> Iterator[str]:
         """Return the ids of all jobs that have an object."""
@@ -166,6 +188,7 @@ class KubeflowJobs:
                 launch=launch,
                 slot=self._slot,
                 tolerated=self._tolerated,
+                kubectl=self._kubectl,
             )
 
         began = (thing.get("status") or {}).get("startTime")
@@ -176,6 +199,7 @@ class KubeflowJobs:
             began=read_time(began, field="status.startTime") if began else None,
             ended=record.ended,
             is_over=record.life.ended,
+            starts=record.starts,
         )
 
     # What it asks for -----------------------------------------------------------------------------

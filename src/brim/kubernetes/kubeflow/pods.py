@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 from brim.kubernetes.amounts import PODS, Totals
@@ -24,65 +23,38 @@ from brim.kubernetes.identities import (
 )
 from brim.kubernetes.kubeflow.asked import (
     EXIT_CODE,
-    KUBEFLOW,
+    LAUNCHER,
+    MPI,
     NEVER,
-    VERSION,
     KubeflowSpec,
     Rank,
     requests_of,
 )
 from brim.kubernetes.kubeflow.asked import MASTER as MASTERS
 from brim.kubernetes.kubeflow.asked import WORKER as WORKERS
-from brim.kubernetes.kubeflow.ranks import INDEX, TYPE, NewPod
+from brim.kubernetes.kubeflow.mpi import USUAL_MPI_ENV, equip, mpi_env
+from brim.kubernetes.kubeflow.objects import (
+    INDEX,
+    JOB_NAME,
+    OPERATOR_NAME,
+    TYPE,
+    KubeflowStart,
+    common_labels,
+    labels_of,
+    name_of,
+    object_of_job,
+)
+from brim.kubernetes.kubeflow.ranks import NewPod
 from brim.kubernetes.pods import Manifest, only_on
-
-LABELS = "training.kubeflow.org"
-JOB_NAME, OPERATOR_NAME = f"{LABELS}/job-name", f"{LABELS}/operator-name"
-JOB_ROLE = f"{LABELS}/job-role"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeflowStart:
-    """One start of a job.
-
-    Args:
-        uid: of its object.
-        slot: what a pod asks for at least.
-        tolerated: keys of taints that pods bear.
-    """
-
-    asked: KubeflowSpec
-    uid: str
-    launch: int
-    slot: Totals
-    tolerated: tuple[str, ...] = ()
-
-
-def name_of(asked: KubeflowSpec, rank: Rank) -> str:
-    """Return the name of a pod, and of its Service."""
-    return f"{asked.job.name}-{rank.type}-{rank.number}"
-
-
-def labels_of(asked: KubeflowSpec, rank: Rank) -> dict[str, str]:
-    """Return the labels that Kubeflow gives a pod."""
-    leads = MASTERS if asked.of(MASTERS) is not None else WORKERS
-    role = {JOB_ROLE: "master"} if rank == Rank(leads.lower(), 0) else {}
-    return {
-        OPERATOR_NAME: f"{asked.kind.word}-controller",
-        JOB_NAME: asked.job.name,
-        TYPE: rank.type,
-        INDEX: str(rank.number),
-        **role,
-    }
 
 
 def service(start: KubeflowStart, rank: Rank) -> Manifest:
     """Return the headless Service by whose name a pod is found, ready or not."""
     asked = start.asked
-    labels = labels_of(asked, rank)
+    labels = {**labels_of(asked, rank), **common_labels(asked)}
     selector = {name: labels[name] for name in (OPERATOR_NAME, JOB_NAME, TYPE, INDEX)}
     port = {"name": f"{asked.kind.word}-port", "port": asked.kind.port}
-    return _object("v1", "Service", start, name_of(asked, rank), labels) | {
+    return object_of_job("v1", "Service", start, name_of(asked, rank), labels) | {
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -106,7 +78,9 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
         LAUNCH: str(start.launch),
         **labels_of(asked, rank),
     }
-    made = _object("v1", "Pod", start, name_of(asked, rank), {**(meta.get("labels") or {}), **ours})
+    made = object_of_job(
+        "v1", "Pod", start, name_of(asked, rank), {**(meta.get("labels") or {}), **ours}
+    )
     notes = dict(meta.get("annotations") or {})
     made["metadata"]["annotations"] = {**notes, NODE: new.node}
     spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": only_on(new.node)}
@@ -118,13 +92,16 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     if bears:
         spec["tolerations"] = [*bears, *(spec.get("tolerations") or [])]
     main = main_container(asked, spec)
-    _fill_slot(main, replicas.template, start.slot)
+    if replicas.type != LAUNCHER:  # which has a slot, and leaves of it what it does not need
+        _fill_slot(main, replicas.template, start.slot)
+    if asked.kind.word == MPI:
+        equip(spec, main, start, rank)
     for container in spec["containers"]:
         _set_env(container, ENV[asked.kind.name](asked, rank, container is main))
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     port = {"name": f"{asked.kind.word}-port", "containerPort": asked.kind.port}
     ports = main.get("ports") or []
-    if all(each.get("name") != port["name"] for each in ports):
+    if asked.kind.port and all(each.get("name") != port["name"] for each in ports):
         main["ports"] = [*ports, port]
     return made | {"spec": spec}
 
@@ -132,7 +109,8 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
 def main_container(asked: KubeflowSpec, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the container that does the work."""
     containers: list[dict[str, Any]] = spec["containers"]
-    return next(each for each in containers if each["name"] == asked.kind.container)
+    name = asked.kind.container or containers[0]["name"]
+    return next(each for each in containers if each["name"] == name)
 
 
 def _fill_slot(container: dict[str, Any], template: Mapping[str, Any], slot: Totals) -> None:
@@ -175,7 +153,7 @@ def _set_env(container: dict[str, Any], env: Mapping[str, str | None]) -> None:
 # What torch needs to be resized: with its shared store, members of the last round look for one
 # another where nobody is any more.
 _SHARE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-_USUAL = {"PYTHONUNBUFFERED": "1", _SHARE: "1"}
+_USUAL = {"PYTHONUNBUFFERED": "1", _SHARE: "1", **USUAL_MPI_ENV}
 
 
 def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
@@ -193,9 +171,7 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
     if policy is None:
         found |= {"PET_NPROC_PER_NODE": str(per_node or "auto"), "PET_NNODES": str(total)}
         return found
-    others = sum(each.count for each in asked.replicas if each.type != WORKERS)
-    least = asked.pods.minimum - others
-    most = int(policy.get("maxReplicas") or asked.pods.maximum - others)
+    assert asked.bounds is not None
     first = name_of(asked, Rank(WORKER, 0))
     host, at = policy.get("rdzvHost") or first, policy.get("rdzvPort") or asked.kind.port
     found |= {
@@ -203,7 +179,7 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
         "PET_NPROC_PER_NODE": str(policy.get("nProcPerNode") or per_node or "auto"),
         "PET_RDZV_ENDPOINT": f"{host}:{at}",
         "PET_RDZV_BACKEND": str(policy.get("rdzvBackend") or "c10d"),
-        "PET_NNODES": f"{least}:{most}",
+        "PET_NNODES": f"{asked.bounds.minimum}:{asked.bounds.maximum}",
     }
     if policy.get("maxRestarts") is not None:
         found["PET_MAX_RESTARTS"] = str(policy["maxRestarts"])
@@ -247,35 +223,11 @@ def _most_of(asked: KubeflowSpec, type: str) -> int:
     assert replicas is not None
     if type != WORKERS:
         return replicas.count
-    others = sum(each.count for each in asked.replicas if each.type != WORKERS)
-    return max(replicas.count, asked.pods.maximum - others)
+    return max(replicas.count, asked.pods.maximum - asked.others)
 
 
 ENV: Mapping[str, Callable[[KubeflowSpec, Rank, bool], dict[str, str | None]]] = {
     "PyTorchJob": _torch_env,
     "TFJob": _tensorflow_env,
+    "MPIJob": mpi_env,
 }
-
-
-def owner_of(asked: KubeflowSpec, uid: str) -> Manifest:
-    """Return the reference of what a job owns, and is deleted with it."""
-    return {
-        "apiVersion": f"{KUBEFLOW}/{VERSION}",
-        "kind": asked.kind.name,
-        "name": asked.job.name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-
-
-def _object(
-    version: str, kind: str, start: KubeflowStart, name: str, labels: Mapping[str, str]
-) -> Manifest:
-    metadata = {
-        "name": name,
-        "namespace": start.asked.job.namespace,
-        "labels": dict(labels),
-        "ownerReferences": [owner_of(start.asked, start.uid)],
-    }
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}

@@ -16,16 +16,17 @@ from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import (
     CHIEF,
     EXIT_CODE,
+    LAUNCHER,
     MASTER,
     NEVER,
     WORKER,
     KubeflowSpec,
     Rank,
 )
+from brim.kubernetes.kubeflow.objects import INDEX, TYPE
 from brim.kubernetes.retries import TAKEN_AWAY
 
-TYPE, INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
-_LEADERS = (CHIEF, MASTER)  # whose success is the job's
+_LEADERS = (LAUNCHER, CHIEF, MASTER)  # whose success is the job's
 _RETRYABLE = 128  # exit codes from here on are of signals
 _LONGEST = 2_000  # characters of last words
 
@@ -178,7 +179,7 @@ def outcome_of(
     A pod that was taken away is no failure of its job's, whatever its restart policy.
 
     Args:
-        failures: pods that have failed and were made again.
+        failures: of its pods, restarts in their places among them.
         age: seconds since the job began.
         last: the last words of the last of those pods.
     """
@@ -192,11 +193,8 @@ def outcome_of(
     for rank, pod in there.pods.items():
         if _ended_badly(pod) and not _is_to_replace(asked, rank, pod):
             return JobOutcome("failed", "", last_words(pod))
-    restarts = sum(
-        each.restart_count for pod in there.pods.values() for each in pod.status.container_statuses
-    )
-    if run.most_failures is not None and failures + restarts > run.most_failures:
-        why = f"its pods have failed {failures + restarts} times, of {run.most_failures} at most"
+    if run.most_failures is not None and failures > run.most_failures:
+        why = f"its pods have failed {failures} times, of {run.most_failures} at most"
         why += f"; {last}" if last else ""
         return JobOutcome("failed", "BackoffLimitExceeded", why)
     return JobOutcome()
@@ -217,6 +215,12 @@ def _has_succeeded(asked: KubeflowSpec, there: RankedPods, done: Collection[Rank
 
 def _workers_of(there: RankedPods) -> int:
     return sum(rank.type == WORKER.lower() for rank in there.pods)
+
+
+def failures_of(pod: KubePod) -> int:
+    """Return how often a pod has failed: restarts in its place, and its end, if that was one."""
+    restarts = sum(each.restart_count for each in pod.status.container_statuses)
+    return restarts + _ended_badly(pod)
 
 
 def _ended_badly(pod: KubePod) -> bool:

@@ -11,6 +11,8 @@ from brim.kubernetes.kubeflow.asked import (
     CLEAN_RUNNING,
     KINDS,
     KUBEFLOW,
+    MPI,
+    PYTORCH,
     RESTART_POLICIES,
     VERSION,
     WORKER,
@@ -62,7 +64,7 @@ def _replicas(kind: KubeflowKind) -> Schema:
 
 def _own(kind: KubeflowKind) -> Schema:
     """Return the fields that a kind alone has."""
-    if kind.name == "PyTorchJob":
+    if kind.word == PYTORCH:
         pair = _fields(key=_TEXT, value=_TEXT)
         elastic = _fields(
             minReplicas=_COUNT,
@@ -78,6 +80,8 @@ def _own(kind: KubeflowKind) -> Schema:
             metrics={"type": "array", "items": {"type": "object", _OPEN: True}},
         )
         return {"nprocPerNode": _TEXT, "elasticPolicy": elastic}
+    if kind.word == MPI:
+        return {"slotsPerWorker": _COUNT, "cleanPodPolicy": _CLEAN, "mainContainer": _TEXT}
     policy = {"type": "string", "enum": ["", "AllWorkers"]}
     return {"successPolicy": policy, "enableDynamicWorker": _SWITCH}
 
@@ -107,7 +111,7 @@ def crd_of(kind: KubeflowKind) -> Schema:
     policy = {**_run_policy(), "default": {}}
     spec = _fields(**_own(kind), **{kind.specs: _replicas(kind)}, runPolicy=policy)
     subresources: Schema = {"status": {}}
-    if kind.name == "PyTorchJob":
+    if kind.word == PYTORCH:
         subresources["scale"] = {
             "specReplicasPath": f".spec.{kind.specs}.{WORKER}.replicas",
             "statusReplicasPath": f".status.replicaStatuses.{WORKER}.active",

@@ -12,9 +12,9 @@ from typing import Any
 from brim.domain.lifecycle import Phase, Wish
 from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.kubeflow.asked import MASTER, KubeflowSpec
-from brim.kubernetes.kubeflow.pods import JOB_NAME, OPERATOR_NAME
-from brim.kubernetes.kubeflow.ranks import TYPE, rank_of
+from brim.kubernetes.kubeflow.asked import LAUNCHER, MASTER, KubeflowSpec
+from brim.kubernetes.kubeflow.objects import JOB_NAME, OPERATOR_NAME, TYPE
+from brim.kubernetes.kubeflow.ranks import rank_of
 from brim.kubernetes.status import INVALID_SPEC, Stall
 from brim.kubernetes.times import write_time
 
@@ -152,7 +152,8 @@ def _end(conditions: _Conditions, job: ScheduledJob, kind: str, name: str) -> No
 def _leads(asked: KubeflowSpec | None, active: Mapping[str, int]) -> bool:
     """Return whether the replicas run by which a job is said to run."""
     types = [] if asked is None else [each.type for each in asked.replicas]
-    return bool(active.get(MASTER)) if MASTER in types else any(active.values())
+    leader = next((type for type in (LAUNCHER, MASTER) if type in types), "")
+    return bool(active.get(leader)) if leader else any(active.values())
 
 
 def _replica_statuses(

@@ -1,0 +1,220 @@
+"""Hosts of an MPIJob, and the means by which its launcher finds and reaches them. Pure.
+
+mpirun and horovodrun start processes on workers as rsh does: by a script of the job's ConfigMap, which
+calls `kubectl exec`. That takes rights, and the launcher has them on the workers of its job alone. The
+ConfigMap also says who the workers are: those that there are or are to be (`hostfile`), and those that
+run (`discover_hosts.sh`, for an elastic Horovod).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from brim.kubernetes.identities import GROUP
+from brim.kubernetes.kubeflow.asked import LAUNCHER, WORKER, KubeflowSpec, Rank
+from brim.kubernetes.kubeflow.objects import (
+    KubeflowStart,
+    common_labels,
+    name_of,
+    object_of_job,
+)
+from brim.kubernetes.kubeflow.ranks import RankedPods
+from brim.kubernetes.pods import Manifest
+
+HOSTS = f"{GROUP}/hosts"  # an annotation of the launcher: which hosts its ConfigMap has
+KUBECTL_IMAGE = "kubeflow/kubectl-delivery:latest"  # as Kubeflow's operator has it
+_FOLDER, _PROGRAMS = "/etc/mpi", "/opt/kube"
+_HOSTFILE, _REACH, _DISCOVER = "hostfile", "kubexec.sh", "discover_hosts.sh"
+_CONFIG_VOLUME, _PROGRAM_VOLUME = "mpi-job-config", "mpi-job-kubectl"
+_RUN, _READ = 0o555, 0o444
+# kubectl of its own image is copied; then the hosts have to run, which mpirun does not wait for.
+_DELIVER = f"""\
+cp "$(command -v kubectl)" {_PROGRAMS}/kubectl || exit 1
+hosts_run() {{
+  while read -r host _; do
+    phase=$({_PROGRAMS}/kubectl get pod "$host" -o 'jsonpath={{.status.phase}}')
+    [ "$phase" = Running ] || return 1
+  done < {_FOLDER}/{_HOSTFILE}
+}}
+until hosts_run; do sleep 1; done
+"""
+
+
+class MpiHosts(NamedTuple):
+    """The hosts of a job by the names of their pods, in order.
+
+    Attributes:
+        planned: those that there are, or are about to be.
+        running: those of them on which something can be started.
+    """
+
+    planned: tuple[str, ...]
+    running: tuple[str, ...] = ()
+
+    @property
+    def mark(self) -> str:
+        """A word that other hosts do not have."""
+        return hashlib.sha256(json.dumps(self).encode()).hexdigest()[:16]
+
+
+def hosts_to_be(asked: KubeflowSpec, there: RankedPods, made: Iterable[Rank]) -> MpiHosts:
+    """Return the hosts of a job once these pods are made; one that is leaving is none."""
+    stay = {rank for rank, pod in there.pods.items() if not (pod.has_ended or pod.is_leaving)}
+    running = {rank for rank in stay if there.pods[rank].status.phase == "Running"}
+    return MpiHosts(_names(asked, {*stay, *made}), _names(asked, running))
+
+
+def hosts_of(asked: KubeflowSpec, there: RankedPods) -> MpiHosts:
+    """Return the hosts of a job as they are."""
+    return hosts_to_be(asked, there, ())
+
+
+def _names(asked: KubeflowSpec, ranks: Iterable[Rank]) -> tuple[str, ...]:
+    types = [LAUNCHER.lower(), WORKER.lower()] if launcher_computes(asked) else [WORKER.lower()]
+    found = [rank for rank in ranks if rank.type in types]
+    order = sorted(found, key=lambda rank: (types.index(rank.type), rank.number))
+    return tuple(name_of(asked, rank) for rank in order)
+
+
+def launcher_computes(asked: KubeflowSpec) -> bool:
+    """Return whether the launcher is one of the hosts: it has a device of its own."""
+    launcher = asked.of(LAUNCHER)
+    assert launcher is not None
+    return any(
+        "gpu" in name
+        for container in launcher.template["spec"]["containers"]
+        for name in (container.get("resources") or {}).get("limits") or {}
+    )
+
+
+# Objects beside the pods --------------------------------------------------------------------------
+
+
+def hosts_config(start: KubeflowStart, hosts: MpiHosts) -> Manifest:
+    """Return the ConfigMap by which a launcher knows its hosts."""
+    asked = start.asked
+    slots = asked.spec.get("slotsPerWorker") or 1
+    container = asked.spec.get("mainContainer")
+    into = f" --container {container}" if container else ""
+    reach = (
+        "#!/bin/sh\n# Called as rsh is: with a host, and what to run there.\n"
+        f'host=$1\nshift\nexec {_PROGRAMS}/kubectl exec "$host"{into} -- /bin/sh -c "$*"\n'
+    )
+    data = {
+        _HOSTFILE: "".join(f"{host} slots={slots}\n" for host in hosts.planned),
+        _DISCOVER: "".join(["#!/bin/sh\n", *(f"echo {host}:{slots}\n" for host in hosts.running)]),
+        _REACH: reach,
+    }
+    made = object_of_job("v1", "ConfigMap", start, _config_name(asked), _labels(asked))
+    return made | {"data": data}
+
+
+def launcher_rights(start: KubeflowStart) -> list[Manifest]:
+    """Return the account of a launcher, and its right to run commands on the workers of its job.
+
+    An account that the owner names gets that right, and is not made.
+    """
+    asked = start.asked
+    launcher, name = asked.of(LAUNCHER), name_of(asked, Rank(LAUNCHER.lower(), 0))
+    assert launcher is not None
+    theirs = launcher.template["spec"].get("serviceAccountName")
+    group, labels = "rbac.authorization.k8s.io", _labels(asked)
+    workers = [name_of(asked, Rank(WORKER.lower(), number)) for number in range(_most(asked))]
+    role = object_of_job(f"{group}/v1", "Role", start, name, labels)
+    role["rules"] = [
+        {"apiGroups": [""], "resources": [resource], "verbs": [verb], "resourceNames": workers}
+        for resource, verb in (("pods", "get"), ("pods/exec", "create"))
+    ]
+    binding = object_of_job(f"{group}/v1", "RoleBinding", start, name, labels)
+    binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": theirs or name, "namespace": asked.job.namespace}
+    binding["subjects"] = [subject]
+    account = [] if theirs else [object_of_job("v1", "ServiceAccount", start, name, labels)]
+    return [*account, role, binding]
+
+
+def _most(asked: KubeflowSpec) -> int:
+    workers = asked.of(WORKER)
+    count = workers.count if workers is not None else 0
+    return max(count, asked.bounds.maximum if asked.bounds is not None else 0)
+
+
+def _labels(asked: KubeflowSpec) -> dict[str, str]:
+    return {"app": asked.job.name, **common_labels(asked)}
+
+
+def _config_name(asked: KubeflowSpec) -> str:
+    return f"{asked.job.name}-config"
+
+
+# In pods ------------------------------------------------------------------------------------------
+
+
+def mpi_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
+    """Return the variables by which MPI of any make finds hosts and how to reach them."""
+    if rank.type != LAUNCHER.lower() or not is_main:
+        return {}
+    reach = f"{_FOLDER}/{_REACH}"
+    found: dict[str, str | None] = {
+        "OMPI_MCA_plm_rsh_agent": reach,
+        "OMPI_MCA_orte_default_hostfile": f"{_FOLDER}/{_HOSTFILE}",
+        "I_MPI_HYDRA_BOOTSTRAP": None,
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": None,
+    }
+    if not launcher_computes(asked):
+        found |= {"NVIDIA_VISIBLE_DEVICES": "", "NVIDIA_DRIVER_CAPABILITIES": ""}
+    return found
+
+
+USUAL_MPI_ENV = {
+    "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+    "I_MPI_HYDRA_BOOTSTRAP_EXEC": f"{_FOLDER}/{_REACH}",
+}
+
+
+def equip(spec: dict[str, Any], main: dict[str, Any], start: KubeflowStart, rank: Rank) -> None:
+    """Give a pod of an MPIJob what it needs to reach others, or to be reached.
+
+    Args:
+        spec: of the pod.
+        main: its container that does the work.
+    """
+    leads = rank.type == LAUNCHER.lower()
+    if not leads and not main.get("command"):
+        main["command"], main["args"] = ["sleep"], ["365d"]  # what it does is started there
+    files = [(_REACH, _RUN), *([(_HOSTFILE, _READ), (_DISCOVER, _RUN)] if leads else [])]
+    items = [{"key": name, "path": name, "mode": mode} for name, mode in files]
+    config = {"name": _config_name(start.asked), "items": items}
+    volumes: list[Manifest] = [{"name": _CONFIG_VOLUME, "configMap": config}]
+    mounts = [{"name": _CONFIG_VOLUME, "mountPath": _FOLDER}]
+    if leads:
+        volumes.append({"name": _PROGRAM_VOLUME, "emptyDir": {}})
+        mounts.append({"name": _PROGRAM_VOLUME, "mountPath": _PROGRAMS})
+        spec.setdefault("serviceAccountName", name_of(start.asked, rank))
+        spec["initContainers"] = [*(spec.get("initContainers") or []), _delivery(start, mounts)]
+    main["volumeMounts"] = [*(main.get("volumeMounts") or []), *mounts]
+    spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
+
+
+def _delivery(start: KubeflowStart, mounts: list[dict[str, str]]) -> Manifest:
+    amounts = {"cpu": "100m", "memory": "128Mi"}
+    return {
+        "name": "kubectl-delivery",
+        "image": start.kubectl or KUBECTL_IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/bin/sh", "-c", _DELIVER],
+        "env": [
+            {"name": "TARGET_DIR", "value": _PROGRAMS},
+            {"name": "NAMESPACE", "value": start.asked.job.namespace},
+        ],
+        "resources": {"requests": amounts, "limits": dict(amounts)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [dict(each) for each in mounts],
+    }

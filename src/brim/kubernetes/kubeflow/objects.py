@@ -1,0 +1,96 @@
+"""Names, labels and owner of the objects of a Kubeflow job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from brim.kubernetes.amounts import Totals
+from brim.kubernetes.identities import MANAGED_BY, OPERATOR
+from brim.kubernetes.kubeflow.asked import (
+    KUBEFLOW,
+    LAUNCHER,
+    MASTER,
+    VERSION,
+    WORKER,
+    KubeflowSpec,
+    Rank,
+)
+from brim.kubernetes.pods import Manifest
+
+LABELS = "training.kubeflow.org"
+JOB_NAME, OPERATOR_NAME = f"{LABELS}/job-name", f"{LABELS}/operator-name"
+JOB_ROLE = f"{LABELS}/job-role"
+TYPE, INDEX = f"{LABELS}/replica-type", f"{LABELS}/replica-index"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeflowStart:
+    """One start of a job.
+
+    Args:
+        uid: of its object.
+        slot: what a pod asks for at least.
+        tolerated: keys of taints that pods bear.
+        kubectl: the image from which a launcher gets the program by which it reaches workers.
+    """
+
+    asked: KubeflowSpec
+    uid: str
+    launch: int
+    slot: Totals
+    tolerated: tuple[str, ...] = ()
+    kubectl: str = ""
+
+
+def name_of(asked: KubeflowSpec, rank: Rank) -> str:
+    """Return the name of a pod, and of its Service."""
+    name = f"{asked.job.name}-{rank.type}"
+    return name if rank.type == LAUNCHER.lower() else f"{name}-{rank.number}"
+
+
+def common_labels(asked: KubeflowSpec) -> dict[str, str]:
+    """Return the labels of what a job has beside its pods: Services, and its autoscaler."""
+    return {
+        MANAGED_BY: OPERATOR,
+        OPERATOR_NAME: f"{asked.kind.word}-controller",
+        JOB_NAME: asked.job.name,
+    }
+
+
+def labels_of(asked: KubeflowSpec, rank: Rank) -> dict[str, str]:
+    """Return the labels that Kubeflow gives a pod."""
+    leads = next((type for type in (LAUNCHER, MASTER) if asked.of(type) is not None), WORKER)
+    role = {JOB_ROLE: "master"} if rank == Rank(leads.lower(), 0) else {}
+    return {
+        OPERATOR_NAME: f"{asked.kind.word}-controller",
+        JOB_NAME: asked.job.name,
+        TYPE: rank.type,
+        INDEX: str(rank.number),
+        **role,
+    }
+
+
+def owner_of(asked: KubeflowSpec, uid: str) -> Manifest:
+    """Return the reference of what a job owns, and is deleted with it."""
+    return {
+        "apiVersion": f"{KUBEFLOW}/{VERSION}",
+        "kind": asked.kind.name,
+        "name": asked.job.name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def object_of_job(
+    version: str, kind: str, start: KubeflowStart, name: str, labels: Mapping[str, str]
+) -> Manifest:
+    """Return an object that a job owns, in its namespace, without what it is for."""
+    metadata = {
+        "name": name,
+        "namespace": start.asked.job.namespace,
+        "labels": dict(labels),
+        "ownerReferences": [owner_of(start.asked, start.uid)],
+    }
+    return {"apiVersion": version, "kind": kind, "metadata": metadata}

@@ -1,0 +1,304 @@
+"""Kubeflow's MPIJob: how many workers it has, and how its launcher finds and reaches them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
+from brim.kubernetes.kubeflow.mpi import (
+    HOSTS,
+    MpiHosts,
+    hosts_config,
+    hosts_of,
+    hosts_to_be,
+    launcher_rights,
+)
+from brim.kubernetes.kubeflow.objects import KubeflowStart
+from brim.kubernetes.kubeflow.pods import pod_of
+from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from kubernetes.test_kubeflow import SLOT, asked_of, env_of, thing
+
+LAUNCHER = Rank("launcher", 0)
+JOB = "tensorflow-mnist-elastic"
+
+
+def mpi(**spec: Any) -> KubeflowSpec:
+    return asked_of("mpijob.yaml", **spec)
+
+
+def launched(*words: str, workers: int = 2, **fields: Any) -> dict[str, Any]:
+    """The replicas of a job whose launcher runs a command."""
+    container = {"name": "l", "image": "a:1", "command": list(words), **fields}
+    launcher = {"template": {"spec": {"containers": [container]}}}
+    worker = {"template": {"spec": {"containers": [{"name": "w", "image": "a:1"}]}}}
+    return {"Launcher": launcher, "Worker": {**worker, "replicas": workers}}
+
+
+def start_of(asked: KubeflowSpec) -> KubeflowStart:
+    return KubeflowStart(asked=asked, uid="uid 1", launch=1, slot=SLOT)
+
+
+def pod(asked: KubeflowSpec, rank: Rank) -> dict[str, Any]:
+    return pod_of(start_of(asked), NewPod(rank, "n1"))
+
+
+def seen(asked: KubeflowSpec, rank: Rank, phase: str = "Running", **meta: Any) -> KubePod:
+    made = pod(asked, rank)
+    made["metadata"] |= {"uid": f"uid of {rank}", **meta}
+    return msgspec.convert(made | {"status": {"phase": phase}}, KubePod)
+
+
+def worker(number: int) -> Rank:
+    return Rank("worker", number)
+
+
+def mounts(container: Mapping[str, Any]) -> dict[str, str]:
+    return {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+
+
+# How many -----------------------------------------------------------------------------------------
+
+
+def test_the_job_of_the_guide_has_its_launcher_and_one_worker_to_three() -> None:
+    asked = mpi()
+    assert (str(asked.pods), str(asked.bounds)) == ("2:4", "1:3")
+    assert asked.firsts == (LAUNCHER, worker(0))
+    assert asked.run.clean == "Running"
+
+
+@pytest.mark.parametrize(
+    ("words", "slots", "pods"),
+    [
+        (["mpirun", "-np", "8", "python", "train.py"], 4, "3"),
+        (["horovodrun", "-np", "2", "python", "train.py"], 1, "3"),
+        (["horovodrun", "--host-discovery-script", "d.sh", "-np", "2", "a"], 1, "3"),
+        (
+            ["horovodrun", "--min-np", "3", "--max-np", "9", "--host-discovery-script", "d"],
+            2,
+            "3:5",
+        ),
+        (["horovodrun", "--min-num-proc=1", "--host-discovery-script=d"], 1, "2:3"),
+        (["sh", "-c", "exec horovodrun --max-np 6 --min-np 2 --host-discovery-script d"], 1, "3:7"),
+    ],
+)
+def test_how_many_workers_it_has_is_what_its_launcher_is_told(
+    words: list[str], slots: int, pods: str
+) -> None:
+    asked = mpi(mpiReplicaSpecs=launched(*words), slotsPerWorker=slots)
+    assert str(asked.pods) == pods
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"mpiReplicaSpecs": {"Worker": launched()["Worker"]}}, "mpiReplicaSpecs.Launcher"),
+        ({"mpiReplicaSpecs": launched(workers=0)}, "Worker.replicas"),
+        ({"mpiReplicaSpecs": {"Launcher": launched()["Launcher"]}}, "Worker.replicas"),
+        (
+            {"mpiReplicaSpecs": {**launched(), "Launcher": launched()["Worker"]}},
+            "Launcher.replicas",
+        ),
+        ({"mpiReplicaSpecs": launched(command="mpirun")}, "containers[0].command"),
+        ({"mpiReplicaSpecs": launched(volumeMounts={"a": 1})}, "containers[0].volumeMounts"),
+        ({"slotsPerWorker": 0}, "spec.slotsPerWorker"),
+        ({"mainContainer": "$(id)"}, "spec.mainContainer"),
+        ({"runPolicy": {"cleanPodPolicy": "All"}}, "runPolicy.cleanPodPolicy"),
+        (
+            {
+                "mpiReplicaSpecs": launched(
+                    "horovodrun", "--host-discovery-script", "d", "--min-np", "3", "--max-np", "2"
+                )
+            },
+            "spec.mpiReplicaSpecs.Launcher",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str) -> None:
+    problems = read_asked(thing("mpijob.yaml", **spec), slot=SLOT)
+    assert not isinstance(problems, KubeflowSpec)
+    assert any(field in str(each) for each in problems), [str(each) for each in problems]
+
+
+# Pods ---------------------------------------------------------------------------------------------
+
+
+def test_a_launcher_has_the_names_variables_and_files_of_kubeflow() -> None:
+    asked = mpi()
+    made = pod(asked, LAUNCHER)
+    assert made["metadata"]["name"] == f"{JOB}-launcher"
+    labels = made["metadata"]["labels"]
+    assert labels["training.kubeflow.org/operator-name"] == "mpijob-controller"
+    assert labels["training.kubeflow.org/replica-type"] == "launcher"
+    assert labels["training.kubeflow.org/job-role"] == "master"
+    assert env_of(made) == {
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+        "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
+        "I_MPI_HYDRA_BOOTSTRAP": "rsh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "/etc/mpi/kubexec.sh",
+        "NVIDIA_VISIBLE_DEVICES": "",
+        "NVIDIA_DRIVER_CAPABILITIES": "",
+    }
+    spec = made["spec"]
+    assert (spec["serviceAccountName"], spec["restartPolicy"]) == (f"{JOB}-launcher", "Never")
+    assert spec["priorityClassName"] == "preserved-pc"
+    assert "resources" not in spec["containers"][0], "it asks for what its template does"
+    files = {"/etc/mpi": "mpi-job-config", "/opt/kube": "mpi-job-kubectl"}
+    (delivery,) = spec["initContainers"]
+    assert mounts(spec["containers"][0]) == mounts(delivery) == files
+    assert (delivery["name"], delivery["image"]) == (
+        "kubectl-delivery",
+        "kubeflow/kubectl-delivery:latest",
+    )
+    config = next(each for each in spec["volumes"] if each["name"] == "mpi-job-config")
+    modes = {each["path"]: each["mode"] for each in config["configMap"]["items"]}
+    assert modes == {"kubexec.sh": 0o555, "hostfile": 0o444, "discover_hosts.sh": 0o555}
+
+
+def test_a_worker_waits_for_what_its_launcher_starts() -> None:
+    asked = mpi()
+    made = pod(asked, worker(1))
+    container = made["spec"]["containers"][0]
+    assert made["metadata"]["name"] == f"{JOB}-worker-1"
+    assert (container["command"], container["args"]) == (["sleep"], ["365d"])
+    assert mounts(container) == {"/etc/mpi": "mpi-job-config"}
+    assert container["resources"]["requests"]["nvidia.com/gpu"] == "1"
+    assert "env" not in container or not container["env"]
+    assert not {"initContainers", "serviceAccountName"} & made["spec"].keys()
+    theirs = launched("mpirun")
+    theirs["Worker"]["template"]["spec"]["containers"][0]["command"] = ["sshd", "-D"]
+    mine = pod(mpi(mpiReplicaSpecs=theirs), worker(0))["spec"]["containers"][0]
+    assert mine["command"] == ["sshd", "-D"]
+
+
+def test_a_launcher_with_a_device_is_a_host_and_sees_it() -> None:
+    limits = {"limits": {"nvidia.com/gpu": 1}}
+    asked = mpi(mpiReplicaSpecs=launched("mpirun", resources=limits))
+    assert "NVIDIA_VISIBLE_DEVICES" not in env_of(pod(asked, LAUNCHER))
+    there = ranked([seen(asked, worker(0)), seen(asked, LAUNCHER)], 1, "uid 1")
+    assert hosts_of(asked, there).running == (f"{JOB}-launcher", f"{JOB}-worker-0")
+
+
+# Hosts --------------------------------------------------------------------------------------------
+
+
+def test_hosts_are_those_that_run_and_do_not_leave() -> None:
+    asked = mpi()
+    pods = [
+        seen(asked, LAUNCHER),
+        seen(asked, worker(2)),
+        seen(asked, worker(0)),
+        seen(asked, worker(1), deletionTimestamp="2026-12-01T09:00:00Z"),
+        seen(asked, worker(3), phase="Pending"),
+        seen(asked, worker(4), phase="Failed"),
+    ]
+    hosts = hosts_of(asked, ranked(pods, 1, "uid 1"))
+    assert hosts.planned == tuple(f"{JOB}-worker-{number}" for number in (0, 2, 3))
+    assert hosts.running == tuple(f"{JOB}-worker-{number}" for number in (0, 2))
+    first = hosts_to_be(asked, ranked([], 1, "uid 1"), [LAUNCHER, worker(0), worker(10), worker(9)])
+    assert first.planned == tuple(f"{JOB}-worker-{number}" for number in (0, 9, 10))
+    assert first.running == ()
+    assert len({hosts.mark, first.mark, MpiHosts(first.planned, first.planned).mark}) == 3
+
+
+def test_its_scripts_say_who_the_hosts_are_and_reach_one_of_them(tmp_path: Path) -> None:
+    asked = mpi(slotsPerWorker=2, mainContainer="mpi-worker")
+    hosts = MpiHosts(("w-0", "w-1"), ("w-1",))
+    made = hosts_config(start_of(asked), hosts)
+    assert made["metadata"]["name"] == f"{JOB}-config"
+    assert made["data"]["hostfile"] == "w-0 slots=2\nw-1 slots=2\n"
+    assert shell(made["data"]["discover_hosts.sh"]).stdout == "w-1:2\n"
+    # What rsh is called with arrives at kubectl: a host, and a command for its shell.
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\nfor word in "$@"; do echo "<$word>"; done\n')
+    kubectl.chmod(0o755)
+    reach = made["data"]["kubexec.sh"].replace("/opt/kube", str(tmp_path))
+    said = shell(reach, "w-1", "cd /a && orted -mca", "x '1 2'").stdout.split("\n")
+    words = ["exec", "w-1", "--container", "mpi-worker", "--", "/bin/sh", "-c"]
+    assert said[:-1] == [*(f"<{word}>" for word in words), "<cd /a && orted -mca x '1 2'>"]
+
+
+def test_a_launcher_begins_once_its_hosts_run(tmp_path: Path) -> None:
+    (delivery,) = pod(mpi(), LAUNCHER)["spec"]["initContainers"]
+    program, folder, state = tmp_path / "bin", tmp_path / "mpi", tmp_path / "state"
+    for each in (program, folder, state, tmp_path / "kube"):
+        each.mkdir()
+    (folder / "hostfile").write_text("w-0 slots=1\nw-1 slots=1\n")
+    # It says what a pod's file has, and what is there the first time it is asked is not yet so.
+    kubectl = program / "kubectl"
+    kubectl.write_text(
+        f'#!/bin/sh\n[ "$1 $2 $4" = "get pod -o" ] || exit 1\necho "$3" >> {state}/asked\n'
+        f'[ -e {state}/"$3" ] && printf Running || {{ printf Pending; touch {state}/"$3"; }}\n'
+    )
+    kubectl.chmod(0o755)
+    script = delivery["command"][2].replace("/opt/kube", str(tmp_path / "kube"))
+    script = script.replace("/etc/mpi", str(folder)).replace("sleep 1", "sleep 0.01")
+    done = shell(script, path=str(program))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kube" / "kubectl").read_text() == kubectl.read_text()
+    asked = (state / "asked").read_text().split()
+    assert asked == ["w-0", "w-0", "w-1", "w-0", "w-1"]
+
+
+def shell(script: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    env = {"PATH": f"{path}:/usr/bin:/bin" if path else "/usr/bin:/bin"}
+    command = ["/bin/sh", "-c", script, "script", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+
+
+def test_a_launcher_may_reach_the_workers_of_its_job_and_nothing_else() -> None:
+    account, role, binding = launcher_rights(start_of(mpi()))
+    names = [f"{JOB}-worker-{number}" for number in range(3)]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": names},
+        {
+            "apiGroups": [""],
+            "resources": ["pods/exec"],
+            "verbs": ["create"],
+            "resourceNames": names,
+        },
+    ]
+    assert binding["subjects"][0]["name"] == account["metadata"]["name"] == f"{JOB}-launcher"
+    theirs = launched("mpirun")
+    theirs["Launcher"]["template"]["spec"]["serviceAccountName"] = "mine"
+    role, binding = launcher_rights(start_of(mpi(mpiReplicaSpecs=theirs)))
+    assert (role["kind"], binding["subjects"][0]["name"]) == ("Role", "mine")
+
+
+# What becomes of it -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rank", "phase", "outcome"),
+    [
+        (LAUNCHER, "Succeeded", "done"),
+        (LAUNCHER, "Failed", "failed"),
+        (worker(1), "Failed", ""),
+        (worker(1), "Succeeded", ""),
+    ],
+)
+def test_it_ends_as_its_launcher_does(rank: Rank, phase: str, outcome: str) -> None:
+    asked = mpi()
+    others = [each for each in (LAUNCHER, worker(0), worker(1)) if each != rank]
+    pods = [*(seen(asked, each) for each in others), seen(asked, rank, phase=phase)]
+    found = outcome_of(asked, ranked(pods, 1, "uid 1"), failures=0, age=0.0)
+    assert found.outcome == outcome
+
+
+def test_a_launcher_is_there_with_any_number_of_workers() -> None:
+    asked = mpi()
+    todo = changes(asked, ranked([], 1, "uid 1"), {"n1": 1, "n2": 1})
+    assert [new.rank for new in todo.make] == [LAUNCHER, worker(0)]
+    there = [seen(asked, each) for each in (LAUNCHER, worker(0), worker(1))]
+    (gone,) = changes(asked, ranked(there, 1, "uid 1"), {"n1": 2}).end
+    assert gone.metadata.name == f"{JOB}-worker-1"
+
+
+def test_the_mark_of_its_hosts_is_an_annotation() -> None:
+    assert HOSTS == "brim.dev/hosts"
