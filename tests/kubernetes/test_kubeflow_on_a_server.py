@@ -13,9 +13,12 @@ import yaml
 
 from brim.clock import SystemClock, monotonic
 from brim.errors import EnvironmentFault
-from brim.kubernetes.access import find_access
+from brim.kubernetes.access import Access, find_access
 from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.install import resource_of
+from brim.kubernetes.kubeflow.mpi import HOSTS
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
+from brim.kubernetes.manifests import NAME, Installation, manifests
 from brim.kubernetes.operator import Operator, OperatorSettings
 from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.api import PATCH
@@ -36,10 +39,33 @@ class Place:
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace)
         self.lives = 0
+        self.at = ""  # the path of the job that was applied first
         for name in (namespace, OWN):
             with contextlib.suppress(EnvironmentFault):
                 body = {"metadata": {"name": name}}
                 plane.api.ask("/api/v1/namespaces", method="POST", body=body)
+        self.access = self._install()
+
+    def _install(self) -> Access:
+        """Give an operator the rights that an installation gives it, and no others."""
+        chosen = Installation(image="brim:1", namespace=OWN, of=self.namespace, kubeflow=True)
+        for thing in manifests(chosen):
+            if thing["kind"] == "ServiceAccount" or "rbac" in thing["apiVersion"]:
+                path = resource_of(thing).path(thing["metadata"].get("namespace", ""))
+                with contextlib.suppress(EnvironmentFault):  # those of the cluster may be there
+                    self.plane.api.ask(path, method="POST", body=thing)
+        return find_access({"KUBECONFIG": str(self.config_of(OWN, NAME))})
+
+    def config_of(self, namespace: str, account: str) -> Path:
+        """Return a kubeconfig of an account."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        token = self.plane.api.ask(path, method="POST", body={"spec": {}})["status"]["token"]
+        config = yaml.safe_load(self.plane.kubeconfig.read_text())
+        for user in config["users"]:
+            user["user"] = {"token": token}
+        file = self.folder / f"config-{account}"
+        file.write_text(yaml.safe_dump(config))
+        return file
 
     @contextlib.asynccontextmanager
     async def operator(self) -> AsyncIterator[None]:
@@ -54,8 +80,7 @@ class Place:
             kubeflow=True,
             grace=10.0,
         )
-        access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
-        async with ApiServer(access, qps=500, burst=500) as api:
+        async with ApiServer(self.access, qps=500, burst=500) as api:
             task = asyncio.create_task(Operator(api, settings, clock=SystemClock()).run())
             self.task = task
             try:
@@ -88,13 +113,15 @@ class Place:
     def apply(self, file: str = "pytorchjob.yaml", **spec: Any) -> None:
         body = yaml.safe_load((FILES / file).read_text())
         body["spec"] |= spec
-        self.plane.api.ask(self.path(f"{body['kind'].lower()}s"), method="POST", body=body)
+        path = self.path(f"{body['kind'].lower()}s")
+        self.plane.api.ask(path, method="POST", body=body)
+        self.at = self.at or f"{path}/{body['metadata']['name']}"
 
     def change(self, body: Any, path: str = "") -> None:
-        self.plane.api.ask(f"{self.path()}/{JOB}{path}", method="PATCH", body=body, kind=PATCH)
+        self.plane.api.ask(f"{self.at}{path}", method="PATCH", body=body, kind=PATCH)
 
     def job(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.plane.api.ask(f"{self.path()}/{JOB}")
+        found: dict[str, Any] = self.plane.api.ask(self.at)
         return found
 
     def held(self) -> dict[str, str]:
@@ -258,9 +285,6 @@ def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> No
             await place.until(lambda: place.runs_with(0, 1) and bounds() == (1, 4))
             place.change({"spec": {"elasticPolicy": {"maxReplicas": 3}}})
             await place.until(lambda: bounds() == (1, 3))
-            # As the autoscaler does it, by its scale.
-            place.change({"spec": {"replicas": 3}}, "/scale")
-            await place.until(lambda: place.runs_with(0, 1, 2))
             place.plane.api.ask(f"{place.autoscalers}/{JOB}", method="DELETE")
             await place.until(lambda: bounds() == (1, 3))
         async with place.operator():
@@ -268,7 +292,7 @@ def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> No
             place.change({"spec": {"runPolicy": {"suspend": True}}})
             await place.until(lambda: bounds() is None)
             place.change({"spec": {"runPolicy": {"suspend": False}}})
-            await place.until(lambda: place.runs_with(0, 1, 2) and bounds() == (1, 3))
+            await place.until(lambda: place.runs_with(0, 1) and bounds() == (1, 3))
             again = place.plane.api.ask(f"{place.autoscalers}/{JOB}")["metadata"]
             assert again["uid"] != version["uid"]
             place.change({"spec": {"elasticPolicy": {"metrics": [{"type": "Resource"}]}}})
@@ -414,3 +438,110 @@ def test_it_is_deleted_some_time_after_its_end(place: Place) -> None:
             await place.until(is_gone)
 
     run(work)
+
+
+# MPIJob -------------------------------------------------------------------------------------------
+
+MPI = "tensorflow-mnist-elastic"
+
+
+class MpiPlace:
+    """The MPIJob of the guide, as its launcher and its kubelet see it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def pods(self) -> set[str]:
+        return {name.removeprefix(f"{MPI}-") for name in self.place.kubelets.pods()}
+
+    def hosts(self) -> list[str]:
+        """The hosts that the launcher discovers; those that its kubelet does not know yet are none."""
+        launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
+        path = f"/api/v1/namespaces/{self.place.namespace}/configmaps/{MPI}-config"
+        if launcher is None or not launcher["metadata"]["annotations"].get(HOSTS):
+            return []
+        lines = self.place.plane.api.ask(path)["data"]["discover_hosts.sh"].splitlines()
+        assert all(line.startswith(f"echo {MPI}-") and line.endswith(":1") for line in lines[1:])
+        return [line.removeprefix(f"echo {MPI}-").removesuffix(":1") for line in lines[1:]]
+
+    def may(self, verb: str, resource: str, name: str = "") -> bool:
+        """Return whether the launcher's account may do this in its namespace."""
+        kind, _, sub = resource.partition("/")
+        at = {"namespace": self.place.namespace, "verb": verb, "resource": kind, "subresource": sub}
+        user = f"system:serviceaccount:{self.place.namespace}:{MPI}-launcher"
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": at | {"name": name}},
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        answer = self.place.plane.api.ask(path, method="POST", body=review)
+        return bool(answer["status"]["allowed"])
+
+
+@pytest.fixture
+def mpi(place: Place) -> MpiPlace:
+    for name, value in (("preserved-pc", 90_000_000), ("preemptible-pc", 80_000_001)):
+        body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"}
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        with contextlib.suppress(EnvironmentFault):
+            place.plane.api.ask(path, method="POST", body=body)
+    return MpiPlace(place)
+
+
+def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlace) -> None:
+    place = mpi.place
+    everybody = ["worker-0", "worker-1", "worker-2"]
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply("mpijob.yaml")
+            await place.until(lambda: mpi.hosts() == everybody)
+            assert mpi.pods() == {"launcher", *everybody}
+            await place.until(lambda: place.held().get("Running") == "True")
+            counts = place.job()["status"]["replicaStatuses"]
+            assert (counts["Launcher"]["active"], counts["Worker"]["active"]) == (1, 3)
+            assert not place.services()
+            mark = place.kubelets.pods()[f"{MPI}-launcher"]["metadata"]["annotations"][HOSTS]
+            leaver = f"{MPI}-worker-1"
+            place.kubelets.frozen.add(leaver)  # it has its grace period
+            place.plane.api.ask(f"{place.kubelets.path}/{leaver}", method="DELETE")
+            await place.until(lambda: mpi.hosts() == ["worker-0", "worker-2"])
+            place.kubelets.frozen.clear()
+            await place.until(lambda: mpi.hosts() == everybody)
+            again = place.kubelets.pods()[f"{MPI}-launcher"]["metadata"]
+            assert again["annotations"][HOSTS] == mark, "the same hosts have the same mark"
+            replicas = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
+            place.change({"spec": replicas})
+            await place.until(lambda: mpi.hosts() == ["worker-0"])
+            assert mpi.pods() == {"launcher", "worker-0"}
+        async with place.operator():
+            place.kubelets.say(f"{MPI}-launcher", phase="Succeeded")
+            await place.until(lambda: place.held().get("Succeeded") == "True")
+            await place.until(lambda: mpi.pods() == {"launcher"})  # cleanPodPolicy is Running
+
+    run(work)
+
+
+def test_a_launcher_may_run_commands_on_its_workers_and_do_nothing_else(mpi: MpiPlace) -> None:
+    async def work() -> None:
+        async with mpi.place.operator():
+            mpi.place.apply("mpijob.yaml")
+            await mpi.place.until(lambda: len(mpi.hosts()) == 3)
+
+    run(work)
+    assert mpi.may("create", "pods/exec", f"{MPI}-worker-2")
+    assert mpi.may("get", "pods", f"{MPI}-worker-2")
+    for verb, resource, name in (
+        ("create", "pods/exec", f"{MPI}-launcher"),
+        ("create", "pods/exec", f"{MPI}-worker-3"),
+        ("create", "pods/exec", "another"),
+        ("create", "pods/exec", ""),
+        ("list", "pods", ""),
+        ("delete", "pods", f"{MPI}-worker-2"),
+        ("get", "pods/log", f"{MPI}-worker-2"),
+        ("get", "configmaps", f"{MPI}-config"),
+        ("list", "secrets", ""),
+        ("create", "pods", ""),
+    ):
+        assert not mpi.may(verb, resource, name), (verb, resource, name)

@@ -96,7 +96,7 @@ RUNS_FOR_KUBEFLOW = {
     ("", "", "services", "deletecollection"),
     ("", "", "pods", "get patch"),
     ("", "", "pods/exec", "create"),
-    ("", "", "configmaps", "patch"),
+    ("", "", "configmaps", "create patch"),
     ("", "", "serviceaccounts", "get create patch"),
     ("", "rbac.authorization.k8s.io", "roles", "get create patch"),
     ("", "rbac.authorization.k8s.io", "rolebindings", "get create patch"),

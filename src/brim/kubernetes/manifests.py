@@ -174,7 +174,7 @@ def _for_kubeflow() -> list[Manifest]:
         # For launchers of MPIJobs, which are told of their hosts, and given no right that it lacks.
         _rule("", ["pods"], ["get", "patch"]),
         _rule("", ["pods/exec"], ["create"]),
-        _rule("", ["configmaps"], ["patch"]),
+        _rule("", ["configmaps"], ["create", "patch"]),
         _rule("", ["serviceaccounts"], ["get", "create", "patch"]),
         _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], ["get", "create", "patch"]),
     ]

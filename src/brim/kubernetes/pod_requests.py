@@ -17,6 +17,7 @@ SECRETS = Resource("v1", "secrets", PlainObject)
 CONFIG_MAPS = Resource("v1", "configmaps", PlainObject)
 _KINDS = {
     "Secret": SECRETS,
+    "ConfigMap": CONFIG_MAPS,
     "Service": Resource("v1", "services", PlainObject),
     "PersistentVolumeClaim": Resource("v1", "persistentvolumeclaims", PlainObject),
     "NetworkPolicy": Resource("networking.k8s.io/v1", "networkpolicies", PlainObject),

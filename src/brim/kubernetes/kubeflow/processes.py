@@ -396,8 +396,11 @@ class KubeflowProcesses:
             await asyncio.gather(*map(self._server.make, services))
         elif todo.make and known.rights != (rights := launcher_rights(start)):
             hosts = hosts_to_be(start.asked, there, (new.rank for new in todo.make))
-            needed = [*rights, hosts_config(start, hosts)]
-            await asyncio.gather(*map(self._server.keep, needed))
+            for each in [
+                *rights,
+                hosts_config(start, hosts),
+            ]:  # in turn: a Role is there to be bound
+                await self._server.keep(each)
             known.rights = rights
 
     def _tell_launcher(
