@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import math
 import os
+import resource
 import select
 import signal
 import socket
@@ -37,6 +38,15 @@ def be_called(name: str) -> None:
     By it, `ps` and `top` tell one role, or worker, from another.
     """
     _prctl(_PR_SET_NAME, name.encode())
+
+
+def open_many_files() -> None:
+    """Let this process have as many files and connections open as it may.
+
+    A thousand, which many hosts and containers give at first, are few for who serves as many jobs.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def exit_on_sigterm() -> None:

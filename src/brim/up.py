@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import logging
 import os
-import resource
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from brim.domain.cluster import ClusterSpec, Node
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.log import write_to_stderr
 from brim.own_kind import kind_of_this_host
-from brim.process import be_called
+from brim.process import be_called, open_many_files
 from brim.scheduler.cluster_file import read_cluster_file
 from brim.scheduler.cycles import decode_cycle
 from brim.scheduler.lives import Lives
@@ -225,10 +224,7 @@ def main() -> None:
         # what is done with the rights of a tenant's account is not done with our groups'
         os.setgroups([])
     be_called("brim-scheduler")
-    # Everyone who waits holds a connection, and a thousand descriptors, which many hosts give at
-    # first, are few.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_many_files()  # everyone who waits holds a connection
     held = lock(settings.state_dir / SCHEDULER_LOCK)
     if held is None:
         sys.exit(f"another scheduler runs in {settings.state_dir}")

@@ -213,3 +213,16 @@ print(len(left), len(children_of(os.getpid())))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["2", "1"], done.stderr
+
+
+def test_a_process_may_open_as_many_files_as_its_host_allows() -> None:
+    program = """
+import resource
+from brim.process import open_many_files
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+open_many_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr

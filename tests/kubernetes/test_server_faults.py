@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 from aiohttp import web
 
 from brim.clock import monotonic, wall
+from brim.kubernetes import holder as holder_module
+from brim.kubernetes.access import Access
 from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.holder import LeaseHolder
+from brim.kubernetes.holder import LeaseHolder, LeaseLost
+from brim.kubernetes.lease import LeaseTerms
 from brim.kubernetes.outages import Outages
 from brim.kubernetes.reflector import Reflector
 from brim.kubernetes.refusals import NoAnswer, ServerFailed
@@ -141,5 +146,99 @@ def test_a_watch_that_cannot_go_on_is_an_outage_until_it_does() -> None:
             assert server.outages.unseen(monotonic()) > 1.0
             running.cancel()
             await asyncio.wait([running])
+
+    run(work)
+
+
+@contextlib.contextmanager
+def served_elsewhere(api: ScriptedApi) -> Iterator[Access]:
+    """Serve in a thread of its own: it answers while the loop of a test stands still."""
+    ready, over = threading.Event(), asyncio.Event()
+    found: list[tuple[Access, asyncio.AbstractEventLoop]] = []
+
+    async def serve() -> None:
+        async with api.served() as server:
+            found.append((server.access, asyncio.get_running_loop()))
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(PATIENCE)
+    access, loop = found[0]
+    try:
+        yield access
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(PATIENCE)
+
+
+def a_lease() -> ScriptedApi:
+    """A server that takes whatever is written to a Lease."""
+    kept: list[PlainObject] = []
+
+    async def takes(request: web.Request) -> web.StreamResponse:
+        if request.method == "GET":
+            return web.json_response(kept[-1] if kept else {}, status=200 if kept else 404)
+        kept.append(await request.json())
+        return web.json_response(kept[-1])
+
+    return ScriptedApi([takes])
+
+
+TERMS = LeaseTerms(duration=2.0, renew_within=1.0, retry=0.2)
+
+
+def test_a_holder_whose_event_loop_has_much_to_do_keeps_its_lease() -> None:
+    held: list[bool] = []
+
+    async def work() -> None:
+        time.sleep(2.5)  # nothing else gets a turn
+        held.append(holder.holds())
+        await asyncio.sleep(0.1)
+
+    with served_elsewhere(a_lease()) as access:
+        holder = LeaseHolder(access, namespace="own", name="one", identity="me", terms=TERMS)
+        asyncio.run(holder.run(work))
+        assert held == [True]
+        assert not holder.holds(), "it is released"
+
+
+def test_a_holder_that_does_nothing_any_more_loses_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(holder_module, "_STILL", 0.5)
+    held: list[bool] = []
+
+    async def work() -> None:
+        time.sleep(2.5)
+        held.append(holder.holds())
+        await asyncio.sleep(PATIENCE)
+
+    with served_elsewhere(a_lease()) as access:
+        holder = LeaseHolder(access, namespace="own", name="one", identity="me", terms=TERMS)
+        with pytest.raises(LeaseLost, match="nothing has been done for"):
+            asyncio.run(holder.run(work))
+        assert held == [False]
+
+
+def test_who_is_cancelled_while_another_has_the_lease_ends() -> None:
+    lease = {
+        "metadata": {"name": "one", "resourceVersion": "1"},
+        "spec": {"holderIdentity": "another", "leaseDurationSeconds": 60},
+    }
+
+    async def never() -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        api = ScriptedApi([says(lease)])
+        async with api.served() as server:
+            holder = LeaseHolder(server.access, namespace="own", name="one", identity="me")
+            running = asyncio.create_task(holder.run(never))
+            await until(lambda: bool(api.asked))
+            running.cancel()
+            await asyncio.wait([running], timeout=PATIENCE)
+            assert running.cancelled()
 
     run(work)

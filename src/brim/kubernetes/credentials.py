@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -191,13 +192,15 @@ class PluginProof:
             spec["cluster"] = cluster
         told = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
         self._told = msgspec.json.encode(told).decode()
-        self._lock = asyncio.Lock()
+        self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
+        self._locks = WeakKeyDictionary()  # a Lease is held in a thread of its own
         self._proof: Proof | None = None
         self._expires = math.inf
 
     async def proof(self, *, renewed: bool = False) -> Proof:
         refused = self._proof if renewed else None
-        async with self._lock:  # many requests wait for one run of it
+        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with lock:  # many requests wait for one run of it
             if self._proof is None or self._proof is refused or wall() >= self._expires - _EARLY:
                 await self._run()
             assert self._proof is not None

@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 
@@ -24,11 +25,13 @@ from brim.kubernetes.lease import (
     WriteLease,
 )
 from brim.kubernetes.outages import Outages
+from brim.kubernetes.own_thread import OwnThread
 from brim.kubernetes.refusals import Conflict, NotFound
 from brim.kubernetes.resources import Resource
 from brim.kubernetes.times import read_time
 
 _RELEASED = 1  # seconds that a released Lease says it lasts, as client-go writes
+_SIGN, _STILL = 1.0, 60.0  # seconds between two signs of life, and without one
 _log = logging.getLogger(__name__)
 
 
@@ -80,8 +83,9 @@ LEASES = Resource("coordination.k8s.io/v1", "leases", LeaseObject)
 class LeaseHolder:
     """Waits for a Lease, holds it while work is done, and releases it.
 
-    It calls the API server by connections of its own, so that renewals never wait behind other
-    requests.
+    It calls the API server from a thread of its own, by connections of its own. So renewals never
+    wait behind other requests, nor for an event loop that has much to do. One that stands still for
+    a minute holds it no longer.
 
     Args:
         access: to the API server.
@@ -116,7 +120,8 @@ class LeaseHolder:
         self._server: ApiServer | None = None
         self._now = now or SystemClock().wall
         self._answered = answered
-        self._acted = self._heard = self._now()
+        self._acted = self._heard = self._turned = self._now()
+        self._is_over = False  # the work has ended
 
     @property
     def idle(self) -> float:
@@ -148,23 +153,67 @@ class LeaseHolder:
             LeaseLost: it was lost, and the work was cancelled. It should end the process: what the
                 work has begun and not ended is unknown.
         """
+        held, self._is_over = asyncio.Event(), False
+        turning = asyncio.create_task(self._turn())
+        keeper = OwnThread(lambda thread: self._hold(thread, held), name="brim-lease")
+        waiting = asyncio.create_task(held.wait())
+        try:
+            await asyncio.wait((waiting, keeper.ended), return_when=asyncio.FIRST_COMPLETED)
+            if held.is_set():
+                _log.info("the Lease %s/%s is held", self._namespace, self._name)
+                self._outages.begin(monotonic(), before=_since(self._last_renewal))
+                await self._work(work, keeper)
+        finally:
+            keeper.cancel()
+            await asyncio.wait((keeper.ended,))
+            turning.cancel()
+            waiting.cancel()
+        if not keeper.ended.cancelled():
+            keeper.ended.result()  # it was lost
+
+    async def _work(self, work: Callable[[], Awaitable[None]], keeper: OwnThread) -> None:
+        """Do the work while the Lease is held."""
+        working = asyncio.ensure_future(work())
+        try:
+            await asyncio.wait((working, keeper.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            working.cancel()
+            await asyncio.wait((working, keeper.ended), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():  # the Lease was lost, and others may have it soon
+                to_end = self._terms.duration - self._terms.renew_within
+                await asyncio.wait((working,), timeout=to_end)
+            self._is_over = working.done()
+            if not self._is_over:
+                _log.critical("what the holder alone may do has not ended: end this process")
+        if not keeper.ended.done():
+            working.result()
+
+    async def _turn(self) -> None:
+        """Give signs of life, while the event loop of the work turns."""
+        while True:
+            self._turned = self._now()
+            await asyncio.sleep(_SIGN)
+
+    # In a thread of its own -----------------------------------------------------------------------
+
+    async def _hold(self, thread: OwnThread, held: asyncio.Event) -> None:
+        """Get the Lease, and keep it until cancelled; then release it where the work has ended."""
         timeout = self._terms.renew_within / 2
         async with ApiServer(
-            self._access, timeout=timeout, answered=self._answered, outages=self._outages
+            self._access,
+            timeout=timeout,
+            answered=partial(thread.tell, self._answered),
+            outages=_Told(thread, self._outages),
         ) as server:
             self._server = server
             await self._acquire()
-            _log.info("the Lease %s/%s is held", self._namespace, self._name)
-            self._outages.begin(monotonic(), before=_since(self._last_renewal))
-            working = asyncio.ensure_future(work())
-            keeping = asyncio.create_task(self._keep())
+            thread.tell(held.set)
             try:
-                await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
+                await self._keep()
             finally:
-                await self._end(working, keeping)
-            if not keeping.cancelled():
-                keeping.result()  # it was lost
-            working.result()
+                if self._is_over and self.holds():
+                    with contextlib.suppress(EnvironmentFault, ProtocolError):
+                        await self._release()
 
     async def _acquire(self) -> None:
         told = ""
@@ -177,32 +226,19 @@ class LeaseHolder:
     async def _keep(self) -> None:
         """Renew the Lease until it is lost."""
         while self.holds():
+            still = self._now() - self._turned
+            if still > _STILL:
+                raise self._lost(f"nothing has been done for {still:.0f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._candidate.holds_until - self._now()):
                     await self._act()
         by = self.holder
-        raise LeaseLost(
-            f"the Lease {self._namespace}/{self._name} was lost: "
-            + (
-                f"{by} has it"
-                if by not in ("", self._identity)
-                else f"it was not renewed in {self._terms.renew_within:g} s"
-            )
-        )
+        if by not in ("", self._identity):
+            raise self._lost(f"{by} has it")
+        raise self._lost(f"it was not renewed in {self._terms.renew_within:g} s")
 
-    async def _end(self, working: asyncio.Future[None], keeping: asyncio.Task[None]) -> None:
-        """End the work, and release the Lease once it has ended."""
-        working.cancel()
-        await asyncio.wait((working, keeping), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():  # the Lease was lost, and others may have it soon
-            await asyncio.wait((working,), timeout=self._terms.duration - self._terms.renew_within)
-        keeping.cancel()
-        await asyncio.wait((keeping,))
-        if not working.done():
-            _log.critical("what the holder alone may do has not ended: end this process")
-        elif self.holds():
-            with contextlib.suppress(EnvironmentFault, ProtocolError):
-                await self._release()
+    def _lost(self, why: str) -> LeaseLost:
+        return LeaseLost(f"the Lease {self._namespace}/{self._name} was lost: {why}")
 
     async def _release(self) -> None:
         assert self._server is not None
@@ -271,6 +307,20 @@ class LeaseHolder:
 
     def _say(self, error: Exception) -> None:
         _log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)
+
+
+class _Told(Outages):
+    """Outages of which another thread is told."""
+
+    def __init__(self, thread: OwnThread, outages: Outages) -> None:
+        super().__init__()
+        self._thread, self._outages = thread, outages
+
+    def answered(self, now: float) -> None:
+        self._thread.tell(self._outages.answered, now)
+
+    def unanswered(self, sent: float) -> None:
+        self._thread.tell(self._outages.unanswered, sent)
 
 
 def _since(renewed: str) -> float:

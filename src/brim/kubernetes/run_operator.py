@@ -15,6 +15,7 @@ from brim.kubernetes.metrics import Requests, metrics_of
 from brim.kubernetes.operator import Operator, OperatorSettings
 from brim.kubernetes.outages import Outages
 from brim.kubernetes.probes import Signs, application
+from brim.process import open_many_files
 from brim.telemetry.prometheus import in_text
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on, split_address
@@ -86,6 +87,7 @@ async def serve(
         identity: that no other process ever has.
         listen: `HOST:PORT` at which it tells how it is; empty: nowhere.
     """
+    open_many_files()  # each run that is followed has a connection and files
     process = OperatorProcess(access, settings, identity)
     async with contextlib.AsyncExitStack() as stack:
         if listen:
