@@ -1,0 +1,33 @@
+"""Asks Kubeflow's own client about a job, and writes what it says, as JSON.
+
+It is a process of its own: the client imports the package `kubernetes`, and so is a folder of tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+
+def main(config: str, namespace: str, kind: str, job: str, *then: str) -> None:
+    """Write what the client says of a job, once it has ended where `wait` is the last word."""
+    training = importlib.import_module("kubeflow.training")
+    client = training.TrainingClient(config_file=config, namespace=namespace, job_kind=kind)
+    if then == ("wait",):
+        client.wait_for_job_conditions(job, wait_timeout=60, polling_interval=1)
+    said = {
+        "created": client.is_job_created(job),
+        "running": client.is_job_running(job),
+        "succeeded": client.is_job_succeeded(job),
+        "failed": client.is_job_failed(job),
+        "last": client.get_job_conditions(job)[-1].message,
+        "pods": sorted(client.get_job_pod_names(job)),
+        "master": client.get_job_pod_names(job, is_master=True),
+        "workers": sorted(client.get_job_pod_names(job, replica_type="worker")),
+    }
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,86 @@
+"""Kubeflow's own client (kubeflow-training) reads what brim says of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubernetes.test_kubeflow_on_a_server import JOB, MPI, MpiPlace, Place, mpi, place, plane, run
+
+__all__ = ["mpi", "place", "plane"]  # fixtures
+
+SCRIPT = Path(__file__).parent / "files" / "kubeflow_client.py"
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("kubeflow") is None,
+    reason="no kubeflow-training: pip install brim[dev]",
+)
+
+
+async def client(place: Place, kind: str, job: str, *then: str) -> dict[str, Any]:
+    """Return what the client says of a job."""
+    words = (str(place.plane.kubeconfig), place.namespace, kind, job, *then)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPT), *words, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def test_it_sees_a_job_run_and_succeed(place: Place) -> None:
+    names = [f"{JOB}-worker-0", f"{JOB}-worker-1"]
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply()
+            await place.until(lambda: place.runs_with(0, 1))
+            said = await client(place, "PyTorchJob", JOB)
+            assert said["created"]
+            assert said["running"]
+            assert not said["succeeded"]
+            assert (said["pods"], said["workers"]) == (names, names)
+            assert said["master"] == names[:1]
+            waiting = asyncio.create_task(client(place, "PyTorchJob", JOB, "wait"))
+            place.kubelets.say(names[0], phase="Succeeded")
+            said = await waiting
+            assert said["succeeded"]
+            assert not said["running"]
+
+    run(work)
+
+
+def test_it_sees_why_a_job_has_failed(place: Place) -> None:
+    async def work() -> None:
+        async with place.operator():
+            place.apply(runPolicy={"backoffLimit": 0})
+            await place.until(lambda: place.runs_with(0, 1))
+            place.fail(f"{JOB}-worker-0", 1, "no such file: imagenet")
+            await place.until(lambda: place.held().get("Failed") == "True")
+            said = await client(place, "PyTorchJob", JOB)
+            assert said["failed"]
+            assert "no such file: imagenet" in said["last"]
+
+    run(work)
+
+
+def test_it_sees_a_launcher_and_its_workers(mpi: MpiPlace) -> None:
+    place = mpi.place
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply("mpijob.yaml")
+            await place.until(lambda: len(mpi.hosts()) == 3)
+            await place.until(lambda: place.held().get("Running") == "True")
+            said = await client(place, "MPIJob", MPI)
+            assert said["running"]
+            assert said["master"] == [f"{MPI}-launcher"]
+            assert said["workers"] == [f"{MPI}-worker-{number}" for number in range(3)]
+
+    run(work)
