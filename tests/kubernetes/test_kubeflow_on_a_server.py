@@ -305,6 +305,40 @@ def test_its_metrics_make_an_autoscaler_that_follows_the_job(place: Place) -> No
     run(work)
 
 
+def test_what_a_job_has_goes_with_it(
+    fake_cluster: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    """Where there are controllers, as in any cluster: that of autoscalers is among them."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for each in [*crds().values(), *kubeflow_crds().values()]:
+        with contextlib.suppress(EnvironmentFault):  # they may be there
+            fake_cluster.api.ask(path, method="POST", body=each)
+    place = Place(fake_cluster, namespace, tmp_path)
+
+    def things() -> list[str]:
+        lists = (place.autoscalers, place.kubelets.path, place.kubelets.path[:-4] + "services")
+        return [
+            each["metadata"]["name"] for at in lists for each in fake_cluster.api.ask(at)["items"]
+        ]
+
+    def can_scale() -> bool:
+        """Return whether Kubernetes has found what the autoscaler is to scale."""
+        with contextlib.suppress(EnvironmentFault):
+            status = fake_cluster.api.ask(f"{place.autoscalers}/{JOB}")["status"]
+            known = {each["type"]: each["status"] for each in status.get("conditions", [])}
+            return known.get("AbleToScale") == "True"
+        return False
+
+    async def work() -> None:
+        async with place.operator():
+            place.apply(elasticPolicy={"maxReplicas": 4, "metrics": [METRIC]})
+            await place.until(lambda: place.runs_with(0, 1) and can_scale())
+            fake_cluster.api.ask(place.at, method="DELETE")
+            await place.until(lambda: not things())
+
+    run(work)
+
+
 def test_an_autoscaler_that_somebody_else_has_made_stays(place: Place) -> None:
     theirs = {
         "apiVersion": "autoscaling/v2",
