@@ -429,6 +429,17 @@ def test_conditions_through_a_life() -> None:
     assert status["completionTime"]
 
 
+def test_what_ran_when_a_job_succeeded_has_succeeded_though_it_ends_later() -> None:
+    asked = asked_of()
+    job, pods = record_of(asked), [seen(asked, 0, phase="Succeeded"), seen(asked, 1)]
+    job.life, job.ended = Life(Phase.DONE), NOW
+    status = status_of(job, asked, pods, before=None, now=NOW)
+    assert status["replicaStatuses"]["Worker"]["succeeded"] == 2
+    leaving = [pods[0], seen(asked, 1, leaving=True)]
+    for left in (leaving, []):
+        assert status_of(job, asked, left, before=status, now=NOW + 1) == status
+
+
 def test_a_job_whose_object_cannot_be_understood_keeps_its_counts() -> None:
     asked = asked_of()
     job = replace(record_of(asked), life=Life(Phase.RUNNING))

@@ -94,7 +94,8 @@ def status_of(
     stamp = write_time(now) or ""
     conditions = _Conditions(last, stamp)
     of_the_job = list(pods)
-    replicas = _replica_statuses(asked, of_the_job, last)
+    done = job.life.phase is Phase.DONE
+    replicas = _replica_statuses(asked, of_the_job, last, done=done)
     active = {name: each.get("active", 0) for name, each in replicas.items()}
     held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
     name = f"{kind} {job.id.split('.')[1]}"
@@ -157,14 +158,15 @@ def _leads(asked: KubeflowSpec | None, active: Mapping[str, int]) -> bool:
 
 
 def _replica_statuses(
-    asked: KubeflowSpec | None, pods: Sequence[KubePod], last: Mapping[str, Any]
+    asked: KubeflowSpec | None, pods: Sequence[KubePod], last: Mapping[str, Any], *, done: bool
 ) -> dict[str, Any]:
-    if asked is None:
+    """Count the pods of each type; what ran when a job succeeded has succeeded, though it ends later."""
+    if asked is None or (done and last.get("completionTime")):
         return dict(last.get("replicaStatuses") or {})
     found: dict[str, Any] = {}
     for each in asked.replicas:
         phases = [
-            "Failed" if pod.is_leaving else pod.status.phase
+            _counted(pod, done=done)
             for pod in pods
             if (rank := rank_of(pod)) is not None and rank.type == each.type.lower()
         ]
@@ -179,6 +181,13 @@ def _replica_statuses(
         )
         found[each.type] = {name: n for name, n in counts.items() if n} | {"selector": selector}
     return found
+
+
+def _counted(pod: KubePod, *, done: bool) -> str:
+    """Return the phase as which a pod counts."""
+    if done and pod.status.phase == "Running":
+        return "Succeeded"
+    return "Failed" if pod.is_leaving else pod.status.phase
 
 
 def _time(name: str, last: Mapping[str, Any], now: str | None) -> dict[str, str]:
