@@ -31,11 +31,13 @@ from brim.coordination.scheduled_jobs import (
 from brim.coordination.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.host_kind import HostKind
-from brim.domain.job import WorkerRange
+from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Standing, Verdict
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import InternalError
+from brim.policies.cycle import cycle
+from brim.policies.named import POLICIES
 from coordination.scheduled import Heard
 
 Row = tuple[float, Event, list[str]]
@@ -534,6 +536,24 @@ def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
     assert heard.jobs.wake_at(0.5) == 1.0
     assert [s.job.id for s in heard.jobs.snapshot(0.5, memory=None).jobs] == ["job-2"]
     assert [s.job.id for s in heard.jobs.snapshot(1.0, memory=None).jobs] == ["job-1", "job-2"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("workers", ["10000000", "9:10000000", "1:10000000"])
+def test_a_job_that_asks_for_more_workers_than_there_can_be_is_in_nobodys_way(
+    policy: str, workers: str
+) -> None:
+    heard = Heard("1x8")
+    asked = WorkerRange.parse(workers)
+    spec = JobSpec(file="m.py", parameters={}, workers=asked, epochs=1, micro_batches=1 << 24)
+    heard.submit(spec=spec)
+    heard.submit("1:4")
+    snapshot = heard.jobs.snapshot(1.0, memory=None)
+    found = cycle(snapshot, policy=POLICIES[policy], placed=False).workers
+    assert sum(found.values()) <= 8
+    if policy == "brim":
+        assert bool(found.get("job-1")) == (workers == "1:10000000")
+        assert found["job-2"]
 
 
 def test_a_newcomer_is_shown_and_not_kept(heard: Heard) -> None:

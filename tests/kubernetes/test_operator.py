@@ -368,6 +368,19 @@ def test_what_is_not_a_job_is_told_so_and_ends_nothing(house: House) -> None:
     run(work)
 
 
+def test_a_job_that_asks_for_more_workers_than_any_cluster_has_waits_alone(house: House) -> None:
+    async def work() -> None:
+        async with house.operator() as task:
+            for count in (10**6, 10**7):
+                house.submit(f"huge-{count}", workers={"min": count, "max": count})
+            house.submit()
+            await house.until_running(3)
+            await house.until(lambda: house.phase("huge-10000000") == "Admitted")
+            assert not task.done()
+
+    run(work)
+
+
 def test_a_job_in_the_operators_own_namespace_is_refused(
     plane: ControlPlane, tmp_path: Path
 ) -> None:

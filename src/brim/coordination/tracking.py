@@ -26,6 +26,7 @@ _CAUTION = (
     0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
 )
 _AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
+_TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
 _AWAY = 10.0  # seconds without a look, after which nobody knows what took how long
 
@@ -253,9 +254,14 @@ class Tracking:
         return {} if below is None else {below: rates[below]}
 
     def _bounds(self, job: ScheduledJob, cluster: ClusterSpec) -> tuple[int, int]:
-        """Return the fewest and the most workers that it can have here."""
-        workers = job.submission.spec.workers
-        return workers.minimum, min(workers.maximum, max(cluster.capacity, workers.minimum))
+        """Return the fewest and the most workers that it can have here.
+
+        A curve has a number for each count up to there: of a job that needs many more than there
+        are, nobody asks how many.
+        """
+        workers, capacity = job.submission.spec.workers, cluster.capacity
+        minimum = min(workers.minimum, max(capacity + 1, _TOO_MANY))
+        return minimum, min(workers.maximum, max(capacity, minimum))
 
     def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
         """Return the steps per second of a job that runs, and what one more worker would add.
@@ -372,7 +378,7 @@ class Tracking:
             deadline=submission.deadline if known else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
-            minimum=workers.minimum,
+            minimum=self._bounds(job, spec)[0],
             # So a policy need not know of profiles.
             maximum=profile.size if profile else workers.maximum,
             tenant=submission.tenant,

@@ -19,6 +19,8 @@ def unfairness(state: JobState, *, now: float, jobs: int, capacity: int) -> floa
     """rho: time to finish in the shared cluster, run from now on, over that on 1/`jobs` of it."""
     size = size_of(state, capacity)
     rate = state.job.curve.rate(size)
+    if not rate:
+        return 0.0  # it needs more than there is: sharing does not delay it
     share = min(1.0, capacity / jobs / size)
     shared = now - state.job.submitted + state.remaining / rate
     return shared / (state.job.work / rate / share)
