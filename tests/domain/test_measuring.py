@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.domain.measuring import Measured, curve_of
+from brim.domain.measuring import Measured, curve_of, gain_of_one_more
 
 
 def test_new_steps_count_more_than_old_ones() -> None:
@@ -85,3 +85,13 @@ def test_a_worker_that_no_micro_batch_is_left_for_makes_nothing_faster() -> None
     assert curve.rates[4:] == (3.5, 3.5, 3.5, 3.5, 6.0)
     assert curve.floor == (0, 1, 2, 3, 4, 4, 4, 4, 8)
     assert curve_of({1: 1.0, 8: 6.0}, parts=0, minimum=1, maximum=8).rates[6] > curve.rates[4]
+
+
+@pytest.mark.parametrize("parts", [0, 8])
+def test_what_more_workers_have_only_slowed_down_is_not_infinitely_fast_on_fewer(
+    parts: int,
+) -> None:
+    curve = curve_of({2: 10.0, 4: 5.0}, parts=parts, minimum=1, maximum=8)
+    assert curve.rates[1] == 10.0
+    assert max(curve.rates) == 10.0
+    assert gain_of_one_more({2: 10.0, 4: 5.0}, parts=parts, workers=2) == 0.0

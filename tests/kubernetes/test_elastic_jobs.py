@@ -10,21 +10,26 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from brim.coordination.scheduled_jobs import RangeChanged, Wished
+from brim.coordination.scheduled_jobs import Decided, RangeChanged, Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import OPTIONS, JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase, Wish
+from brim.domain.measuring import Measured
 from brim.domain.submission import Submission
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.errors import SpecError
-from brim.kubernetes.elastic_jobs import FIELDS, code_in, read_job, wishes_of
+from brim.kubernetes.elastic_jobs import FIELDS, code_in, new_job, read_job, wishes_of
 from brim.kubernetes.fields import PLAIN_FIELDS
 from brim.kubernetes.reading import LONGEST_TEXT
+from brim.kubernetes.record_text import unpack_record
 from brim.kubernetes.schemas import job_crd, tenant_crd
+from brim.kubernetes.status import status_of
 from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
 from brim.kubernetes.times import read_time
+from brim.scheduler.loop import decide
 from brim.storage.bundles import digest_of, pack
+from coordination.scheduled import Heard
 from edges.test_nonsense import ODD, places, twisted, with_other
 from elastic_jobs import MADE, elastic_job, everything, submitted
 
@@ -395,6 +400,58 @@ def test_whatever_comes_is_a_job_or_problems_that_name_a_field(
     assert all(isinstance(each, SpecError) for each in wrong)
     assert all(isinstance(each, Wished | RangeChanged) for each in events)
     code_in(thing)
+
+
+COUNT = st.integers(1, 10**9) | st.sampled_from([1, 2, 7, 8, 9, 64, 1000, 10**6, 10**7, 10**9])
+LARGE = st.fixed_dictionaries(
+    {"workers": st.builds(lambda a, b: {"min": min(a, b), "max": max(a, b)}, COUNT, COUNT)},
+    optional={
+        "microBatches": COUNT,
+        "globalBatchSize": COUNT,
+        "epochs": COUNT,
+        "exact": st.booleans(),
+        "priority": st.sampled_from(["preemptible", "preserved"]),
+        "deadlineIn": st.sampled_from(["1ms", "90s", "2h", "87599h"]),
+    },
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    specs=st.lists(LARGE, min_size=1, max_size=3),
+    devices=st.integers(1, 40),
+    measured=st.dictionaries(COUNT, st.floats(1e-9, 1e9), max_size=3),
+    steps=st.none() | st.integers(1, 10**12),
+)
+@example(specs=[{"workers": {"min": 10**7, "max": 10**7}}], devices=8, measured={}, steps=None)
+@example(
+    specs=[{"workers": {"min": 1, "max": 8}}], devices=8, measured={2: 10.0, 4: 5.0}, steps=None
+)
+def test_no_job_that_is_taken_stops_a_scheduler(
+    specs: list[dict[str, Any]], devices: int, measured: dict[int, float], steps: int | None
+) -> None:
+    heard = Heard(f"1x{devices}")
+    for number, spec in enumerate(specs, 1):
+        thing = elastic_job(f"job-{number}", **spec)
+        wanted = read_job(thing)
+        if isinstance(wanted, Submission):
+            totals = {count: (10.0, 10.0 / rate) for count, rate in measured.items()}
+            heard.lessons.speeds[wanted.fingerprint] = Measured(totals)
+            heard.lessons.steps |= {wanted.fingerprint: steps} if steps else {}
+            job = new_job(thing, wanted, id=f"team.job-{number}", number=number)
+            heard.known[job.id] = job
+            heard.hear(Submitted(job), job.submitted)
+    now = read_time(MADE, field="") + 1.0
+    for _ in range(2):
+        snapshot = heard.jobs.snapshot(now, memory=None)
+        decision = decide(snapshot, "brim", left_by="brim")
+        assert sum(decision.workers.values()) <= devices
+        heard.hear(Decided(decision), now)
+        now += 10.0
+    for job in heard.known.values():
+        heard.jobs.speed(job)
+        status = status_of(job, generation=1, before=None, now=now)
+        assert unpack_record(status["record"], uid=job.key).id == job.id
 
 
 @settings(max_examples=200, deadline=5000)

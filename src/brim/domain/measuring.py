@@ -108,10 +108,16 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
         )
     else:
         model = ThroughputModel.fit(points)
+    fastest, least = max(known.values()), min(known)
+
+    def believed(n: int) -> float:
+        rate = model.rate(divides(parts, n))
+        # A job that more workers have only slowed down is not infinitely fast on fewer.
+        return min(rate, fastest) if n < least or math.isinf(rate) else rate
+
     return ScalingCurve(
         points=tuple(
-            (n, known.get(n) or model.rate(divides(parts, n)))
-            for n in _sizes(known, parts, minimum, maximum)
+            (n, known.get(n) or believed(n)) for n in _sizes(known, parts, minimum, maximum)
         ),
         stepped=bool(parts),
     )

@@ -109,11 +109,12 @@ class ThroughputModel:
         return cls(fixed=fixed, compute=compute, tree=tree, ring=ring)
 
     def rate(self, workers: float) -> float:
-        """Steps per second on `workers` workers."""
+        """Steps per second on `workers` workers; infinite where no term takes any time."""
         if workers <= 0:
             return 0.0
         seconds = self.fixed + self.compute / workers + self.tree * math.log2(workers)
-        return 1.0 / (seconds + self.ring * (workers - 1))
+        seconds += self.ring * (workers - 1)
+        return 1.0 / seconds if seconds > 0 else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
