@@ -224,26 +224,41 @@ def test_its_scripts_say_who_the_hosts_are_and_reach_one_of_them(tmp_path: Path)
     assert said[:-1] == [*(f"<{word}>" for word in words), "<cd /a && orted -mca x '1 2'>"]
 
 
-def test_a_launcher_begins_once_its_hosts_run(tmp_path: Path) -> None:
-    (delivery,) = pod(mpi(), LAUNCHER)["spec"]["initContainers"]
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        # A fixed number of workers has to be there; of an elastic job, the fewest.
+        ("mpirun", ["l", "w-0", "w-1", "l", "w-0", "w-1", "l", "w-0", "w-1"]),
+        (
+            "horovodrun --min-np 1 --host-discovery-script d",
+            ["l", "w-0", "w-1", "l", "w-0", "w-1"],
+        ),
+    ],
+)
+def test_a_launcher_begins_once_its_workers_run(
+    command: str, asked: list[str], tmp_path: Path
+) -> None:
+    job = mpi(mpiReplicaSpecs=launched(*command.split()))
+    (delivery,) = pod(job, LAUNCHER)["spec"]["initContainers"]
     program, folder, state = tmp_path / "bin", tmp_path / "mpi", tmp_path / "state"
     for each in (program, folder, state, tmp_path / "kube"):
         each.mkdir()
-    (folder / "hostfile").write_text("w-0 slots=1\nw-1 slots=1\n")
-    # It says what a pod's file has, and what is there the first time it is asked is not yet so.
+    (folder / "hostfile").write_text("l slots=1\nw-0 slots=1\nw-1 slots=1\n")
+    # Nobody may look at the launcher; w-0 runs when it is asked for the second time, w-1 for the third.
     kubectl = program / "kubectl"
     kubectl.write_text(
         f'#!/bin/sh\n[ "$1 $2 $4" = "get pod -o" ] || exit 1\necho "$3" >> {state}/asked\n'
-        f'[ -e {state}/"$3" ] && printf Running || {{ printf Pending; touch {state}/"$3"; }}\n'
+        f'[ "$3" = l ] && exit 1\ncase $(grep -c "$3" {state}/asked)$3 in\n'
+        "1w-?|2w-1) printf Pending ;;\n*) printf Running ;;\nesac\n"
     )
     kubectl.chmod(0o755)
     script = delivery["command"][2].replace("/opt/kube", str(tmp_path / "kube"))
     script = script.replace("/etc/mpi", str(folder)).replace("sleep 1", "sleep 0.01")
-    done = shell(script, path=str(program))
+    workers = next(each["value"] for each in delivery["env"] if each["name"] == "WORKERS")
+    done = shell(f"WORKERS={workers}\n{script}", path=str(program))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "kube" / "kubectl").read_text() == kubectl.read_text()
-    asked = (state / "asked").read_text().split()
-    assert asked == ["w-0", "w-0", "w-1", "w-0", "w-1"]
+    assert (state / "asked").read_text().split() == asked
 
 
 def shell(script: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:

@@ -30,16 +30,19 @@ _FOLDER, _PROGRAMS = "/etc/mpi", "/opt/kube"
 _HOSTFILE, _REACH, _DISCOVER = "hostfile", "kubexec.sh", "discover_hosts.sh"
 _CONFIG_VOLUME, _PROGRAM_VOLUME = "mpi-job-config", "mpi-job-kubectl"
 _RUN, _READ = 0o555, 0o444
-# kubectl of its own image is copied; then the hosts have to run, which mpirun does not wait for.
+# kubectl of its own image is copied; then workers have to run, which mpirun does not wait for. The
+# launcher may be a host, too, at which it may not look.
 _DELIVER = f"""\
 cp "$(command -v kubectl)" {_PROGRAMS}/kubectl || exit 1
-hosts_run() {{
+enough_run() {{
+  running=0
   while read -r host _; do
     phase=$({_PROGRAMS}/kubectl get pod "$host" -o 'jsonpath={{.status.phase}}')
-    [ "$phase" = Running ] || return 1
+    [ "$phase" = Running ] && running=$((running + 1))
   done < {_FOLDER}/{_HOSTFILE}
+  [ "$running" -ge "$WORKERS" ]
 }}
-until hosts_run; do sleep 1; done
+until enough_run; do sleep 1; done
 """
 
 
@@ -142,6 +145,13 @@ def _most(asked: KubeflowSpec) -> int:
     return max(count, asked.bounds.maximum if asked.bounds is not None else 0)
 
 
+def _fewest(asked: KubeflowSpec) -> int:
+    """Return the workers without which a launcher has nothing to begin."""
+    workers = asked.of(WORKER)
+    assert workers is not None
+    return workers.count if asked.bounds is None else asked.bounds.minimum
+
+
 def _labels(asked: KubeflowSpec) -> dict[str, str]:
     return {"app": asked.job.name, **common_labels(asked)}
 
@@ -209,6 +219,7 @@ def _delivery(start: KubeflowStart, mounts: list[dict[str, str]]) -> Manifest:
         "env": [
             {"name": "TARGET_DIR", "value": _PROGRAMS},
             {"name": "NAMESPACE", "value": start.asked.job.namespace},
+            {"name": "WORKERS", "value": str(_fewest(start.asked))},
         ],
         "resources": {"requests": amounts, "limits": dict(amounts)},
         "securityContext": {
