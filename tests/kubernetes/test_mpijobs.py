@@ -13,7 +13,6 @@ import pytest
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
 from brim.kubernetes.kubeflow.mpi import (
-    HOSTS,
     MpiHosts,
     hosts_config,
     hosts_of,
@@ -313,7 +312,3 @@ def test_a_launcher_is_there_with_any_number_of_workers() -> None:
     there = [seen(asked, each) for each in (LAUNCHER, worker(0), worker(1))]
     (gone,) = changes(asked, ranked(there, 1, "uid 1"), {"n1": 2}).end
     assert gone.metadata.name == f"{JOB}-worker-1"
-
-
-def test_the_mark_of_its_hosts_is_an_annotation() -> None:
-    assert HOSTS == "brim.dev/hosts"
