@@ -39,7 +39,7 @@ def test_it_sees_a_job_run_and_succeed(place: Place) -> None:
 
     async def work() -> None:
         async with place.operator():
-            place.apply()
+            place.apply(runPolicy={})  # without which the client reads no job
             await place.until(lambda: place.runs_with(0, 1))
             said = await client(place, "PyTorchJob", JOB)
             assert said["created"]

@@ -488,6 +488,12 @@ class MpiPlace:
     def pods(self) -> set[str]:
         return {name.removeprefix(f"{MPI}-") for name in self.place.kubelets.pods()}
 
+    def active(self) -> tuple[int, int]:
+        """The launchers and the workers that run, as the status of the job has them."""
+        counts = self.place.job().get("status", {}).get("replicaStatuses", {})
+        launchers, workers = (counts.get(type, {}) for type in ("Launcher", "Worker"))
+        return launchers.get("active", 0), workers.get("active", 0)
+
     def hosts(self) -> list[str]:
         """The hosts that the launcher discovers; those that its kubelet does not know yet are none."""
         launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
@@ -532,9 +538,8 @@ def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlac
             place.apply("mpijob.yaml")
             await place.until(lambda: mpi.hosts() == everybody)
             assert mpi.pods() == {"launcher", *everybody}
-            await place.until(lambda: place.held().get("Running") == "True")
-            counts = place.job()["status"]["replicaStatuses"]
-            assert (counts["Launcher"]["active"], counts["Worker"]["active"]) == (1, 3)
+            await place.until(lambda: mpi.active() == (1, 3))
+            assert place.held()["Running"] == "True"
             assert not place.services()
             mark = place.kubelets.pods()[f"{MPI}-launcher"]["metadata"]["annotations"][HOSTS]
             leaver = f"{MPI}-worker-1"
