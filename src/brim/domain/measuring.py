@@ -21,6 +21,8 @@ _ENOUGH = 4.5
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
 # usual steps that one step counts for at most: a longer one stood still for another reason
 _STALL = 3.0
+# Seconds of a step: a run says what it likes of itself, and beyond these no curve can be fitted.
+_SHORTEST, _LONGEST = 1e-6, 1e7
 _MEMORY = 500.0  # steps after which an older measurement counts for half
 
 
@@ -42,6 +44,7 @@ class Measured:
         A process that was stopped for a while says nothing about a size. Who is slower from now on
         is believed soon.
         """
+        seconds = min(max(seconds, _SHORTEST), _LONGEST)
         steps, total = self.totals.get(workers, (0.0, 0.0))
         if steps >= _ENOUGH:
             seconds = min(seconds, _STALL * total / steps)
