@@ -358,6 +358,31 @@ TABLES: dict[str, list[Row]] = {
         (1.0, look(job_1=on(4)), ["force job-1: 0"]),
         (1.2, look(job_1=dead()), ["job-1 suspended"]),
     ],
+    "who is taken back before a step is started again later each time, until it makes one": [
+        *(
+            row
+            for at, then in ((0.0, 0.0), (0.1, 1.1), (1.1, 4.1), (4.1, 11.1))
+            for row in (
+                (at, plan(job_1=4), ["job-1 workers"]),
+                (at, look(), ["job-1 running", "start job-1: 4"]),
+                (at, plan(), ["job-1 workers"]),
+                (at, look(job_1=on(4)), ["force job-1: 0"]),
+                (at, look(job_1=dead()), ["job-1 suspended"]),
+                (max(at, then - 0.1), plan(job_1=4), ["job-1 workers"]),
+                *([(then - 0.1, look(), [])] if then > at else []),
+                (max(at, then - 0.1), plan(), ["job-1 workers"]),
+            )
+        ),
+        (11.1, plan(job_1=4), ["job-1 workers"]),
+        (11.1, look(), ["job-1 running", "start job-1: 4"]),
+        (12.0, look(job_1=on(4, step=1)), []),
+        (12.0, plan(), ["job-1 workers"]),
+        (12.0, look(job_1=on(4, step=1)), ["suspend job-1"]),
+        (12.0, yes("job-1"), []),
+        (12.0, look(job_1=dead(step=1)), ["job-1 suspended"]),
+        (12.0, plan(job_1=4), ["job-1 workers"]),
+        (12.0, look(), ["job-1 running", "start job-1: 4"]),
+    ],
     "who is refused while it runs ends first": [
         *EIGHT,
         (

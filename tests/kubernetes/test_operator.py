@@ -7,7 +7,7 @@ import base64
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -266,16 +266,22 @@ class House:
 TEMPLATE = {"spec": {"containers": [{"name": "worker"}]}}
 
 
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+@contextlib.contextmanager
+def planes(folder: Path, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
     """An API server with the kinds of brim and two nodes of 3 CPUs, on which nothing acts."""
     need("etcd", "kube-apiserver")
-    with control_plane(tmp_path_factory.mktemp("plane")) as plane:
+    with control_plane(folder, api_server_flags=flags) as plane:
         for each in crds().values():
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             plane.api.ask(path, method="POST", body=each)
         for name in NODES:
             add_node(plane, name)
+        yield plane
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with planes(tmp_path_factory.mktemp("plane")) as plane:
         yield plane
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,7 @@ class World:
             ask_to_suspend=self._suspend,
             clock=SeenClock(self.clock, self.outages),
             tell=self.told.append,
+            settled=lambda jobs: self.settled(jobs),
         )
         database = Database(self.folder / "scheduler.db")
         database._sql.execute("pragma synchronous = off")  # who dies here takes no power along
@@ -80,6 +81,9 @@ class World:
             clock=self.clock,
             unseen=lambda: self.outages.unseen(self.clock.now()),
         )
+
+    async def settled(self, jobs: Collection[str]) -> None:
+        """What the book has is on the server."""
 
     async def _suspend(self, address: str, token: str) -> None:
         assert address == "10.0.0.9:7077"
@@ -380,6 +384,36 @@ def test_a_job_ends_as_its_run_says_and_its_pods_are_cleared_away(world: World) 
     world.settle()
     assert world.phase() is Phase.DONE
     assert world.server.pods == {}
+
+
+def test_pods_that_say_how_a_run_has_ended_stay_until_that_is_on_the_server(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    ended = {"exitCode": 0, "message": json.dumps({"exit": "done", "steps": 7, "metrics": {}})}
+    statuses = [{"name": "master", "state": {"terminated": ended}}]
+    world.server.end("flights-master", "Succeeded", containerStatuses=statuses)
+    world.server.end("flights-1-0", "Succeeded")
+
+    async def work() -> None:
+        taken = asyncio.Event()
+
+        async def later(jobs: Collection[str]) -> None:
+            assert list(jobs) == [JOB.id]
+            await taken.wait()
+
+        world.settled = later  # type: ignore[method-assign]
+        for _ in range(3):
+            await world.looking()
+        assert world.phase() is Phase.DONE
+        there = world.server.pods["flights-master"]["metadata"]
+        assert "deletionTimestamp" not in there
+        taken.set()
+        await asyncio.sleep(0.01)
+        assert "deletionTimestamp" in there
+
+    world.run(work)
 
 
 @pytest.mark.parametrize(("exit", "phase"), [("done", "done"), ("failed", "failed")])

@@ -689,13 +689,23 @@ class ScheduledJobs:
         elif seen.outcome == "failed" and seen.who != "environment":
             self._must(job, Happening.FAIL, now=now, detail=seen.problem)
         elif asked:
-            job.starts = replace(job.starts, setbacks=0)
-            self._must(job, Happening.STOP, now=now)
+            self._give_way(job, now, stepped=seen.step > begun)
         else:
             self._set_back(job, now, stepped=seen.step > begun)
         if not job.life.ended and job.judgement.standing is Standing.REFUSED:
             self._must(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
         self._decide()
+
+    def _give_way(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
+        """Let a job wait that has given way; longer each time where it came to nothing before.
+
+        What is free without its processes may be too little for them: it would be started without
+        end.
+        """
+        unused = 0 if stepped or not job.life.may_run else job.starts.unused + 1
+        wait = min(_LONGEST_BACKOFF, _BACKOFF * (2 ** (max(1, unused) - 1) - 1))
+        job.starts = replace(job.starts, setbacks=0, unused=unused, not_before=now + wait)
+        self._must(job, Happening.STOP, now=now)
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Start a job again whose end nobody asked for: later each time, but not for ever."""

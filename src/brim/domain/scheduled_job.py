@@ -67,6 +67,7 @@ class Starts:
         launches: starts in all.
         setbacks: ends of its processes in a row that nobody asked for and that brought no step.
         vain: starts in a row that the environment did not allow.
+        unused: starts in a row that plans took back before a step was made.
         not_before: no processes are started before this.
         out_of_memory: its workers that were lost for memory and stand in its story.
         failures: of its processes in all, where somebody counts them (see `Seen.failed`).
@@ -76,6 +77,7 @@ class Starts:
     launches: int = 0
     setbacks: int = 0
     vain: int = 0
+    unused: int = 0
     not_before: float = 0.0
     out_of_memory: int = 0
     failures: int = 0

@@ -290,6 +290,7 @@ class Operator:
             untouched=unreadable,
             tell=keeper.tell,
             faults=faults,
+            settled=keeper.settled,
         )
         kubeflow = KubeflowProcesses(
             KubeflowRequests(self._server, self._kubeflow),
@@ -301,6 +302,7 @@ class Operator:
             tell=keeper.tell,
             untouched=unreadable,
             faults=faults,
+            settled=keeper.settled,
         )
         processes = ProcessesOfEachKind(elastic, kubeflow, self._kubeflow.ids, faults)
         backend = LiveBackend(

@@ -62,6 +62,14 @@ Raises EnvironmentFault where it does not say yes.
 """
 
 
+Settled = Callable[[Collection[str]], Awaitable[None]]
+"""Waits until the records of jobs are where they cannot be lost."""
+
+
+async def at_once(_: Collection[str]) -> None:
+    """Return: the records of these jobs cannot be lost."""
+
+
 class NameTaken(EnvironmentFault):
     """A name that a job needs is that of an object which is not of the job.
 
@@ -148,6 +156,8 @@ class KubeProcesses:
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         tell: called with a job of which there is news in `stall`.
         faults: of the operator's own, at one job.
+        settled: waits until the records of these jobs are on the server. How a job has ended may be
+            known by its pods alone: they stay until then.
     """
 
     def __init__(
@@ -164,8 +174,10 @@ class KubeProcesses:
         untouched: Collection[str] = (),
         tell: Callable[[str], None] = lambda job: None,
         faults: JobFaults | None = None,
+        settled: Settled = at_once,
     ) -> None:
-        self._faults = faults or JobFaults(tell)
+        self._faults, self._settled = faults or JobFaults(tell), settled
+        self._clearing: set[str] = set()  # jobs whose left-over pods are being ended
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
         self._order, self._token, self._ask = order, token, ask_to_suspend
         self._clock, self._untouched = clock, frozenset(untouched)
@@ -437,14 +449,23 @@ class KubeProcesses:
     def _end_left_over(self, running: Mapping[str, int]) -> None:
         """End the pods that are of no job's present start."""
         for job in self._pods.jobs():
-            if job in self._untouched or KubeJob.parse(job).kind:
+            if job in self._untouched or job in self._clearing or KubeJob.parse(job).kind:
                 continue
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
                 order, launch = self._order(job), running.get(job)
                 uid = order.uid if order is not None else ""
                 pods = [pod for pod in self._pods.of(job) if not _is_of(pod, launch, uid)]
                 if over := [pod for pod in pods if not pod.is_leaving]:
-                    self._later(self._end_each(over))
+                    self._clearing.add(job)
+                    self._later(self._clear(job, over))
+
+    async def _clear(self, job: str, pods: Iterable[KubePod]) -> None:
+        """End pods of a job that are of no use to it, once its record does without them."""
+        try:
+            await self._settled([job])
+            await self._end_each(pods)
+        finally:
+            self._clearing.discard(job)
 
     def _end_all(self, there: JobPods) -> None:
         over = [pod for pod in there.workers.values() if not (pod.has_ended or pod.is_leaving)]

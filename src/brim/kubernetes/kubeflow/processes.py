@@ -53,7 +53,7 @@ from brim.kubernetes.kubeflow.ranks import (
 )
 from brim.kubernetes.places import NodePlaces
 from brim.kubernetes.pods import Manifest
-from brim.kubernetes.processes import KubeProcesses, persist, stall_of
+from brim.kubernetes.processes import KubeProcesses, Settled, at_once, persist, stall_of
 from brim.kubernetes.refusals import Forbidden
 from brim.kubernetes.resources import PlainObject
 from brim.kubernetes.retries import Retries
@@ -146,6 +146,7 @@ class KubeflowProcesses:
         tell: called with a job of which there is news in `stall`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         faults: of the operator's own, at one job.
+        settled: see `KubeProcesses`.
     """
 
     def __init__(
@@ -160,7 +161,9 @@ class KubeflowProcesses:
         tell: Callable[[str], None] = lambda job: None,
         untouched: Collection[str] = (),
         faults: JobFaults | None = None,
+        settled: Settled = at_once,
     ) -> None:
+        self._settled = settled
         self._server, self._pods, self._places = server, pods, places
         self._order, self._autoscaler = order, autoscaler
         self._clock, self._tell = clock, tell
@@ -471,6 +474,7 @@ class KubeflowProcesses:
             return
 
         async def quietly() -> None:
+            await self._settled([job])
             with contextlib.suppress(EnvironmentFault):
                 await work
 
