@@ -7,7 +7,7 @@ import base64
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -267,10 +267,12 @@ TEMPLATE = {"spec": {"containers": [{"name": "worker"}]}}
 
 
 @contextlib.contextmanager
-def planes(folder: Path, flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
+def planes(
+    folder: Path, flags: Sequence[str] = (), tokens: Mapping[str, tuple[str, str]] | None = None
+) -> Iterator[ControlPlane]:
     """An API server with the kinds of brim and two nodes of 3 CPUs, on which nothing acts."""
     need("etcd", "kube-apiserver")
-    with control_plane(folder, api_server_flags=flags) as plane:
+    with control_plane(folder, api_server_flags=flags, tokens=tokens) as plane:
         for each in crds().values():
             path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
             plane.api.ask(path, method="POST", body=each)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes import record
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import JOB
+from brim.kubernetes.identities import JOB, MASTER
 from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.pod_requests import PODS
 from brim.kubernetes.record_text import unpack_record
@@ -141,9 +142,17 @@ class Town(House):
         run.train(2)
 
     def end(self, name: str, how: str) -> None:
-        self.runs[name].end(how)
+        """A run ends, and so do its pods; its master leaves its last words in its own."""
+        summary = self.runs[name].end(how)
+        words = json.dumps({"exit": how, "steps": summary["steps"], "metrics": {}})
+        ended = {"exitCode": 0, "finishedAt": "2026-11-24T17:00:00Z", "message": words}
+        container = {"name": MASTER, "state": {"terminated": ended}, "ready": False}
+        unknown = {"image": "i", "imageID": "", "restartCount": 0}
         for pod in self.kubelets.pods():
-            if pod.startswith(f"{name}-"):
+            if pod == f"{name}-master":
+                said = [container | unknown]
+                self.kubelets.say(pod, phase="Succeeded", containerStatuses=said)
+            elif pod.startswith(f"{name}-"):
                 self.kubelets.say(pod, phase="Succeeded")
 
     async def suspend_run(self, address: str, token: str) -> None:

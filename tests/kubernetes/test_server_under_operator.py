@@ -25,6 +25,7 @@ from brim.errors import EnvironmentFault
 from brim.kubernetes import record, reflector
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.holder import LEASES
 from brim_lab.kubernetes.api import kubeconfig
 from brim_lab.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane
 from kubernetes.test_operator import plane, planes, run
@@ -59,17 +60,24 @@ class Wire:
         api = self._plane.api
         config.write_bytes(kubeconfig(f"https://127.0.0.1:{port}", api.authority, api.token))
 
+        renewing: list[asyncio.Task[None]] = []
+
         def through(client: ApiServer) -> ApiServer:
             client.access = find_access({"KUBECONFIG": str(config)})
             client._timeout = TIMEOUT
+            renewing.append(asyncio.create_task(renew(client)))
             return client
 
         try:
             yield through
         finally:
+            for task in renewing:
+                task.cancel()
+            await asyncio.gather(*renewing, return_exceptions=True)
             self.cut()
             listener.close()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0.05)  # what was cut closes in the next turns of the loop
 
     def cut(self) -> None:
         """End all connections that there are."""
@@ -110,6 +118,14 @@ class Wire:
             writer.write(data)
             await writer.drain()
         raise ConnectionResetError
+
+
+async def renew(client: ApiServer) -> None:
+    """Ask something now and then, as who holds a Lease does: it notices an outage."""
+    while True:
+        with contextlib.suppress(EnvironmentFault):
+            await client.get(LEASES, "none", namespace="default")
+        await asyncio.sleep(1.0)
 
 
 def forget_the_past(plane: ControlPlane) -> None:
@@ -306,12 +322,17 @@ BUSY = ("--enable-priority-and-fairness=false", "--max-mutating-requests-infligh
 
 
 def has_no_time(namespace: str, tmp_path: Path) -> None:
-    """It answers 429 with Retry-After."""
-    codes = Counter[int]()
-    with planes(tmp_path / "plane", BUSY) as plane:
+    """It answers 429 with Retry-After, but to its administrators."""
+    codes, token = Counter[int](), "a" * 32
+    with planes(tmp_path / "plane", BUSY, {"operator": (token, "operators")}) as plane:
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        plane.api.ask(path, method="POST", body=BINDING)
+        config = tmp_path / "operator.kubeconfig"
+        config.write_bytes(kubeconfig(plane.url, plane.api.authority, token))
         city = City(plane, namespace, tmp_path)
 
         def counting(api: ApiServer) -> ApiServer:
+            api.access = find_access({"KUBECONFIG": str(config)})
             api._answered = lambda verb, code: codes.update([code])
             return api
 
@@ -323,6 +344,16 @@ def has_no_time(namespace: str, tmp_path: Path) -> None:
         run(work)
     assert codes[429] > 0
 
+
+BINDING = {
+    "metadata": {"name": "operator"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "cluster-admin",
+    },
+    "subjects": [{"kind": "User", "name": "operator"}],
+}
 
 if ALL:
     test_a_server_that_has_no_time = has_no_time
