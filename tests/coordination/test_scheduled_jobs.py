@@ -78,6 +78,24 @@ def silence(job: str, workers: int) -> Unanswered:
     return Unanswered(Resize(job, {NODE: workers}))
 
 
+def taken_back(at: float, *, until: float) -> list[Row]:
+    """job-1 is started, and taken back before a step; it is not started again until then."""
+    soon = until - 0.1
+    waits: list[Row] = [
+        (soon, plan(job_1=4), ["job-1 workers"]),
+        (soon, look(), []),
+        (soon, plan(), ["job-1 workers"]),
+    ]
+    return [
+        (at, plan(job_1=4), ["job-1 workers"]),
+        (at, look(), ["job-1 running", "start job-1: 4"]),
+        (at, plan(), ["job-1 workers"]),
+        (at, look(job_1=on(4)), ["force job-1: 0"]),
+        (at, look(job_1=dead()), ["job-1 suspended"]),
+        *(waits if until > at else []),
+    ]
+
+
 # Eight workers of job-1 that have made steps, as the rest of a table finds them.
 EIGHT: list[Row] = [
     (0.0, plan(job_1=8), ["job-1 workers"]),
@@ -359,22 +377,12 @@ TABLES: dict[str, list[Row]] = {
         (1.2, look(job_1=dead()), ["job-1 suspended"]),
     ],
     "who is taken back before a step is started again later each time, until it makes one": [
-        *(
-            row
-            for at, then in ((0.0, 0.0), (0.1, 1.1), (1.1, 4.1), (4.1, 11.1))
-            for row in (
-                (at, plan(job_1=4), ["job-1 workers"]),
-                (at, look(), ["job-1 running", "start job-1: 4"]),
-                (at, plan(), ["job-1 workers"]),
-                (at, look(job_1=on(4)), ["force job-1: 0"]),
-                (at, look(job_1=dead()), ["job-1 suspended"]),
-                (max(at, then - 0.1), plan(job_1=4), ["job-1 workers"]),
-                *([(then - 0.1, look(), [])] if then > at else []),
-                (max(at, then - 0.1), plan(), ["job-1 workers"]),
-            )
-        ),
-        (11.1, plan(job_1=4), ["job-1 workers"]),
-        (11.1, look(), ["job-1 running", "start job-1: 4"]),
+        *taken_back(0.0, until=0.0),
+        *taken_back(0.0, until=1.0),
+        *taken_back(1.0, until=4.0),
+        *taken_back(4.0, until=11.0),
+        (11.0, plan(job_1=4), ["job-1 workers"]),
+        (11.0, look(), ["job-1 running", "start job-1: 4"]),
         (12.0, look(job_1=on(4, step=1)), []),
         (12.0, plan(), ["job-1 workers"]),
         (12.0, look(job_1=on(4, step=1)), ["suspend job-1"]),

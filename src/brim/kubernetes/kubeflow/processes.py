@@ -208,13 +208,13 @@ class KubeflowProcesses:
             over = [pod for pod in pods if not _is_of(pod, launch, uid) and not pod.is_leaving]
             waits = order is not None and launch is None  # else they are those of the next start
             work = self._end_job_pods(order, over) if order and waits else self._end_each(over)
-            self._later(job, work, over)
+            self._later(job, work, over, settled=True)
             return
         clean = order.asked.run.clean
         if clean != CLEAN_NOTHING:
             ended = clean == CLEAN_RUNNING
             over = [pod for pod in pods if not (pod.is_leaving or (ended and pod.has_ended))]
-            self._later(job, self._end_job_pods(order, over), over)
+            self._later(job, self._end_job_pods(order, over), over, settled=True)
         to_live = order.asked.run.to_live
         now = self._clock.wall()
         if to_live is not None and order.ended is not None and now > order.ended + to_live:
@@ -467,14 +467,21 @@ class KubeflowProcesses:
         node: NodeSeen | None = self._places.seen(self._clock.now()).get(pod.spec.node_name)
         return bool(pod.spec.node_name) and (node is None or node.lost)
 
-    def _later(self, job: str, work: Coroutine[Any, Any, None], over: list[Any]) -> None:
-        """Do what nobody waits for, one thing at a time for a job."""
+    def _later(
+        self, job: str, work: Coroutine[Any, Any, None], over: list[Any], *, settled: bool = False
+    ) -> None:
+        """Do what nobody waits for, one thing at a time for a job.
+
+        Args:
+            settled: once its record is on the server.
+        """
         if not over or job in self._beside:
             work.close()
             return
 
         async def quietly() -> None:
-            await self._settled([job])
+            if settled:
+                await self._settled([job])
             with contextlib.suppress(EnvironmentFault):
                 await work
 
