@@ -41,6 +41,24 @@ def test_an_operator_begins_with_the_time_in_which_there_was_none() -> None:
     assert outages.unseen(60.0) == 70.0
 
 
+def test_nodes_are_doubted_for_a_while_behind_an_outage_that_was_long() -> None:
+    outages = Outages()
+    outages.miss("pods", since=10.0)
+    assert not outages.doubts(30.0)
+    outages.find("pods", 30.0)
+    assert not outages.doubts(30.0)
+    outages.miss("pods", since=40.0)
+    outages.miss("nodes", since=41.0)
+    assert outages.doubts(70.0)
+    outages.find("pods", 70.0)
+    outages.find("nodes", 71.0)
+    assert [outages.doubts(at) for at in (71.0, 110.0, 112.0)] == [True, True, False]
+    outages.begin(200.0, before=15.0)  # as another operator takes over
+    assert not outages.doubts(200.0)
+    outages.begin(300.0, before=70.0)
+    assert outages.doubts(300.0)
+
+
 def test_a_clock_of_seen_time_stands_still_and_never_goes_back() -> None:
     clock, outages = VirtualClock(start=100.0), Outages()
     seen = SeenClock(clock, outages)

@@ -113,6 +113,19 @@ def test_to_a_closed_node_nobody_comes_and_who_is_there_stays() -> None:
         assert (there.seen(0.0)["n1"].up, devices(there)) == (True, 4)
 
 
+def test_a_node_of_which_nobody_could_hear_is_not_lost_for_it() -> None:
+    there = places()
+    there.doubts = True
+    there.take_node("n1", node(ready="Unknown"))
+    assert not there.seen(0.0)["n1"].lost
+    there.take_node("n1", node(ready="False"))
+    assert [there.seen(at)["n1"].lost for at in (1.0, 30.0)] == [False, False]
+    there.take_node("n1", node(ready="Unknown"))
+    assert not there.seen(30.0)["n1"].lost
+    there.doubts = False
+    assert there.seen(36.0)["n1"].lost
+
+
 def test_a_node_that_is_about_to_be_taken_away_is_left_by_everybody() -> None:
     there = places()
     for going in (

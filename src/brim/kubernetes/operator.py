@@ -291,6 +291,7 @@ class Operator:
             tell=keeper.tell,
             faults=faults,
             settled=keeper.settled,
+            doubts=lambda: self._server.outages.doubts(self._clock.now()),
         )
         kubeflow = KubeflowProcesses(
             KubeflowRequests(self._server, self._kubeflow),

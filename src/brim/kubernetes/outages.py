@@ -10,6 +10,10 @@ import math
 
 from brim.interfaces import Clock
 
+_LONG = (
+    30.0  # seconds of an outage behind which a server may say of nodes that nobody hears of them
+)
+_TO_BE_HEARD = 40.0  # seconds behind it in which they are heard again, if they are there
 _MOMENT = 1.0  # seconds in which what has happened meanwhile comes in
 REQUESTS = "requests"  # what is missing where no request is answered
 
@@ -35,20 +39,31 @@ class Outages:
         self._missing: dict[str, float] = {}  # since when
         self._over = 0.0  # seconds that are counted
         self._counted = -math.inf  # until when
+        self._began = math.inf  # the outage that is under way
+        self._doubted = -math.inf  # until when nodes that nobody hears of may be there
         self._answered = -math.inf
 
     def begin(self, now: float, *, before: float) -> None:
         """Begin to see, after so many seconds in which nobody saw anything."""
         self._missing, self._over, self._counted = {}, before, now
+        self._end(now, lasted=before)
 
     def unseen(self, now: float) -> float:
         """Return the seconds so far in which nobody could see."""
         since = min(self._missing.values(), default=now)
         return self._over + max(0.0, now - since)
 
+    def doubts(self, now: float) -> bool:
+        """Return whether nodes of which nobody hears may be there: they could not say so.
+
+        Who watches them counts the time of an outage against them.
+        """
+        return now - self._began >= _LONG or now < self._doubted
+
     def miss(self, what: str, since: float) -> None:
         """Know that something has been missing since then; again changes nothing."""
         self._missing.setdefault(what, max(since, self._counted))
+        self._began = min(self._began, self._missing[what])
 
     def find(self, what: str, now: float) -> None:
         """Know that something is not missing any more."""
@@ -59,6 +74,12 @@ class Outages:
         self._missing = dict.fromkeys(self._missing, now)
         if not self._missing:
             self._over += _MOMENT
+            self._end(now, lasted=now - self._began)
+
+    def _end(self, now: float, *, lasted: float) -> None:
+        self._began = math.inf
+        if lasted >= _LONG:
+            self._doubted = now + _TO_BE_HEARD
 
     def answered(self, now: float) -> None:
         """Know that a request was answered."""

@@ -96,6 +96,9 @@ class NodePlaces:
     Args:
         slot: see `slot_of`.
         tolerated: keys of taints that the pods of workers bear.
+
+    Attributes:
+        doubts: nodes that are not ready may be there: nobody could hear of them for long.
     """
 
     def __init__(self, slot: Totals, *, tolerated: Collection[str] = ()) -> None:
@@ -109,6 +112,7 @@ class NodePlaces:
         self._seen: dict[str, NodeSeen] = {}
         self._changed: set[str] = set()
         self._left_alone: frozenset[str] = frozenset()
+        self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
         """Count the pods of these jobs as anybody's: nobody decides about them."""
@@ -201,8 +205,8 @@ class NodePlaces:
         if ready is not None and ready.status == "True":
             self._unready.pop(name, None)
             return "", False
-        since = self._unready.setdefault(name, now)
-        unheard = ready is None or ready.status != "False"
+        self._unready[name] = since = now if self.doubts else self._unready.get(name, now)
+        unheard = not self.doubts and (ready is None or ready.status != "False")
         words = (ready.reason if ready else "") or "it has not said that it is ready"
         return words, unheard or now - since > _TO_RETURN
 

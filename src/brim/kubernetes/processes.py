@@ -158,6 +158,7 @@ class KubeProcesses:
         faults: of the operator's own, at one job.
         settled: waits until the records of these jobs are on the server. How a job has ended may be
             known by its pods alone: they stay until then.
+        doubts: whether nodes of which nobody hears may be there, see `Outages.doubts`.
     """
 
     def __init__(
@@ -175,7 +176,9 @@ class KubeProcesses:
         tell: Callable[[str], None] = lambda job: None,
         faults: JobFaults | None = None,
         settled: Settled = at_once,
+        doubts: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._doubts = doubts
         self._faults, self._settled = faults or JobFaults(tell), settled
         self._clearing: set[str] = set()  # jobs whose left-over pods are being ended
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
@@ -198,6 +201,7 @@ class KubeProcesses:
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         """Return all nodes; those that are named have no devices, and are always up."""
         self._pods.expire(self._clock.now())
+        self._places.doubts = self._doubts()
         self._runs.keep(running)
         self._wanted = {job: kept for job, kept in self._wanted.items() if job in running}
         self._end_left_over(running)
