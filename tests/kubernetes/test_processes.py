@@ -548,6 +548,30 @@ def test_a_job_is_suspended_by_its_master(world: World) -> None:
     )
 
 
+def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1})
+    world.settle()
+    run = RecordedRun(world.folder / JOB.id, spec())
+    run.begin(workers=1)
+    run.train(3)
+    world.processes._runs._of(JOB.id).news = True
+    world.decide()
+    world.run_ends("suspended")
+    world.settle()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    world.server.vanish("flights-2-1")
+    world.live()  # before the master of the new start has said anything
+    world.settle()
+    run.begin(workers=1)
+    world.processes._runs._of(JOB.id).news = True
+    world.settle()
+    assert world.on() == {"node0": 2}
+    assert world.book.jobs[JOB.id].starts.launches == 2
+
+
 def test_one_that_is_slow_to_end_takes_no_other_along(world: World) -> None:
     world.submit()
     world.look()

@@ -281,6 +281,8 @@ class KubeProcesses:
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         if self._is_over(launch, self._there(launch)):
+            # To one who takes over, a run that begins again is over until its master says so.
+            self._wanted[launch.job] = dict(workers)
             return
         order = self._order_of(launch)
         await self._bring_about(launch, self._start_of(launch, order), order.wishes, workers)
