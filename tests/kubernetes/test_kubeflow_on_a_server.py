@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from brim.clock import SystemClock, monotonic
+from brim.clock import SystemClock, monotonic, sleep
 from brim.errors import EnvironmentFault
 from brim.kubernetes.access import Access, find_access
 from brim.kubernetes.api_server import ApiServer
@@ -30,6 +30,7 @@ FILES = Path(__file__).parent / "files"
 JOB = "elastic-example-imagenet"
 OWN = "brim-system"
 WITHIN = 20.0
+RELEARNT = 100.0  # seconds within which all controllers know of new kinds: they look every 30
 
 
 class Place:
@@ -155,9 +156,9 @@ class Place:
         }
         self.kubelets.say(name, phase="Failed", containerStatuses=[status])
 
-    async def until(self, holds: Callable[[], Any]) -> None:
+    async def until(self, holds: Callable[[], Any], *, within: float = WITHIN) -> None:
         """Let kubelets do their work until this is so."""
-        deadline = monotonic() + WITHIN
+        deadline = monotonic() + within
         while True:
             await asyncio.to_thread(self.kubelets.settle)
             if await asyncio.to_thread(holds):
@@ -168,14 +169,31 @@ class Place:
             await asyncio.sleep(0.02)
 
 
+def add_kinds(plane: ControlPlane) -> None:
+    """Add the kinds of brim and of Kubeflow where they are not there, and wait until they are served."""
+    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    kinds = [*crds().values(), *kubeflow_crds().values()]
+    for each in kinds:
+        with contextlib.suppress(EnvironmentFault):
+            plane.api.ask(path, method="POST", body=each)
+    deadline = monotonic() + WITHIN
+    for spec in (each["spec"] for each in kinds):
+        at = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
+        while True:
+            try:
+                plane.api.ask(at)
+                break
+            except EnvironmentFault:
+                assert monotonic() < deadline, f"{at} is not served"
+                sleep(0.05)
+
+
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """An API server with the kinds of brim and of Kubeflow, and two nodes of 3 CPUs."""
     need("etcd", "kube-apiserver")
     with control_plane(tmp_path_factory.mktemp("plane")) as plane:
-        for each in [*crds().values(), *kubeflow_crds().values()]:
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        add_kinds(plane)
         for name in NODES:
             add_node(plane, name)
         yield plane
@@ -309,10 +327,7 @@ def test_what_a_job_has_goes_with_it(
     fake_cluster: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     """Where there are controllers, as in any cluster: that of autoscalers is among them."""
-    path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for each in [*crds().values(), *kubeflow_crds().values()]:
-        with contextlib.suppress(EnvironmentFault):  # they may be there
-            fake_cluster.api.ask(path, method="POST", body=each)
+    add_kinds(fake_cluster)
     place = Place(fake_cluster, namespace, tmp_path)
 
     def things() -> list[str]:
@@ -332,9 +347,9 @@ def test_what_a_job_has_goes_with_it(
     async def work() -> None:
         async with place.operator():
             place.apply(elasticPolicy={"maxReplicas": 4, "metrics": [METRIC]})
-            await place.until(lambda: place.runs_with(0, 1) and can_scale())
+            await place.until(lambda: place.runs_with(0, 1) and can_scale(), within=RELEARNT)
             fake_cluster.api.ask(place.at, method="DELETE")
-            await place.until(lambda: not things())
+            await place.until(lambda: not things(), within=RELEARNT)
 
     run(work)
 
