@@ -305,13 +305,15 @@ async def tell_the_story(town: Town, last: int | None, *, keep: bool = True) -> 
 
 
 def without_times(record: ScheduledJob) -> tuple[object, ...]:
-    """What is the same whoever wrote it, and when."""
+    """What is the same whoever wrote it, and when.
+
+    Not so its setbacks: a start of which nothing was made yet counts as one.
+    """
     at = record.allocation
     return (
         record.life,
         record.submission,
         record.progress.step,
-        record.starts.setbacks,
         record.starts.vain,
         dict(at.told),
         record.summary.get("exit"),
