@@ -11,9 +11,9 @@ import pytest
 
 from brim_lab.driver import Driver
 from brim_lab.kubernetes.cluster import NodeCluster
-from clusters import namespace, no_cluster, node_cluster, real_kubeconfig
+from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
+from clusters import image, namespace, no_cluster, node_cluster, real_kubeconfig
 from e2e.running import FILES, ROOT, train
-from jobs_on_nodes import GPU, JobsOnNodes, until
 from train.test_examples import CRITEO, needs
 
 __all__ = ["namespace", "node_cluster", "real_kubeconfig"]
@@ -57,7 +57,7 @@ def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 def jobs(node_cluster: NodeCluster, namespace: str, rows: Path) -> Iterator[JobsOnNodes]:
     if len(node_cluster.nodes) < 3:
         no_cluster("this takes three nodes: make cluster-down cluster NODES=3")
-    made = JobsOnNodes(node_cluster, namespace)
+    made = JobsOnNodes(node_cluster, namespace, image=image())
     try:
         (made.folder / "criteo.tsv").write_bytes(rows.read_bytes())
         yield made

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from brim_lab.kubernetes import binaries, groups
 from brim_lab.kubernetes.api import Api
 from brim_lab.kubernetes.box import DEEDS, is_ready
 from brim_lab.kubernetes.control_plane import LOOPBACK, kubectl
-from brim_lab.kubernetes.images import shared_paths
-from brim_lab.kubernetes.node import plugins_folder
+from brim_lab.kubernetes.images import shared_paths, write_image
+from brim_lab.kubernetes.node import import_image, is_containerd, plugins_folder
 from brim_lab.kubernetes.settings import ClusterSettings, folder_of, group_of, node_name
 from brim_lab.kubernetes.spaces import HIDDEN, is_hidden
 
@@ -80,6 +80,17 @@ class NodeCluster:
             EnvironmentFault: it failed; the message is what it says.
         """
         return kubectl(self.kubeconfig, *words, stdin=stdin)
+
+    def add_image(self, name: str, files: Mapping[str, bytes]) -> None:
+        """Have an image on all nodes that are up, and on others once they boot: see `write_image`.
+
+        Raises:
+            EnvironmentFault: a node does not take it.
+        """
+        path = self._folder / "images" / f"{re.sub('[^a-z0-9.-]', '-', name)}.tar"
+        write_image(path, name, files)
+        for containerd in filter(is_containerd, groups.members(group_of(self.name))):
+            import_image(path, of=containerd)
 
     def kill(self, node: str) -> None:
         """Cut a node's power: all its processes are gone at once, and nobody is told."""

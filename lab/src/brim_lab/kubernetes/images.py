@@ -73,24 +73,36 @@ def write_images(folder: Path, pause: Path) -> list[Path]:
     layer.file("pause", pause.read_bytes(), mode=0o755)
     config = {"Entrypoint": ["/pause"], "User": f"{NOBODY}:{NOBODY}"}
     _write(folder / "pause.tar", PAUSE, layer, config)
+    write_image(folder / "brim.tar", BRIM, {})
+    return [folder / "pause.tar", folder / "brim.tar"]
+
+
+def write_image(path: Path, name: str, files: Mapping[str, bytes]) -> None:
+    """Write an image in which a Python with torch and brim runs.
+
+    Args:
+        name: what pods call it; with its registry, `docker.io` where they name none.
+        files: what it has of its own, by paths from its root; all may be executed.
+    """
     layer = _Layer()
-    for name, mode in _FOLDERS.items():
-        layer.folder(name, mode)
-    for name in _MERGED:
-        if Path("/", name).is_symlink():
-            layer.link(name, os.readlink(f"/{name}"))
-    for name, text in _ETC.items():
-        layer.file(name, text.encode())
-    path = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin"
-    variables = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    for folder, mode in _FOLDERS.items():
+        layer.folder(folder, mode)
+    for link in _MERGED:
+        if Path("/", link).is_symlink():
+            layer.link(link, os.readlink(f"/{link}"))
+    for file, text in _ETC.items():
+        layer.file(file, text.encode())
+    for file, content in files.items():
+        layer.file(file, content, mode=0o755)
+    programs = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/opt/bin"  # the last: its own
+    variables = {"PATH": programs, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     config = {
         "User": f"{NOBODY}:{NOBODY}",
         "WorkingDir": "/",
         "Cmd": ["python3"],
         "Env": [f"{key}={value}" for key, value in variables.items()],
     }
-    _write(folder / "brim.tar", BRIM, layer, config)
-    return [folder / "pause.tar", folder / "brim.tar"]
+    _write(path, name, layer, config)
 
 
 class _Layer:

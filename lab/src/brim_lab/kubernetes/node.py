@@ -174,8 +174,7 @@ class _NodeInside:
         while not _ctr("version"):
             wait_until(deadline, "containerd was not ready", containerd)
         for image in sorted((self._settings.folder / "images").glob("*.tar")):
-            if not _ctr("images", "import", str(image)):
-                raise EnvironmentFault(f"containerd does not take {image}")
+            import_image(image)
 
     def _kubelet(self) -> LoggedProgram:
         return self._program(
@@ -204,8 +203,29 @@ def _tend(programs: list[LoggedProgram]) -> None:
                 program.start()
 
 
-def _ctr(*words: str) -> bool:
-    command = ["ctr", "-a", _SOCKET, "-n", "k8s.io", *words]
+def is_containerd(pid: int) -> bool:
+    """Return whether a process is the containerd of a node."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "containerd\n"
+    except OSError:  # it has ended
+        return False
+
+
+def import_image(path: Path, *, of: int | str = "self") -> None:
+    """Have a containerd take an image.
+
+    Args:
+        of: its process, where it is that of another node than this one.
+
+    Raises:
+        EnvironmentFault: it does not.
+    """
+    if not _ctr("images", "import", str(path), of=of):
+        raise EnvironmentFault(f"containerd does not take {path}")
+
+
+def _ctr(*words: str, of: int | str = "self") -> bool:
+    command = ["ctr", "-a", f"/proc/{of}/root{_SOCKET}", "-n", "k8s.io", *words]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
@@ -286,6 +306,8 @@ _PROXY = {
     "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
     "kind": "KubeProxyConfiguration",
     "mode": "iptables",
+    # The API server calls Services (webhooks) by way of one node: answers have to come back there.
+    "iptables": {"masqueradeAll": True},
     "clusterCIDR": PODS,
     # 0 leaves the kernel's own, which belong to the whole machine.
     "conntrack": {

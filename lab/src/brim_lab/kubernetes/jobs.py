@@ -1,4 +1,4 @@
-"""ElasticJobs on the real nodes of the cluster for tests, scheduled by an operator that is installed there."""
+"""Jobs on the real nodes of a test cluster, scheduled by an operator that is installed there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from brim.kubernetes.manifests import NAME, Installation, manifests
 from brim.storage.bundles import digest_of, pack
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.groups import members
+from brim_lab.kubernetes.images import BRIM
 from brim_lab.kubernetes.settings import group_of
-from clusters import image
 
 GPU = "example.com/gpu"  # of which each node has 8
 OPERATORS = "brim-system"
@@ -39,7 +39,8 @@ def until(holds: Callable[[], Any], what: Callable[[], object], within: float = 
                 return found
         except EnvironmentFault:  # an object is not there, or the server is not
             pass
-        assert monotonic() < deadline, what()
+        if monotonic() > deadline:
+            raise AssertionError(what())
         sleep(_LOOK)
 
 
@@ -47,31 +48,44 @@ class JobsOnNodes:
     """A namespace for jobs, restricted as Pod Security has it, on a cluster with an operator.
 
     Args:
-        slot: what a worker gets.
         namespace: for the jobs.
+        image: has brim with torch.
 
     Attributes:
         folder: of this machine, which pods have as a volume in the same place.
     """
 
-    def __init__(self, cluster: NodeCluster, namespace: str) -> None:
+    def __init__(self, cluster: NodeCluster, namespace: str, *, image: str = BRIM) -> None:
         self.cluster, self.api, self.namespace = cluster, cluster.api, namespace
+        self._image = image
         self.folder = Path(tempfile.mkdtemp(prefix="brim-jobs-", dir="/var/tmp"))
         self.folder.chmod(0o777)
 
     # The operator ---------------------------------------------------------------------------------
 
-    def install(self, slot: Mapping[str, str], *arguments: str) -> None:
-        """Install two operators, of which one waits, and the namespace with its volume."""
+    def install(
+        self,
+        slot: Mapping[str, str],
+        *arguments: str,
+        kubeflow: bool = False,
+        security: str = "restricted",
+    ) -> None:
+        """Install two operators, of which one waits, and the namespace with its volume.
+
+        Args:
+            arguments: of `brim operator`.
+            security: the standard of Pod Security that the namespace enforces.
+        """
         chosen = Installation(
-            image=image(),
+            image=self._image,
             slot=slot,
             replicas=2,
+            kubeflow=kubeflow,
             arguments=arguments,
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
         )
         self.apply(*manifests(chosen))
-        labels = {"pod-security.kubernetes.io/enforce": "restricted", **_MINE}
+        labels = {"pod-security.kubernetes.io/enforce": security, **_MINE}
         meta = {"name": self.namespace, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.add_volume("data", self.folder)
@@ -182,7 +196,7 @@ class JobsOnNodes:
         alone = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "main",
-            "image": image(),
+            "image": self._image,
             "command": ["python3", "-c", "import signal; signal.pause()"],
             "resources": {"limits": {GPU: amount}},
             "securityContext": alone,

@@ -1,0 +1,363 @@
+"""A tenant takes its quota back from an elastic job, under brim and under Kueue: see README.md."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from benchmarks.harness.report import Report, table
+from brim.errors import EnvironmentFault
+from brim_lab.kubernetes.cluster import NodeCluster, is_up
+from brim_lab.kubernetes.guide import IMAGE, Guide
+from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
+from brim_lab.kubernetes.peers import KUEUE, TRAINING_OPERATOR, build_peer
+
+HERE = Path(__file__).parent
+FILES = HERE.parents[1] / "tests" / "e2e" / "files"
+WORKERS, QUOTA = 6, 3  # on three nodes of 8 GPUs, 4 for each worker; of each of two tenants
+SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "4"}
+SETTLED = 20.0  # seconds after the owner trains, when idle devices are counted
+LIMIT = 150.0
+KUEUES, THEIRS = "kueue-system", "kubeflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim:
+    """The figures of one side.
+
+    Args:
+        pods_after, steps_after: seconds from the owner's request until all its pods ran, and until it
+            made a step.
+        killed: pods of the borrower that ended.
+        workers: that the borrower had a while after.
+        idle: devices, in workers, that nobody used then.
+        stood: the longest time between two steps of the borrower, in seconds; None: it made none any
+            more.
+        lost: its steps that were made again.
+        back: seconds from the owner's end until it had all workers; None: not within `LIMIT`.
+        state: what the user saw of the borrower while the owner trained.
+    """
+
+    pods_after: float
+    steps_after: float
+    killed: int
+    workers: int
+    idle: int
+    stood: float | None
+    lost: int
+    back: float | None
+    state: str
+
+
+class Side(Protocol):
+    """A way to run the two jobs."""
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        """Submit a job."""
+        ...
+
+    def running(self, name: str) -> dict[str, str]:
+        """The uids of a job's worker pods that run, by name."""
+        ...
+
+    def steps(self, name: str) -> list[tuple[float, int, int]]:
+        """The steps of a job so far: when (seconds since the epoch), its number, by how many."""
+        ...
+
+    def state(self, name: str) -> str:
+        """What a user sees of a job."""
+        ...
+
+    def end(self, name: str) -> None:
+        """End a job."""
+        ...
+
+
+def story(side: Side, say: Callable[[str], None]) -> Reclaim:
+    """Lend everything to one job, and let the owner come."""
+    side.begin("borrower", "ads", WORKERS, 1)
+    _until(lambda: _trains_with(side, "borrower", WORKERS), lambda: side.state("borrower"))
+    before = side.running("borrower")
+    say(f"the borrower trains with {len(before)}")
+    asked = time.time()
+    side.begin("owner", "search", QUOTA, QUOTA)
+    _until(lambda: len(side.running("owner")) == QUOTA, lambda: side.state("owner"))
+    pods_after = time.time() - asked
+    _until(lambda: bool(side.steps("owner")), lambda: side.state("owner"))
+    steps_after = time.time() - asked
+    say(f"the owner's pods run after {pods_after:.1f} s, and train after {steps_after:.1f} s")
+    time.sleep(SETTLED)
+    now = side.running("borrower")
+    state, killed = side.state("borrower"), len(before.keys() - now.keys())
+    idle = WORKERS - len(now) - len(side.running("owner"))
+    say(f"the borrower has {len(now)} ({state}), {idle} idle")
+    ended = time.time()
+    side.end("owner")
+    try:
+        _until(
+            lambda: _trains_with(side, "borrower", WORKERS, ended), lambda: side.state("borrower")
+        )
+        back: float | None = time.time() - ended
+    except AssertionError:
+        back = None
+    stood = _longest_pause(side.steps("borrower"), asked)
+    say(f"the borrower has all back: {back}")
+    numbers = [number for _, number, _ in side.steps("borrower")]
+    lost = len(numbers) - len(set(numbers))
+    return Reclaim(
+        pods_after=pods_after,
+        steps_after=steps_after,
+        killed=killed,
+        workers=len(now),
+        idle=idle,
+        stood=stood,
+        lost=lost,
+        back=back,
+        state=state,
+    )
+
+
+def _until(holds: Callable[[], bool], what: Callable[[], str]) -> None:
+    until(holds, what, LIMIT)
+
+
+def _trains_with(side: Side, name: str, workers: int, since: float = 0.0) -> bool:
+    sizes = [size for at, _, size in side.steps(name) if at > since][-2:]
+    return len(side.running(name)) == workers and sizes == [workers] * 2
+
+
+def _longest_pause(steps: list[tuple[float, int, int]], since: float) -> float | None:
+    """The longest time between two steps, the later of them after a time; None: there are none."""
+    times = [at for at, _, _ in steps]
+    pauses = [after - at for at, after in itertools.pairwise(times) if after > since]
+    return max(pauses, default=None)
+
+
+class Brim:
+    """ElasticJobs of two tenants."""
+
+    def __init__(self, jobs: JobsOnNodes) -> None:
+        self._jobs = jobs
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        try:
+            self._jobs.install(SLOT)
+            for tenant in ("ads", "search"):
+                self._jobs.add_tenant(tenant, guaranteed=QUOTA)
+            yield
+        finally:
+            self._jobs.uninstall()
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._jobs.submit(
+            name,
+            {"digits.py": (FILES / "digits.py").read_bytes()},
+            tenant=tenant,
+            workers={"min": fewest, "max": workers},
+            microBatches=WORKERS,
+            globalBatchSize=16 * WORKERS,
+            epochs=100,
+            parameters={"pause": "0.3", "hurry": "/tmp/hurry"},
+        )
+
+    def running(self, name: str) -> dict[str, str]:
+        pods = self._jobs.pods(name)
+        return _running(pod for key, pod in pods.items() if key != f"{name}-master")
+
+    def steps(self, name: str) -> list[tuple[float, int, int]]:
+        rounds = [(each["at"], each["world_size"]) for each in self._jobs.events(name, "round")]
+        return [
+            (each["at"], each["step"], _size_at(rounds, each["at"]))
+            for each in self._jobs.records(name, "steps")
+        ]
+
+    def state(self, name: str) -> str:
+        status = self._jobs.status(name)
+        return f"{status.get('phase')}, {status.get('workers', {}).get('ready')} workers"
+
+    def end(self, name: str) -> None:
+        self._jobs.kubectl("delete", "elasticjob", name)
+
+
+def _running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The uids of those that run and are to stay, by name."""
+    return {
+        each["metadata"]["name"]: each["metadata"]["uid"]
+        for each in pods
+        if each["status"]["phase"] == "Running" and "deletionTimestamp" not in each["metadata"]
+    }
+
+
+def _size_at(rounds: list[tuple[float, int]], time: float) -> int:
+    return next((size for at, size in reversed(rounds) if at <= time), 0)
+
+
+class Kueue:
+    """PyTorchJobs of Kubeflow's operator in two queues of one cohort."""
+
+    def __init__(self, guide: Guide) -> None:
+        self._guide = guide
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        guide, kubectl = self._guide, self._guide.cluster.kubectl
+        guide.add_its_image()
+        texts = [_training_operator(guide), _kueue(guide)]
+        try:
+            for text, namespace in zip(texts, (THEIRS, KUEUES), strict=True):
+                kubectl("apply", "--server-side", "-f", "-", stdin=text)
+                ready = ("--for=condition=Available", "--timeout=180s")
+                kubectl("wait", "deployment", "--all", "-n", namespace, *ready)
+            meta = {"name": guide.namespace}
+            guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+            queues = (HERE / "queues.yaml").read_text()
+            until(lambda: [guide.kubectl("apply", "-f", "-", stdin=queues)], lambda: "no webhook")
+            yield
+        finally:
+            guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=texts[0])
+            kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
+            kubectl("delete", "clusterqueues,resourceflavors", "--all", "--timeout=60s")
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=texts[1])
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        checkpoint = {"name": "checkpoints", "hostPath": {"path": str(self._guide.folder)}}
+        container = {
+            "name": "pytorch",
+            "image": IMAGE,
+            "command": ["python", "-m", "torch.distributed.run", "/workspace/examples/imagenet.py"],
+            "args": ["--arch=resnet18", "--epochs=100", "--batch-size=32", "--workers=0", "/data"],
+            "env": [{"name": "CHECKPOINT", "value": f"{self._guide.folder}/{name}.pt"}],
+            "resources": {"limits": {GPU: "4"}},
+            "volumeMounts": [{"name": "checkpoints", "mountPath": str(self._guide.folder)}],
+        }
+        template = {"spec": {"containers": [container], "volumes": [checkpoint]}}
+        policy = {"minReplicas": fewest, "maxReplicas": workers, "maxRestarts": 100}
+        replicas = {"replicas": workers, "restartPolicy": "OnFailure", "template": template}
+        labels = {"kueue.x-k8s.io/queue-name": tenant}
+        meta = {"name": name, "namespace": self._guide.namespace, "labels": labels}
+        self._guide.apply(
+            {
+                "apiVersion": "kubeflow.org/v1",
+                "kind": "PyTorchJob",
+                "metadata": meta,
+                "spec": {
+                    "nprocPerNode": "1",
+                    "elasticPolicy": {"rdzvBackend": "c10d", **policy},
+                    "pytorchReplicaSpecs": {"Worker": replicas},
+                },
+            }
+        )
+
+    def _pods(self, name: str) -> list[Mapping[str, Any]]:
+        label = f"training.kubeflow.org/job-name%3D{name}"
+        path = f"/api/v1/namespaces/{self._guide.namespace}/pods?labelSelector={label}"
+        pods: list[Mapping[str, Any]] = self._guide.api.ask(path)["items"]
+        return pods
+
+    def running(self, name: str) -> dict[str, str]:
+        return _running(self._pods(name))
+
+    def steps(self, name: str) -> list[tuple[float, int, int]]:
+        log = self._guide.folder / f"{name}.steps"  # the logs of pods that are gone are gone
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [(float(at), int(step), int(size)) for at, step, size in map(str.split, lines)]
+
+    def state(self, name: str) -> str:
+        path = f"/apis/kubeflow.org/v1/namespaces/{self._guide.namespace}/pytorchjobs/{name}"
+        held = self._guide.api.ask(path).get("status", {}).get("conditions", [])
+        true = [each["type"] for each in held if each["status"] == "True"]
+        return f"{true[-1] if true else 'no condition'}, {len(self.running(name))} pods"
+
+    def end(self, name: str) -> None:
+        self._guide.kubectl("delete", "pytorchjob", name)
+
+
+def _training_operator(guide: Guide) -> str:
+    folder = build_peer(TRAINING_OPERATOR)
+    return _installed(guide, folder, "manifests/overlays/standalone", "manager", drop="Webhook")
+
+
+def _kueue(guide: Guide) -> str:
+    folder = build_peer(KUEUE)
+    return _installed(guide, folder, "config/default", "manager", drop="APIService")
+
+
+def _installed(guide: Guide, folder: Path, overlay: str, program: str, *, drop: str) -> str:
+    """Have the image of a peer on all nodes; return its manifests, but for some kinds."""
+    text = guide.cluster.kubectl("kustomize", str(folder / "source" / overlay))
+    text = text.replace('# - "kubeflow.org/pytorchjob"', '- "kubeflow.org/pytorchjob"')  # Kueue's
+    things = [each for each in yaml.safe_load_all(text) if drop not in each["kind"]]
+    (image,) = {
+        container["image"]
+        for each in things
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    guide.cluster.add_image(image, {program: (folder / "program").read_bytes()})
+    for each in things:
+        if each["kind"] == "Deployment":
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                container["imagePullPolicy"] = "IfNotPresent"
+    return str(yaml.safe_dump_all(things))
+
+
+SIDES: dict[str, Callable[[NodeCluster], Any]] = {
+    "brim": lambda cluster: Brim(JobsOnNodes(cluster, "tenants-brim")),
+    "Kueue": lambda cluster: Kueue(Guide(cluster, "tenants-kueue")),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--side", choices=SIDES, help="this one alone, and no report")
+    asked = parser.parse_args()
+    if not is_up():
+        raise SystemExit("no cluster is up: make cluster NODES=3")
+    report = Report(HERE, "A tenant takes its quota back", seed=0)
+    told: dict[str, Reclaim] = {}
+    for name in [asked.side] if asked.side else SIDES:
+        report.say(name)
+        side = SIDES[name](NodeCluster())
+        with side.installed():
+            told[name] = story(side, report.say)
+    if asked.side:
+        print(json.dumps(asdict(told[asked.side]), indent=1))
+        return
+    report.add(_table(told))
+    report.write({"reclaims": {name: asdict(reclaim) for name, reclaim in told.items()}})
+
+
+def _table(told: Mapping[str, Reclaim]) -> str:
+    def seconds(value: float | None) -> str:
+        return "never" if value is None else f"{value:.1f} s"
+
+    rows: list[tuple[str, Callable[[Reclaim], object]]] = [
+        ("the owner's pods run after", lambda each: seconds(each.pods_after)),
+        ("the owner makes a step after", lambda each: seconds(each.steps_after)),
+        ("pods of the borrower that ended", lambda each: each.killed),
+        ("workers that the borrower kept", lambda each: each.workers),
+        ("devices idle then, of 24", lambda each: 4 * each.idle),
+        ("longest time without a step of the borrower", lambda each: seconds(each.stood)),
+        ("its steps made again", lambda each: each.lost),
+        ("all workers again after the owner's end", lambda each: seconds(each.back)),
+        ("what its user saw", lambda each: each.state),
+    ]
+    return table(["", *told], [[what, *(read(told[name]) for name in told)] for what, read in rows])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except EnvironmentFault as fault:
+        raise SystemExit(f"error: {fault}") from None
