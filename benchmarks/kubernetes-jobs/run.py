@@ -63,9 +63,9 @@ class Measured:
         """Let it go; return the seconds from SIGTERM to the next step, and the steps redone."""
         (name,) = [pod for pod, node in self._jobs.workers(JOB).items() if node == free]
         asked = time.time()
-        worker = self._pid_on(name)
+        agent = self._agent_of(name)
         signalled = time.time()
-        os.kill(worker, signal.SIGTERM)
+        os.kill(agent, signal.SIGTERM)
         self._jobs.occupy("others", free, "others")
         self._jobs.until_training(JOB, 2)
         formed = next(each for each in self._jobs.events(JOB, "re_formed") if each["at"] > asked)
@@ -118,18 +118,18 @@ class Measured:
 
         return float(until(look, self._told))
 
-    def _pid_on(self, pod: str) -> int:
-        """The process of the one worker of a pod."""
+    def _agent_of(self, pod: str) -> int:
+        """The first process of a worker's pod, which a kubelet asks to end."""
         uid = self._jobs.uids(JOB)[pod].replace("-", "_")
         for pid in members(group_of(self._jobs.cluster.name)):
             try:
                 group = Path(f"/proc/{pid}/cgroup").read_text().replace("-", "_")
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             except OSError:
                 continue
-            if uid in group and name.startswith("brim-w"):
+            if uid in group and "agent" in command:
                 return pid
-        raise AssertionError(f"no worker of {pod}")
+        raise AssertionError(f"no agent of {pod}")
 
     def _told(self) -> str:
         return self._jobs.told(JOB)
