@@ -47,7 +47,7 @@ class Guide(JobsOnNodes):
         }
 
     def sizes(self) -> dict[str, list[int]]:
-        """How many processes made the latest steps together, by pod."""
+        """The numbers of processes that made the latest steps together, by pod."""
         said = {name: self.kubectl("logs", name, "--tail=2") for name in self.nodes()}
         return {
             name: [int(line.split()[-1]) for line in lines.splitlines() if line[:5] == "step "]
@@ -69,6 +69,6 @@ class Guide(JobsOnNodes):
             self.kubectl("exec", name, "--", "touch", "/tmp/hurry")
 
     def told_of_guide(self) -> str:
-        """What there is of the job, for a failure."""
+        """Everything that there is of the job, for a failure."""
         said = [json.dumps(self.job().get("status"), indent=1), self.kubectl("get", "pods,events")]
         return "\n".join([*said, *(self.kubectl("logs", name) for name in self.nodes())])
