@@ -69,6 +69,6 @@ class Guide(JobsOnNodes):
             self.kubectl("exec", name, "--", "touch", "/tmp/hurry")
 
     def told_of_guide(self) -> str:
-        """Everything that there is of the job, for a failure."""
+        """A description of the job, for a failure."""
         said = [json.dumps(self.job().get("status"), indent=1), self.kubectl("get", "pods,events")]
         return "\n".join([*said, *(self.kubectl("logs", name) for name in self.nodes())])

@@ -281,7 +281,7 @@ class JobsOnNodes:
         return ended
 
     def told(self, job: str) -> str:
-        """Everything that there is of a job, for a failure."""
+        """A description of a job, for a failure."""
         said = [json.dumps(self.status(job), indent=1)]
         with contextlib.suppress(EnvironmentFault):
             said.append(self.kubectl("get", "pods", "-o", "wide"))
