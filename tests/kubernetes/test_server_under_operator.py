@@ -122,10 +122,11 @@ class Wire:
 
 async def renew(client: ApiServer) -> None:
     """Ask something now and then, as who holds a Lease does: it notices an outage."""
-    while True:
-        with contextlib.suppress(EnvironmentFault):
-            await client.get(LEASES, "none", namespace="default")
-        await asyncio.sleep(1.0)
+    async with ApiServer(client.access, timeout=TIMEOUT, outages=client.outages) as api:
+        while True:
+            with contextlib.suppress(EnvironmentFault):
+                await api.get(LEASES, "none", namespace="default")
+            await asyncio.sleep(1.0)
 
 
 def forget_the_past(plane: ControlPlane) -> None:
