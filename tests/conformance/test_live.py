@@ -444,12 +444,14 @@ def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
 def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None:
     assert run(world.backend.observe()).overheads == BELIEVED.paid_ahead
     said: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
-    for _ in range(3):
+    for done in (0, 6, 12):
         give(world, job_1=2)
         world.settle()
         world.clock.advance(2.1)
         at = world.clock.wall()
-        world.processes.say("job-1", reached=Reached(2, at, 1), last_step=at, step=1, **said)
+        world.processes.say(
+            "job-1", reached=Reached(2, at, done + 1), last_step=at, step=done + 1, **said
+        )
         run(world.backend.look())
         give(world, job_1=4)
         world.settle()
@@ -457,10 +459,14 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
         # 0.25 s.
         world.clock.advance(0.5)
         world.processes.say(
-            "job-1", reached=Reached(4, at + 0.5, 6), last_step=at + 0.5, step=6, **said
+            "job-1",
+            reached=Reached(4, at + 0.5, done + 6),
+            last_step=at + 0.5,
+            step=done + 6,
+            **said,
         )
         run(world.backend.look())
-        world.processes.say("job-1", reached=None, step=0)
+        world.processes.say("job-1", reached=None)
         give(world)
         world.settle()
     overheads = run(world.backend.observe()).overheads
