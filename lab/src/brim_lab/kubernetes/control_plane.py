@@ -269,8 +269,8 @@ class ControlPlane:
             "--secure-port=0",
             f"--service-account-private-key-file={self._file('accounts.key')}",
             f"--root-ca-file={self._file('ca.crt')}",
-            # Fake nodes are told of late where much is to be done, and nobody crashes them.
-            f"--node-monitor-grace-period={'120s' if KWOK in self._wanted else '12s'}",
+            # Fake nodes are told of every two minutes, and nobody crashes them.
+            f"--node-monitor-grace-period={'10m' if KWOK in self._wanted else '12s'}",
             *_FAST,
             *self._features.gate_flags(),
         ]
