@@ -18,14 +18,12 @@ from brim.errors import EnvironmentFault
 from brim_lab.kubernetes.cluster import NodeCluster, is_up
 from brim_lab.kubernetes.guide import NAME, Guide
 from brim_lab.kubernetes.jobs import GPU, until
-from brim_lab.kubernetes.peers import TRAINING_OPERATOR, build_peer
+from brim_lab.kubernetes.peers import TRAINING_OPERATOR, install_peer, peer_manifests
 
 HERE = Path(__file__).parent
 FILES = HERE.parents[1] / "tests" / "kubernetes" / "files"
 SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "8"}  # one pod on each node
 LIMIT = 90.0  # seconds for what may never happen
-THEIRS = "kubeflow"  # the namespace of Kubeflow's operator
-_IMAGE = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c5489"  # as its manifests name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,26 +121,10 @@ def brim_operator(guide: Guide) -> Iterator[None]:
 
 @contextmanager
 def training_operator(guide: Guide) -> Iterator[None]:
-    """Have Kubeflow's operator on the cluster, as its manifests install it.
-
-    The API server of the test cluster cannot call Services, so its webhooks go once it is ready.
-    """
-    folder = build_peer(TRAINING_OPERATOR)
-    guide.cluster.add_image(_IMAGE, {"manager": (folder / "program").read_bytes()})
-    overlay = folder / "source" / "manifests" / "overlays" / "standalone"
-    text = guide.cluster.kubectl("kustomize", str(overlay))
+    """Have Kubeflow's operator on the cluster, as its manifests install it."""
+    text = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook")
     try:
-        guide.cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
-        guide.cluster.kubectl(
-            "wait",
-            "deployment",
-            "--all",
-            "-n",
-            THEIRS,
-            "--for=condition=Available",
-            "--timeout=120s",
-        )
-        guide.cluster.kubectl("delete", "validatingwebhookconfigurations", "--all")
+        install_peer(guide.cluster, TRAINING_OPERATOR, text)
         meta = {"name": guide.namespace}
         guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         yield

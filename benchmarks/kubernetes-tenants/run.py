@@ -12,14 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from benchmarks.harness.report import Report, table
 from brim.errors import EnvironmentFault
 from brim_lab.kubernetes.cluster import NodeCluster, is_up
 from brim_lab.kubernetes.guide import IMAGE, Guide
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
-from brim_lab.kubernetes.peers import KUEUE, TRAINING_OPERATOR, build_peer
+from brim_lab.kubernetes.peers import KUEUE, TRAINING_OPERATOR, install_peer, peer_manifests
 
 HERE = Path(__file__).parent
 FILES = HERE.parents[1] / "tests" / "e2e" / "files"
@@ -27,7 +25,6 @@ WORKERS, QUOTA = 6, 3  # on three nodes of 8 GPUs, 4 for each worker; of each of
 SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "4"}
 SETTLED = 20.0  # seconds after the owner trains, when idle devices are counted
 LIMIT = 150.0
-KUEUES, THEIRS = "kueue-system", "kubeflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,12 +209,16 @@ class Kueue:
     def installed(self) -> Iterator[None]:
         guide, kubectl = self._guide, self._guide.cluster.kubectl
         guide.add_its_image()
-        texts = [_training_operator(guide), _kueue(guide)]
+        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook")
+        kueue = peer_manifests(
+            guide.cluster,
+            KUEUE,
+            without="APIService",  # which would keep namespaces from being deleted
+            changes={'# - "kubeflow.org/pytorchjob"': '- "kubeflow.org/pytorchjob"'},
+        )
         try:
-            for text, namespace in zip(texts, (THEIRS, KUEUES), strict=True):
-                kubectl("apply", "--server-side", "-f", "-", stdin=text)
-                ready = ("--for=condition=Available", "--timeout=180s")
-                kubectl("wait", "deployment", "--all", "-n", namespace, *ready)
+            install_peer(guide.cluster, TRAINING_OPERATOR, theirs)
+            install_peer(guide.cluster, KUEUE, kueue)
             meta = {"name": guide.namespace}
             guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
             queues = (HERE / "queues.yaml").read_text()
@@ -225,10 +226,10 @@ class Kueue:
             yield
         finally:
             guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
-            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=texts[0])
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=theirs)
             kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
             kubectl("delete", "clusterqueues,resourceflavors", "--all", "--timeout=60s")
-            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=texts[1])
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=kueue)
 
     def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
         checkpoint = {"name": "checkpoints", "hostPath": {"path": str(self._guide.folder)}}
@@ -281,35 +282,6 @@ class Kueue:
 
     def end(self, name: str) -> None:
         self._guide.kubectl("delete", "pytorchjob", name)
-
-
-def _training_operator(guide: Guide) -> str:
-    folder = build_peer(TRAINING_OPERATOR)
-    return _installed(guide, folder, "manifests/overlays/standalone", "manager", drop="Webhook")
-
-
-def _kueue(guide: Guide) -> str:
-    folder = build_peer(KUEUE)
-    return _installed(guide, folder, "config/default", "manager", drop="APIService")
-
-
-def _installed(guide: Guide, folder: Path, overlay: str, program: str, *, drop: str) -> str:
-    """Have the image of a peer on all nodes; return its manifests, but for some kinds."""
-    text = guide.cluster.kubectl("kustomize", str(folder / "source" / overlay))
-    text = text.replace('# - "kubeflow.org/pytorchjob"', '- "kubeflow.org/pytorchjob"')  # Kueue's
-    things = [each for each in yaml.safe_load_all(text) if drop not in each["kind"]]
-    (image,) = {
-        container["image"]
-        for each in things
-        if each["kind"] == "Deployment"
-        for container in each["spec"]["template"]["spec"]["containers"]
-    }
-    guide.cluster.add_image(image, {program: (folder / "program").read_bytes()})
-    for each in things:
-        if each["kind"] == "Deployment":
-            for container in each["spec"]["template"]["spec"]["containers"]:
-                container["imagePullPolicy"] = "IfNotPresent"
-    return str(yaml.safe_dump_all(things))
 
 
 SIDES: dict[str, Callable[[NodeCluster], Any]] = {

@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from brim.errors import EnvironmentFault
 from brim_lab.kubernetes.binaries import home
+from brim_lab.kubernetes.cluster import NodeCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +24,15 @@ class Peer:
     Args:
         module, version: of its source.
         package: of its `main`, within the source.
+        overlay: the folder of its manifests there, for kustomize.
+        namespace: that they put it into.
     """
 
     module: str
     version: str
     package: str
+    overlay: str
+    namespace: str
 
     @property
     def folder(self) -> Path:
@@ -34,9 +41,20 @@ class Peer:
 
 
 TRAINING_OPERATOR = Peer(
-    "github.com/kubeflow/training-operator", "v1.9.4", "./cmd/training-operator.v1"
+    module="github.com/kubeflow/training-operator",
+    version="v1.9.4",
+    package="./cmd/training-operator.v1",
+    overlay="manifests/overlays/standalone",
+    namespace="kubeflow",
 )
-KUEUE = Peer("sigs.k8s.io/kueue", "v0.19.2", "./cmd/kueue")
+KUEUE = Peer(
+    module="sigs.k8s.io/kueue",
+    version="v0.19.2",
+    package="./cmd/kueue",
+    overlay="config/default",
+    namespace="kueue-system",
+)
+_PROGRAM = "manager"  # what their images call it
 
 
 def build_peer(peer: Peer, tell: Callable[[str], object] = print) -> Path:
@@ -65,6 +83,48 @@ def build_peer(peer: Peer, tell: Callable[[str], object] = print) -> Path:
         _go(source, "build", "-trimpath", "-ldflags=-s -w", "-o", str(partial), peer.package)
         partial.rename(program)
     return peer.folder
+
+
+def peer_manifests(
+    cluster: NodeCluster,
+    peer: Peer,
+    *,
+    without: str,
+    changes: Mapping[str, str] | None = None,
+    tell: Callable[[str], object] = print,
+) -> str:
+    """Have the image of a peer on all nodes; return its own manifests.
+
+    Args:
+        without: leave out the kinds with this in their names.
+        changes: of their text, as it is replaced.
+
+    Raises:
+        EnvironmentFault: as `build_peer` does, or a node does not take the image.
+    """
+    folder = build_peer(peer, tell)
+    text = cluster.kubectl("kustomize", str(folder / "source" / peer.overlay))
+    for before, after in (changes or {}).items():
+        text = text.replace(before, after)
+    things = [each for each in yaml.safe_load_all(text) if without not in each["kind"]]
+    containers = [
+        container
+        for each in things
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+    ]
+    for container in containers:
+        container["imagePullPolicy"] = "IfNotPresent"
+    for image in {container["image"] for container in containers}:
+        cluster.add_image(image, {_PROGRAM: (folder / "program").read_bytes()})
+    return str(yaml.safe_dump_all(things))
+
+
+def install_peer(cluster: NodeCluster, peer: Peer, text: str) -> None:
+    """Put a peer's manifests on the server, and wait until it is ready."""
+    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    ready = ("--for=condition=Available", "--timeout=180s")
+    cluster.kubectl("wait", "deployment", "--all", "-n", peer.namespace, *ready)
 
 
 def _go(folder: Path, *words: str) -> str:
