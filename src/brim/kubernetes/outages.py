@@ -10,9 +10,7 @@ import math
 
 from brim.interfaces import Clock
 
-_LONG = (
-    30.0  # seconds of an outage behind which a server may say of nodes that nobody hears of them
-)
+_LONG = 30.0  # seconds; after such an outage a server may say of nodes that nobody hears of them
 _TO_BE_HEARD = 40.0  # seconds behind it in which they are heard again, if they are there
 _MOMENT = 1.0  # seconds in which what has happened meanwhile comes in
 REQUESTS = "requests"  # what is missing where no request is answered
