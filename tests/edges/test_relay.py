@@ -250,7 +250,7 @@ def test_who_speaks_no_tls_reaches_no_server(tmp_path: Path) -> None:
 
 def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Path) -> None:
     async def story() -> None:
-        async with relayed(tmp_path / "server", lambda _: None) as relay:
+        async with relayed(tmp_path / "server", asyncio.StreamWriter.close) as relay:
             with stranger(relay):
                 await until(lambda: len(relay._callers) == 1, "a call")
                 assert relay.called_at == -math.inf
