@@ -167,6 +167,14 @@ class World:
     def phase(self, job: KubeJob = JOB) -> Phase:
         return self.book.jobs[job.id].life.phase
 
+    def trains(self, steps: int, job: KubeJob = JOB) -> RecordedRun:
+        """Let a run make steps with one worker; return its records."""
+        run = RecordedRun(self.folder / job.id, spec())
+        run.begin(workers=1)
+        run.train(steps)
+        self.processes._runs._of(job.id).news = True
+        return run
+
     def run_ends(self, exit: str, job: KubeJob = JOB) -> None:
         """The master has written the end of its run, and all processes have ended."""
         log = RecordLog(self.folder / job.id / EVENTS, clock=self.clock)
@@ -527,10 +535,7 @@ def test_a_job_is_suspended_by_its_master(world: World) -> None:
     world.look()
     world.decide(flights={"node0": 1})
     world.settle()
-    run = RecordedRun(world.folder / JOB.id, spec())
-    run.begin(workers=1)
-    run.train(3)
-    world.processes._runs._of(JOB.id).news = True
+    world.trains(3)
     world.decide()
     world.look(0.2)
     assert world.suspended == ["uid of team.flights/1"]
@@ -553,10 +558,7 @@ def test_who_takes_over_a_run_that_begins_again_makes_what_is_missing(world: Wor
     world.look()
     world.decide(flights={"node0": 1})
     world.settle()
-    run = RecordedRun(world.folder / JOB.id, spec())
-    run.begin(workers=1)
-    run.train(3)
-    world.processes._runs._of(JOB.id).news = True
+    run = world.trains(3)
     world.decide()
     world.run_ends("suspended")
     world.settle()
