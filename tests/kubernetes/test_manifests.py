@@ -120,7 +120,7 @@ def installed(request: pytest.FixtureRequest, api_server: ControlPlane) -> Itera
     for namespace in ("team", "other"):
         thing = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         api_server.kubectl("apply", "-f", "-", stdin=json.dumps(thing))
-    api_server.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     yield chosen
     for each in made:
         if "rbac" in each["apiVersion"]:
