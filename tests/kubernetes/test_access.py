@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import gc
 import json
 import os
+import socket
 import ssl
 import stat
 import sys
-from collections.abc import AsyncIterator, Mapping
+import threading
+import warnings
+from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,10 +32,12 @@ from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.credentials import (
     ExecEnvironment,
     ExecPlugin,
+    FixedProof,
     PluginProof,
     Proof,
     TokenFromFile,
 )
+from brim.kubernetes.refusals import NoAnswer
 from brim.kubernetes.resources import PlainObject, Resource
 
 
@@ -319,6 +325,69 @@ def test_a_certificate_is_shown_and_another_when_it_is_renewed(tmp_path: Path) -
                 return [(await server.get(nodes, "n"))["owner"] for _ in range(3)]
 
     assert asyncio.run(call()) == ["first", "first", "second"]
+
+
+@contextlib.contextmanager
+def who_says_no_farewell(tmp_path: Path, answer: bytes) -> Iterator[Access]:
+    """A server that answers one request with these bytes, and from then on hears nothing."""
+    shown, key = certificate("server")
+    pair = tmp_path / "server.pem"
+    pair.write_bytes(shown + key)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(pair)
+    is_over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        link, _ = listener.accept()
+        with tls.wrap_socket(link, server_side=True) as secured:
+            secured.recv(1 << 16)
+            secured.sendall(answer)
+            is_over.wait(60.0)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = threading.Thread(target=serve, args=(listener,), daemon=True)
+        serving.start()
+        try:
+            yield Access(
+                url=f"https://127.0.0.1:{listener.getsockname()[1]}",
+                namespace="",
+                credentials=FixedProof(Proof("")),
+                authority=shown.decode(),
+            )
+        finally:
+            is_over.set()
+            serving.join(60.0)
+
+
+HEADERS = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
+EVENT = b'{"type":"BOOKMARK","object":{}}\n'
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", HEADERS, HEADERS + EVENT], ids=["nothing", "half", "an event"]
+)
+def test_a_connection_that_is_of_no_more_use_waits_for_no_farewell(
+    tmp_path: Path, answer: bytes
+) -> None:
+    """Or it would be there after the loop that used it has ended, until somebody collects it."""
+    nodes = Resource("v1", "nodes", PlainObject, namespaced=False)
+
+    async def call(access: Access) -> None:
+        async with ApiServer(access, timeout=0.5) as server:
+            if answer.endswith(EVENT):
+                async with server.watch(nodes, version="1", seconds=60.0, silence=60.0) as events:
+                    await anext(events)
+            else:
+                with pytest.raises(NoAnswer):
+                    await server.get(nodes, "n")
+
+    with who_says_no_farewell(tmp_path, answer) as access:
+        gc.collect()  # what others have left
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            asyncio.run(call(access))
+            gc.collect()
+    assert [str(each.message) for each in said] == []
 
 
 # A plugin -----------------------------------------------------------------------------------------

@@ -84,8 +84,9 @@ class Cable:
         finally:
             self.cut()
             server.close()
-            if self._carrying:
-                await asyncio.wait(self._carrying, timeout=PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                while self._carrying:  # more come of connections that were accepted just before
+                    await asyncio.wait(self._carrying)
 
     def access(self, plane: ControlPlane) -> Access:
         return replace(access_to(plane), url=f"https://127.0.0.1:{self._port}")
@@ -115,12 +116,14 @@ class Cable:
     @contextlib.asynccontextmanager
     async def _ending(self, end: asyncio.StreamWriter) -> AsyncIterator[None]:
         self._ends.add(end)
-        with contextlib.suppress(OSError):
-            yield
-        self._ends.discard(end)
-        end.transport.abort()
-        with contextlib.suppress(OSError):
-            await end.wait_closed()
+        try:
+            with contextlib.suppress(OSError):
+                yield
+        finally:
+            self._ends.discard(end)
+            end.transport.abort()
+            with contextlib.suppress(OSError):
+                await end.wait_closed()
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool

@@ -8,9 +8,11 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from brim.errors import SpecError
@@ -87,6 +89,24 @@ class HttpStream:
                 yield line
         if rest:
             yield rest
+
+
+class _KubeConnection(ResponseHandler):
+    """A connection that ends at once.
+
+    TLS would say farewell, and wait for an answer that may never come: nobody would wait for that,
+    and the connection would be there after all that used it has ended.
+    """
+
+    def close(self) -> None:
+        self.abort()
+
+
+class _KubeConnector(aiohttp.TCPConnector):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        made: type[ResponseHandler] = _KubeConnection
+        self._factory = partial(made, loop=self._loop)
 
 
 class Transport:
@@ -186,7 +206,7 @@ class Transport:
         self._session = self._streams = None
 
     def _made(self, *, limit: int) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
+        connector = _KubeConnector(
             ssl=self._tls or True, limit=limit, keepalive_timeout=_IDLE, use_dns_cache=True
         )
         return aiohttp.ClientSession(
