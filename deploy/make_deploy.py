@@ -18,6 +18,7 @@ _HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
 
 # What stands in an object where the chart has a value; nothing else in it reads like that.
 _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
+_SWITCHES = ("kubeflow", "gangs")
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
 
 
@@ -131,11 +132,14 @@ def _helm() -> Iterable[tuple[str, str]]:
     }  # fmt: skip
     everywhere = manifests(Installation(**chosen))
     in_one = manifests(Installation(**chosen, of=_WATCHED))
-    with_kubeflow = manifests(Installation(**chosen, of=_WATCHED, kubeflow=True))
-    pairs = [
-        *_pairs(in_one, with_kubeflow),
-        *_pairs(everywhere, manifests(Installation(**chosen, kubeflow=True))),
-    ]
+    pairs = {
+        switch: [
+            *_pairs(in_one, manifests(Installation(**chosen, of=_WATCHED, **{switch: True}))),
+            *_pairs(everywhere, manifests(Installation(**chosen, **{switch: True}))),
+        ]
+        for switch in _SWITCHES
+    }
+    with_all = manifests(Installation(**chosen, of=_WATCHED, **dict.fromkeys(_SWITCHES, True)))
 
     def text(things: Sequence[Manifest]) -> str:
         return _with_values("---\n".join(_templated(each, pairs) for each in things))
@@ -154,10 +158,10 @@ def _helm() -> Iterable[tuple[str, str]]:
         f"{_HEAD}{{{{- if .Values.watch }}}}\n{text(_but(one_of, common))}"
         f"{{{{- else }}}}\n{text(_but(all_of, common))}{{{{- end }}}}\n",
     )
-    yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(with_kubeflow[-1]))
+    yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(with_all[-1]))
     usual = Installation(image=IMAGE)
     values = {
-        "image": "", "jobImage": "", "watch": "", "kubeflow": False, "slot": dict(usual.slot),
+        "image": "", "jobImage": "", "watch": "", **dict.fromkeys(_SWITCHES, False), "slot": dict(usual.slot),
         "arguments": [], "replicas": usual.replicas, "resources": dict(usual.resources),
     }  # fmt: skip
     yield "helm/brim/values.yaml", _HEAD + in_yaml(values)
@@ -173,14 +177,16 @@ def _helm() -> Iterable[tuple[str, str]]:
     yield "helm/brim/Chart.yaml", _HEAD + in_yaml(chart)
 
 
-def _templated(thing: Manifest, pairs: Sequence[tuple[Manifest, Manifest]]) -> str:
-    """An object; what it has beyond that for Kubeflow's jobs is there where they are wanted."""
-    plain = in_yaml(thing)
-    more = next((in_yaml(after) for before, after in pairs if before is thing), plain)
-    assert more.startswith(plain), "more rights are more rules, at the end"
-    if more == plain:
-        return plain
-    return f"{plain}{{{{- if .Values.kubeflow }}}}\n{more.removeprefix(plain)}{{{{- end }}}}\n"
+def _templated(thing: Manifest, pairs: Mapping[str, Sequence[tuple[Manifest, Manifest]]]) -> str:
+    """An object; what it has beyond that for a switch is there where that is on."""
+    plain = text = in_yaml(thing)
+    for switch, changed in pairs.items():
+        more = next((in_yaml(after) for before, after in changed if before is thing), plain)
+        assert more.startswith(plain), "more rights are more rules, at the end"
+        if more != plain:
+            rules = more.removeprefix(plain)
+            text += f"{{{{- if .Values.{switch} }}}}\n{rules}{{{{- end }}}}\n"
+    return text
 
 
 def _with_values(text: str) -> str:
@@ -221,7 +227,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "image": {"type": "string", "minLength": 1, "pattern": r"^\S+$"},
         "jobImage": {"type": "string", "pattern": r"^\S*$"},
         "watch": {"type": "string", "pattern": name},
-        "kubeflow": {"type": "boolean"},
+        **{switch: {"type": "boolean"} for switch in _SWITCHES},
         "slot": {
             "type": "object",
             "minProperties": 1,
@@ -237,6 +243,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "jobImage": "Of jobs that name none. Empty: that of the operator.",
         "watch": "The one namespace whose jobs it runs. Empty: those of all.",
         "kubeflow": "It runs Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
+        "gangs": "Jobs may have their fewest workers bound together: it may write PodGroups.",
         "slot": "What a worker gets, by resource.",
         "arguments": "More options of brim operator, such as --headroom=2.",
         "replicas": "One decides; the others wait to take over.",

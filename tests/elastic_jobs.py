@@ -61,6 +61,7 @@ def everything() -> dict[str, Any]:
         priority="preserved",
         priorityClassName="preserved-pc",
         suspend=False,
+        gang=False,
         template={
             "metadata": {"labels": {"team": "ads"}},
             "spec": {

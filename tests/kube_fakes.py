@@ -48,6 +48,16 @@ class FakeServer:
     async def make(self, manifest: Manifest) -> bool:
         return self._make(manifest) is not None
 
+    async def keep(self, manifest: Manifest) -> None:
+        meta = manifest["metadata"]
+        there = self.objects.get((manifest["kind"], meta["namespace"], meta["name"]))
+        if there is None:
+            self._make(manifest)
+            return
+        self._ask()
+        there["spec"] = deepcopy(manifest["spec"])
+        self.point()
+
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         self.asked += 1
         if refusal := self.refused.get(manifest["metadata"]["name"]):

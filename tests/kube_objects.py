@@ -53,14 +53,20 @@ def worker(
     bound: bool = True,
     leaving: bool = False,
     refused: bool = False,
+    said: str = "",
 ) -> KubePod:
-    """A worker's pod, some time after it was made."""
+    """A worker's pod, some time after it was made.
+
+    Args:
+        said: why it was refused.
+    """
     made = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)
-    return seen(made, node if bound else "", phase=phase, leaving=leaving, refused=refused)
+    on = node if bound else ""
+    return seen(made, on, phase=phase, leaving=leaving, refused=refused, said=said)
 
 
 def master(
-    *, job: KubeJob = JOB, launch: int = 1, node: str = "n1", phase: str = "Running", **rest: bool
+    *, job: KubeJob = JOB, launch: int = 1, node: str = "n1", phase: str = "Running", **rest: Any
 ) -> KubePod:
     return seen(master_pod(start_of(job, launch), WISHES, rejoins=False), node, phase=phase, **rest)
 
@@ -72,12 +78,14 @@ def seen(
     phase: str = "Running",
     leaving: bool = False,
     refused: bool = False,
+    said: str = "",
 ) -> KubePod:
     """A pod that was made, as a server gives it."""
     metadata = {**made["metadata"], "uid": f"uid of {made['metadata']['name']}"}
     if leaving:
         metadata["deletionTimestamp"] = "2026-11-24T17:00:00Z"
-    conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    why = {"reason": "Unschedulable", "message": said}
+    conditions = [{"type": "PodScheduled", "status": "False", **why}]
     status = {"phase": phase, "conditions": conditions if refused else []}
     return msgspec.convert(
         {

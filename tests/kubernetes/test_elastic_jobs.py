@@ -144,6 +144,7 @@ def test_automatic_micro_batches_are_a_number() -> None:
         ({"tenant": "a/b"}, "spec.tenant: got 'a/b', need a name of letters"),
         ({"priority": "high"}, "spec.priority: got 'high', need one of preemptible, preserved, online"),
         ({"suspend": "yes"}, "spec.suspend: got 'yes', need true or false"),
+        ({"gang": 1}, "spec.gang: got 1, need true or false"),
         ({"deadline": "2026-12-01"}, "spec.deadline: got '2026-12-01', need a date, a time and a zone"),
         ({"deadline": "2026-02-30T08:00:00Z"}, "spec.deadline: got '2026-02-30T08:00:00Z'"),
         ({"deadline": "2026-12-01T08:00:00Z", "deadlineIn": "2h"}, "spec.deadline: got both"),

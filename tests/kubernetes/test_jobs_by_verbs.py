@@ -51,7 +51,7 @@ def test_what_is_written_is_read_as_the_same_submission() -> None:
     written = as_made(elastic_job("flights", "team", wanted))
     spec = written["spec"]
     fields = everything()["spec"].keys()
-    pods = {"template", "masterTemplate", "volumeClaim", "priorityClassName", "suspend"}
+    pods = {"template", "masterTemplate", "volumeClaim", "priorityClassName", "suspend", "gang"}
     usual = {"exact", "transport", "embeddings", "delay", "servers"}  # said, and so by default
     assert fields - spec.keys() <= pods | usual
     found = read_job(written)

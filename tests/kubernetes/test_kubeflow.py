@@ -119,6 +119,17 @@ def test_how_many_pods_it_may_have(spec: dict[str, Any], pods: str) -> None:
     assert str(asked_of(**spec).pods) == pods
 
 
+def test_a_job_in_a_queue_has_no_more_than_the_queue_has_counted() -> None:
+    queued = thing(elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
+    queued["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
+    free = read_asked(queued, slot=SLOT)
+    queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
+    held = read_asked(queued, slot=SLOT)
+    assert isinstance(free, KubeflowSpec)
+    assert isinstance(held, KubeflowSpec)
+    assert (str(free.pods), str(held.pods)) == ("1:4", "1:3")
+
+
 def test_who_changes_the_replicas_says_how_many_it_has_at_most() -> None:
     policy = {"minReplicas": 2, "maxReplicas": 8}
     job = record_of(asked_of(elasticPolicy=policy))

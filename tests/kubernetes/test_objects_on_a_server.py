@@ -224,7 +224,7 @@ def test_what_a_run_was_begun_with_cannot_change(server: ControlPlane, name: str
         "heartbeatTimeout": "6s", "hangTimeout": "1h", "memory": "5GiB", "logLimit": "65MiB",
         "startMethod": "fork", "transport": "distributed", "device": "cuda", "embeddings": "auto",
         "deadline": "2032-01-01T00:00:00Z", "tenant": "web", "priority": "online",
-        "file": "other.py", "volumeClaim": {"size": "2Gi"}, "clipNorm": 2,
+        "file": "other.py", "volumeClaim": {"size": "2Gi"}, "clipNorm": 2, "gang": True,
     }  # fmt: skip
     numbers = {each for each in whole if isinstance(whole[each], int) and each not in others}
     others |= {each: whole[each] + 1 for each in numbers - MAY_CHANGE}

@@ -376,6 +376,22 @@ def test_what_is_not_a_job_is_told_so_and_ends_nothing(house: House) -> None:
     run(work)
 
 
+def test_a_gang_that_the_server_does_not_know_is_told_in_the_jobs_status(house: House) -> None:
+    def stalled() -> str:
+        conditions = house.job().get("status", {}).get("conditions", [])
+        stalls = [str(each["message"]) for each in conditions if each["reason"] == "PodsRefused"]
+        return "".join(stalls)
+
+    async def work() -> None:
+        async with house.operator() as task:
+            house.submit(gang=True)
+            await house.until(lambda: "spec.gang" in stalled() and "podgroups" in stalled())
+            assert not house.kubelets.pods()
+            assert not task.done()
+
+    run(work)
+
+
 def test_a_job_that_asks_for_more_workers_than_any_cluster_has_waits_alone(house: House) -> None:
     async def work() -> None:
         async with house.operator() as task:

@@ -148,6 +148,23 @@ def test_nobody_counts_on_a_node_that_is_not_heard_of() -> None:
     assert "n1" not in there.seen(8.0)
 
 
+def test_those_who_wait_for_a_refused_one_of_their_gang_are_refused_with_it() -> None:
+    """And no others: kube-scheduler has not asked whether their nodes have room."""
+    said = "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining"
+    there = places()
+    pods = [
+        ("n1", "0/2 nodes are available: 2 Insufficient cpu."),
+        ("n1", said),
+        ("n2", f"pod group is unschedulable, {said}"),
+    ]
+    for name in ("n1", "n2"):
+        there.take_node(name, node(name))
+    for number, (name, why) in enumerate(pods):
+        waiting = worker(number, name, bound=False, phase="Pending", refused=True, said=why)
+        there.take_pod(f"w{number}", waiting)
+    assert (devices(there, name="n1"), devices(there, name="n2")) == (2, 4)
+
+
 def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None:
     there = places()
     there.take_node("n1", node())

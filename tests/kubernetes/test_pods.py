@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brim.kubernetes.neighbours import handed_on
 from brim.kubernetes.pods import (
     Manifest,
     PodWishes,
@@ -66,6 +67,27 @@ def test_everything_has_the_job_as_its_owner() -> None:
         assert each["metadata"]["namespace"] == "team"
     names = [(each["kind"], each["metadata"]["name"]) for each in made]
     assert len(set(names)) == len(names)
+
+
+def test_workers_are_in_the_queue_of_their_job_and_its_master_in_none() -> None:
+    marks = {"kueue.x-k8s.io/queue-name": "team", "kai.scheduler/queue": "team"}
+    notes = {"scheduling.volcano.sh/queue-name": "team"}
+    job = {"metadata": {"labels": {**marks, "color": "blue"}, "annotations": {**notes, "a": "b"}}}
+    plain, queued = pods(), pods(replace(WISHES, handed_on=handed_on(job)))
+    assert queued[0] == plain[0]
+    before, after = (each[1]["metadata"] for each in (plain, queued))
+    assert after["labels"] == {**before["labels"], **marks}
+    assert after["annotations"] == {**before["annotations"], **notes}
+    assert pods(replace(WISHES, handed_on=handed_on({"metadata": {}}))) == plain
+
+
+def test_a_template_may_name_another_queue_and_no_other_job() -> None:
+    job = {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}}
+    labels = {"kueue.x-k8s.io/queue-name": "others", "brim.dev/job": "theirs"}
+    wishes = replace(WISHES, handed_on=handed_on(job), template={"metadata": {"labels": labels}})
+    made = pods(wishes)[1]["metadata"]["labels"]
+    assert made["kueue.x-k8s.io/queue-name"] == "others"
+    assert made["brim.dev/job"] == JOB.name
 
 
 def test_a_worker_asks_for_one_slot_and_its_node() -> None:

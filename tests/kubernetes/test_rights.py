@@ -32,6 +32,7 @@ from brim_lab.kubernetes.control_plane import (
     ETCD,
     KWOK,
     ControlPlane,
+    Features,
     control_plane,
 )
 from clusters import need
@@ -48,6 +49,41 @@ POLICY = {
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "None", "users": ["admin"]}, {"level": "Metadata"}],
+}
+
+
+# The PodGroups of Volcano, as far as an operator writes them.
+VOLCANOS = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podgroups.scheduling.volcano.sh"},
+    "spec": {
+        "group": "scheduling.volcano.sh",
+        "scope": "Namespaced",
+        "names": {"kind": "PodGroup", "plural": "podgroups"},
+        "versions": [
+            {
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "properties": {
+                                    "minMember": {"type": "integer", "format": "int32"},
+                                    "queue": {"type": "string"},
+                                    "priorityClassName": {"type": "string"},
+                                },
+                            }
+                        },
+                    }
+                },
+            }
+        ],
+    },
 }
 
 
@@ -144,9 +180,14 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
     ]
     programs = (CONTROLLERS, KWOK)
+    features = Features(gates=["GenericWorkload"], apis=["scheduling.k8s.io/v1beta1"])
     people = {"ann": (ANN, "people")}
-    with control_plane(folder, programs=programs, api_server_flags=flags, tokens=people) as plane:
+    with control_plane(
+        folder, features=features, programs=programs, api_server_flags=flags, tokens=people
+    ) as plane:
         plane.add_fake_nodes(1)
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        plane.api.ask(path, method="POST", body=VOLCANOS)
         yield plane
 
 
@@ -160,13 +201,14 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> House:
     return House(plane, namespace, tmp_path, first_node="fake-1")
 
 
-@pytest.fixture(params=["everywhere", "in one"])
+@pytest.fixture(params=["everywhere", "in one", "with gangs"])
 def installed(
     request: pytest.FixtureRequest, plane: ControlPlane, house: House
 ) -> Iterator[list[dict[str, Any]]]:
-    """An installation for all namespaces, or for that of the house alone."""
-    of = house.namespace if request.param == "in one" else ""
-    made = manifests(Installation(image="images/brim:1", namespace=OWN, of=of))
+    """An installation for all namespaces, or for that of the house alone; more is allowed in one."""
+    of = "" if request.param == "everywhere" else house.namespace
+    gangs = request.param == "with gangs"
+    made = manifests(Installation(image="images/brim:1", namespace=OWN, of=of, gangs=gangs))
     text = "---\n".join(in_yaml(each) for each in made if each["kind"] != "Deployment")
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     yield made
@@ -231,6 +273,18 @@ def make_code(house: House) -> dict[str, str]:
     return {"configMap": "flights-code", "sha256": hashlib.sha256(CODE).hexdigest()}
 
 
+async def live_through_gangs(house: House) -> None:
+    """Two jobs begin whose workers are bound together, by kube-scheduler and by Volcano."""
+    template = {"spec": {"schedulerName": "volcano", "containers": [{"name": "worker"}]}}
+    async with operator(house, "three"):
+        house.submit("first", gang=True)
+        house.submit("second", gang=True, template=template)
+        for name in ("first", "second"):
+            await house.until_running(3, name)
+            house.delete(name)
+        await house.until(lambda: not house.kubelets.pods())
+
+
 async def live_through_everything(house: House) -> None:
     """A job is started, resized, suspended, resumed, handed over to another operator, cancelled."""
     make_tenant(house, house.namespace, house.namespace)
@@ -277,6 +331,8 @@ def test_the_operator_uses_each_of_its_rights_and_needs_no_other(
 ) -> None:
     before = len(audit.by(OPERATOR))
     run(lambda: live_through_everything(house))
+    if any(each.resource == "podgroups" for each in rights_of(installed)):
+        run(lambda: live_through_gangs(house))
     requests = audit.by(OPERATOR)[before:]
     assert [each for each in requests if each.code in (401, 403)] == []
     # No request of its own: the server asks for it where an object is made that names a job as its owner.

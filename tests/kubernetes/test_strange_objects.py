@@ -71,6 +71,7 @@ def strange() -> dict[str, Any]:
         "checkpoints",
         "runs",
         "faults",
+        "gang",
     }
     return {name: value for name, value in whole.items() if name not in gone}
 

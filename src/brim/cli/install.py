@@ -59,12 +59,18 @@ _MOST_REPLICAS = 100
     help="Run Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator. Their "
     "definitions are added where Kubeflow's own are absent.",
 )
+@option(
+    "--gangs",
+    is_flag=True,
+    help="Let jobs have their fewest workers bound together (spec.gang): the operator may write "
+    "PodGroups, of the server and of Volcano.",
+)
 @KUBECTL
 @option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def install(
-    image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, dry_run: bool,
-    as_json: bool, **scheduling: Any,
+    image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, gangs: bool,
+    dry_run: bool, as_json: bool, **scheduling: Any,
 ) -> int:  # fmt: skip
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
@@ -89,6 +95,7 @@ def install(
         namespace=namespace,
         of=scheduling["watch"],
         kubeflow=kubeflow,
+        gangs=gangs,
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )

@@ -73,7 +73,7 @@ FIELDS = frozenset(
     {
         *PLAIN_FIELDS, PARAMETERS, ENV, WORKERS, "file", "command", "bundle", "deadline", "deadlineIn",
         "tenant", "priority", "priorityClassName", "suspend", "template", "masterTemplate",
-        "volumeClaim",
+        "volumeClaim", "gang",
     }
 )  # fmt: skip
 

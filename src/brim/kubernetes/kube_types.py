@@ -13,6 +13,7 @@ Amounts: TypeAlias = Mapping[str, str | int | float]
 READY, SCHEDULED = "Ready", "PodScheduled"
 ENDED = frozenset({"Succeeded", "Failed"})  # phases of a pod whose containers do not run any more
 UNSCHEDULABLE = "Unschedulable"
+_ITS_GANG = "minCount ("  # is in what kube-scheduler says of a pod that others keep waiting
 
 
 class _Fields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -176,7 +177,24 @@ class KubePod(_Fields, frozen=True, kw_only=True):
     @property
     def is_refused(self) -> bool:
         """True where no node takes it as it is, and nobody is taken away for it."""
-        return not self.status.nominated_node_name and any(
-            each.type == SCHEDULED and each.status == "False" and each.reason == UNSCHEDULABLE
-            for each in self.status.conditions
+        said = self._why_unschedulable()
+        return said is not None and _ITS_GANG not in said
+
+    @property
+    def waits_for_its_gang(self) -> bool:
+        """True where others of its gang were refused: whether its node has room was not said."""
+        said = self._why_unschedulable()
+        return said is not None and _ITS_GANG in said
+
+    def _why_unschedulable(self) -> str | None:
+        """Return what kube-scheduler says of a pod that it does not bind; None: nothing like that."""
+        if self.status.nominated_node_name:
+            return None
+        return next(
+            (
+                each.message
+                for each in self.status.conditions
+                if (each.type, each.status, each.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
+            ),
+            None,
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from brim.errors import SpecError
 from brim.kubernetes.elastic_jobs import JOBS
+from brim.kubernetes.gangs import KUBERNETES, VOLCANO
 from brim.kubernetes.identities import GROUP, MANAGED_BY
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
@@ -47,6 +48,7 @@ class Installation:
         of: the one namespace whose jobs it runs; empty: those of all. It sees nodes and pods of the
             whole cluster in any case, since others' pods take devices.
         kubeflow: it runs the jobs of Kubeflow's kinds, too.
+        gangs: jobs may ask for gangs.
         arguments: of `brim operator`, beside those that follow from the above.
         replicas: one of them decides; the others wait to take over.
         resources: of each, as a container has them.
@@ -60,6 +62,7 @@ class Installation:
     namespace: str = "brim-system"
     of: str = ""
     kubeflow: bool = False
+    gangs: bool = False
     arguments: tuple[str, ...] = ()
     replicas: int = 1
     resources: Mapping[str, Any] = field(
@@ -143,6 +146,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule("", ["services", "persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         *(_for_kubeflow() if chosen.kubeflow else ()),
+        *(_for_gangs() if chosen.gangs else ()),
     ]
     own = [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -178,6 +182,11 @@ def _for_kubeflow() -> list[Manifest]:
         _rule("", ["serviceaccounts"], ["get", "create", "patch"]),
         _rule("rbac.authorization.k8s.io", ["roles", "rolebindings"], ["get", "create", "patch"]),
     ]
+
+
+def _for_gangs() -> list[Manifest]:
+    """The operator's rights for jobs whose workers are gangs."""
+    return [_rule(api, ["podgroups"], ["get", "create", "patch"]) for api in (KUBERNETES, VOLCANO)]
 
 
 def _granted(

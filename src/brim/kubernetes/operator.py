@@ -41,6 +41,7 @@ from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEac
 from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
+from brim.kubernetes.neighbours import handed_on
 from brim.kubernetes.outages import SeenClock
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
@@ -418,6 +419,8 @@ class Operator:
             claim=templates.claim,
             code=(thing["spec"].get("bundle") or {}).get("configMap", ""),
             tolerated=settings.tolerated,
+            handed_on=handed_on(thing),
+            gang=templates.gang,
         )
         return PodOrder(uid=record.key, wishes=wishes)
 

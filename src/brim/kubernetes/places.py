@@ -223,7 +223,10 @@ class NodePlaces:
 
     def _refused(self, name: str, slots: int, pods: Iterable[KubePod], now: float) -> int:
         """Count the slots of a node that are not there, as kube-scheduler says."""
-        refused = sum(pod.is_refused and not pod.is_leaving for pod in pods)
+        staying = [pod for pod in pods if not pod.is_leaving]
+        # Of a gang, kube-scheduler asks for room no further than to the first that finds none.
+        if refused := sum(pod.is_refused for pod in staying):
+            refused += sum(pod.waits_for_its_gang for pod in staying)
         known = self._refusals.get(name)
         if known is not None and known.without != slots:
             del self._refusals[name]

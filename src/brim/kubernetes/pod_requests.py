@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.install import resource_of
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.pods import KubeStart, Manifest
 from brim.kubernetes.processes import NameTaken
@@ -46,7 +47,7 @@ class PodRequests:
 
     async def keep(self, manifest: Manifest) -> None:
         """Have an object be so; raises NameTaken where one of its name is not the job's."""
-        kind, meta = _KINDS[manifest["kind"]], manifest["metadata"]
+        kind, meta = resource_of(manifest), manifest["metadata"]
         with contextlib.suppress(NotFound):
             await self._check_owner(kind, manifest)
         await self._server.apply(kind, meta["name"], manifest, namespace=meta["namespace"])

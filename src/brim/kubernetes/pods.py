@@ -64,6 +64,9 @@ class PodWishes:
             None: it keeps it where its pod is.
         code: the ConfigMap with the job's bundle; empty: it has none.
         tolerated: keys of taints that the nodes of this cluster have and pods bear.
+        handed_on: labels and annotations of the job that workers' pods have, too; those of their
+            template go before them.
+        gang: the fewest workers are bound together, or none: see `brim.kubernetes.gangs`.
     """
 
     image: str
@@ -76,6 +79,8 @@ class PodWishes:
     claim: Mapping[str, Any] | None = None
     code: str = ""
     tolerated: tuple[str, ...] = ()
+    handed_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    gang: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +128,7 @@ def check_grace(grace: float, *, field: str) -> None:
 def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
     """Return the claim for the volume on which a job's master keeps its run."""
     chosen = {name: claim[name] for name in ("storageClassName",) if claim.get(name) is not None}
-    return _object("v1", "PersistentVolumeClaim", start.job.master, start) | {
+    return owned("v1", "PersistentVolumeClaim", start.job.master, start) | {
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": claim["size"]}},
@@ -135,12 +140,12 @@ def volume_claim(start: KubeStart, claim: Mapping[str, Any]) -> Manifest:
 def secret(start: KubeStart, spec: bytes) -> Manifest:
     """Return the Secret with the token of a start, and its spec, as `brim master` reads it."""
     data = {_SECRET_KEY: _encoded(start.token.encode()), JOB_FILE: _encoded(spec)}
-    return _object("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
+    return owned("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
 
 
 def service(start: KubeStart) -> Manifest:
     """Return the Service by whose name a job's master is found, ready or not."""
-    return _object("v1", "Service", start.job.master, start) | {
+    return owned("v1", "Service", start.job.master, start) | {
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -159,7 +164,7 @@ def network_policy(start: KubeStart, operator_namespace: str) -> Manifest:
     there = {"matchLabels": {_NAMESPACE: operator_namespace}}
     operator = {"namespaceSelector": there, "podSelector": {"matchLabels": _OPERATOR_POD}}
     first, last = _WORKER_PORTS
-    return _object("networking.k8s.io/v1", "NetworkPolicy", start.job.master, start) | {
+    return owned("networking.k8s.io/v1", "NetworkPolicy", start.job.master, start) | {
         "spec": {
             "podSelector": {"matchLabels": {MANAGED_BY: OPERATOR, JOB: start.job.name}},
             "policyTypes": ["Ingress"],
@@ -232,12 +237,17 @@ def _pod(
     *,
     requests: Amounts,
 ) -> Manifest:
-    pod = _object("v1", "Pod", name, start)
+    pod = owned("v1", "Pod", name, start)
     given = wishes.template if role == WORKER else wishes.master_template
     mine = labels_of(start.job, role, start.launch)
-    pod["metadata"]["labels"] = {**given.get("metadata", {}).get("labels", {}), **mine}
-    if annotations := given.get("metadata", {}).get("annotations"):
-        pod["metadata"]["annotations"] = dict(annotations)
+    theirs_too = wishes.handed_on if role == WORKER else {}
+    noted = {
+        part: {**theirs_too.get(part, {}), **given.get("metadata", {}).get(part, {})}
+        for part in ("labels", "annotations")
+    }
+    pod["metadata"]["labels"] = {**noted["labels"], **mine}
+    if noted["annotations"]:
+        pod["metadata"]["annotations"] = noted["annotations"]
     theirs = dict(given.get("spec", {}))
     containers = theirs.pop("containers", [])
     container: Mapping[str, Any] = next(
@@ -344,7 +354,8 @@ def _restricted_container() -> Manifest:
     }
 
 
-def _object(version: str, kind: str, name: str, start: KubeStart) -> Manifest:
+def owned(version: str, kind: str, name: str, start: KubeStart) -> Manifest:
+    """Return an object of a job, without what it says: nothing is left of it where the job is gone."""
     owner = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": KIND,

@@ -25,6 +25,7 @@ from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
+from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFault, JobFaults
 from brim.kubernetes.known_pods import KnownPods
@@ -51,7 +52,9 @@ from brim.wire.listening import joined_address
 _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
 _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _FORCED = 1  # seconds that a pod has to end that was to end before
-_TO_CHANGE = "spec.template, spec.masterTemplate, spec.priorityClassName or spec.volumeClaim"
+_TO_CHANGE = (
+    "spec.template, spec.masterTemplate, spec.priorityClassName, spec.volumeClaim or spec.gang"
+)
 _log = logging.getLogger(__name__)
 
 
@@ -111,6 +114,10 @@ class PodServer(Protocol):
 
     async def make(self, manifest: Manifest) -> bool:
         """Make an object; False where there is one of its name."""
+        ...
+
+    async def keep(self, manifest: Manifest) -> None:
+        """Have an object be so, whether it is there or not."""
         ...
 
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
@@ -185,6 +192,7 @@ class KubeProcesses:
         self._order, self._token, self._ask = order, token, ask_to_suspend
         self._clock, self._untouched = clock, frozenset(untouched)
         self._wanted: dict[str, dict[str, int]] = {}  # workers by job, as it was asked last
+        self._gangs: dict[str, int] = {}  # the fewest workers by job, as its PodGroup was told last
         self._retries, self._tell = Retries(), tell
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -204,6 +212,7 @@ class KubeProcesses:
         self._places.doubts = self._doubts()
         self._runs.keep(running)
         self._wanted = {job: kept for job, kept in self._wanted.items() if job in running}
+        self._gangs = {job: kept for job, kept in self._gangs.items() if job in running}
         self._end_left_over(running)
         here = {name: NodeSeen(up=True) for name in names}
         return {**self._places.seen(self._clock.now()), **here}
@@ -214,6 +223,8 @@ class KubeProcesses:
         order = self._order(launch.job)
         if order is not None and (address := _address_of(there.master)):
             self._runs.call(launch.job, address, self._token(order.uid, launch.number))
+        if order is not None:
+            self._follow_gang(launch, order)
         watch = self._runs.watch(launch.job)
         words = self._words(launch, there)
         is_over = self._is_over(launch, there)
@@ -346,7 +357,32 @@ class KubeProcesses:
             network_policy(start, wishes.operator_namespace),
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
         ]
-        await asyncio.gather(*(self._server.make(each) for each in manifests))
+        await asyncio.gather(
+            self._keep_gang(start, wishes, launch), *(self._server.make(each) for each in manifests)
+        )
+
+    async def _keep_gang(self, start: KubeStart, wishes: PodWishes, launch: Launch) -> None:
+        """Have the PodGroup of a job be there, if it is to have one, before pods that are of it."""
+        if gang := gang_of(wishes):
+            fewest = launch.spec.workers.minimum
+            await self._server.keep(gang.pod_group(start, fewest))
+            self._gangs[launch.job] = fewest
+
+    def _follow_gang(self, launch: Launch, order: PodOrder) -> None:
+        """Have the PodGroup of a job say how many workers are its fewest now."""
+        fewest = launch.spec.workers.minimum
+        if gang_of(order.wishes) is None or self._gangs.get(launch.job) == fewest:
+            return
+        self._gangs[launch.job] = fewest  # not again at the next look
+
+        async def keep() -> None:
+            try:
+                await self._keep_gang(self._start_of(launch, order), order.wishes, launch)
+            except EnvironmentFault:
+                self._gangs.pop(launch.job, None)
+                raise
+
+        self._later(keep())
 
     async def _bring_about(
         self, launch: Launch, start: KubeStart, wishes: PodWishes, workers: ByNode
@@ -354,6 +390,7 @@ class KubeProcesses:
         """Make the pods that are missing, and end those that are too many."""
         self._wanted[launch.job] = dict(workers)
         there, now = self._there(launch), self._clock.now()
+        gang = gang_of(wishes)
         waits = self._retries.waits(launch.job, now)
         todo = differences(there, start.job, start.launch, workers, waits=waits)
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
@@ -361,8 +398,13 @@ class KubeProcesses:
         results = await asyncio.gather(
             self._bring_master(start, wishes, there, waits=waits),
             *(
-                self._make(start, worker_pod(start, wishes, name=name, node=node), node)
+                self._make(
+                    start,
+                    gang.with_member(start, pod) if gang else pod,
+                    node,
+                )
                 for name, node in todo.make
+                for pod in [worker_pod(start, wishes, name=name, node=node)]
             ),
             return_exceptions=True,
         )

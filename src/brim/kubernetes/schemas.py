@@ -181,6 +181,13 @@ def _job_spec() -> Schema:
             "description": "Hold the job: it writes a checkpoint and has no workers until this is "
             "false.",
         },
+        "gang": {
+            "type": "boolean",
+            "default": False,
+            "description": "Have the fewest workers bound together, or none, by a PodGroup: of the "
+            "server, or of Volcano where schedulerName in the template is volcano. Workers beyond the "
+            "fewest come and go one by one.",
+        },
         "template": _template("Pods of workers", WORKER),
         "masterTemplate": _template("The pod of the master", MASTER),
         "volumeClaim": _object(

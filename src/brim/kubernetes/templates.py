@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from brim.errors import SpecError
 from brim.kubernetes.identities import MASTER, WORKER
-from brim.kubernetes.reading import object_of, pairs_of, shown, text_of
+from brim.kubernetes.reading import object_of, pairs_of, shown, switch_of, text_of
 
 MOST_CONTAINERS = 64  # of a pod
 MOST_PARTS = 1_000  # volumes of a pod, variables of a container
@@ -21,6 +21,7 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 # An amount of storage, as API servers read it.
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
+_MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
 class PodTemplates(NamedTuple):
@@ -30,12 +31,14 @@ class PodTemplates(NamedTuple):
         worker, master: templates; empty where there is none.
         priority_class: of all its pods; empty: the cluster's usual.
         claim: the `storageClassName` and `size` of the master's volume; None: it has none.
+        gang: the fewest workers are bound together, or none.
     """
 
     worker: Mapping[str, Any] = {}
     master: Mapping[str, Any] = {}
     priority_class: str = ""
     claim: Mapping[str, Any] | None = None
+    gang: bool = False
 
     @property
     def image(self) -> str:
@@ -52,12 +55,23 @@ def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
     """
     chosen = spec.get("priorityClassName")
     path = "spec.priorityClassName"
+    worker = _template(spec.get("template"), WORKER, path="spec.template")
     return PodTemplates(
-        worker=_template(spec.get("template"), WORKER, path="spec.template"),
+        worker=worker,
         master=_template(spec.get("masterTemplate"), MASTER, path="spec.masterTemplate"),
         priority_class="" if chosen is None else text_of(chosen, path=path, most=_NAME),
         claim=_claim(spec.get("volumeClaim")),
+        gang=_gang(spec.get("gang"), worker),
     )
+
+
+def _gang(value: object, worker: Mapping[str, Any]) -> bool:
+    wanted = switch_of(value, path="spec.gang")
+    scheduler = worker.get("spec", {}).get("schedulerName")
+    if wanted and scheduler == _MAKES_ITS_OWN:
+        need = f"none: {scheduler} groups pods by itself, and binds those of other kinds one by one"
+        raise SpecError("spec.gang", got="true", need=need, hint="gang: false")
+    return wanted
 
 
 def _template(value: object, container: str, *, path: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, parse_amount
 from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
 from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.neighbours import is_queued
 from brim.kubernetes.reading import (
     Problems,
     Reading,
@@ -226,7 +227,7 @@ def read_asked(
         return tuple(reading.problems)
     for each in replicas:
         reading.of(_check_size, each, slot, path=f"spec.{kind.specs}.{each.type}")
-    found = reading.of(_range, kind, spec, replicas, first)
+    found = reading.of(_range, kind, spec, replicas, first, is_queued(thing))
     if reading.problems or found is None:
         return tuple(reading.problems)
     pods, bounds = found
@@ -399,12 +400,16 @@ def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
 
 
 def _range(
-    kind: KubeflowKind, spec: Mapping[str, Any], replicas: Sequence[Replicas], first: int | None
+    kind: KubeflowKind,
+    spec: Mapping[str, Any],
+    replicas: Sequence[Replicas],
+    first: int | None,
+    queued: bool,
 ) -> tuple[WorkerRange, WorkerRange | None]:
     """Return the pods that a job may have, and the bounds of its workers where it is elastic.
 
     `replicas` is what it is submitted with. Somebody who changes it afterwards says how many it is
-    to have at most; so does an autoscaler, from the beginning.
+    to have at most; so does an autoscaler, from the beginning, and a queue, which has counted them.
     """
     workers = next((each for each in replicas if each.type == WORKER), None)
     others = sum(each.count for each in replicas if each.type != WORKER)
@@ -419,7 +424,7 @@ def _range(
     assert workers is not None
     least, most = bounds.minimum, bounds.maximum
     is_driven = bool(object_of(spec.get("elasticPolicy"), path="spec.elasticPolicy").get("metrics"))
-    if is_driven or (first is not None and workers.count != first):
+    if is_driven or queued or (first is not None and workers.count != first):
         most = min(max(least, workers.count), most)
     return WorkerRange(minimum=least + others, maximum=most + others), bounds
 

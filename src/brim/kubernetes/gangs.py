@@ -1,0 +1,73 @@
+"""Gangs of a job's workers, as the schedulers that bind their pods know them. Pure.
+
+A plan gives a job the fewest workers that it asks for, or none. Between a plan and its pods' binding
+others' pods may come: with a gang, a scheduler binds so many together, or none. A worker beyond
+the fewest comes and goes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from brim.kubernetes.neighbours import VOLCANO_QUEUE
+from brim.kubernetes.pods import KubeStart, Manifest, PodWishes, owned
+
+KUBERNETES, VOLCANO = "scheduling.k8s.io", "scheduling.volcano.sh"  # groups of APIs
+_VERSION = "v1beta1"  # of both
+_VOLCANO_SCHEDULER = "volcano"  # as `schedulerName` says it; all others read the server's PodGroups
+_VOLCANO_MEMBER = "scheduling.k8s.io/group-name"  # an annotation of pods
+
+
+class Gang(NamedTuple):
+    """The gang of a job's workers.
+
+    Attributes:
+        api: the group of the API that has its PodGroup.
+        priority_class: of its pods; empty: the cluster's usual.
+        queue: of Volcano; empty: its usual.
+    """
+
+    api: str
+    priority_class: str
+    queue: str
+
+    def pod_group(self, start: KubeStart, fewest: int) -> Manifest:
+        """Return the PodGroup of a job, which is the same object at each of its starts.
+
+        Args:
+            fewest: workers that are bound together.
+        """
+        named = {"priorityClassName": self.priority_class} if self.priority_class else {}
+        thing = owned(f"{self.api}/{_VERSION}", "PodGroup", start.job.name, start)
+        if self.api == VOLCANO:
+            queue = {"queue": self.queue} if self.queue else {}
+            return thing | {"spec": {"minMember": fewest, **queue, **named}}
+        policy = {"gang": {"minCount": fewest}}
+        one_by_one: Mapping[str, Any] = {"single": {}}
+        spec = {"schedulingPolicy": policy, "disruptionMode": one_by_one, **named}
+        return thing | {"spec": spec}
+
+    def with_member(self, start: KubeStart, pod: Manifest) -> Manifest:
+        """Return a worker's pod as one of the gang."""
+        if self.api == VOLCANO:
+            notes = {**pod["metadata"].get("annotations", {}), _VOLCANO_MEMBER: start.job.name}
+            return pod | {"metadata": {**pod["metadata"], "annotations": notes}}
+        member = {"schedulingGroup": {"podGroupName": start.job.name}}
+        return pod | {"spec": {**pod["spec"], **member}}
+
+
+def gang_of(wishes: PodWishes) -> Gang | None:
+    """Return the gang of a job's workers; None: they are bound one by one."""
+    if not wishes.gang:
+        return None
+    spec = wishes.template.get("spec", {})
+    notes = {
+        **wishes.handed_on.get("annotations", {}),
+        **wishes.template.get("metadata", {}).get("annotations", {}),
+    }
+    return Gang(
+        api=VOLCANO if spec.get("schedulerName") == _VOLCANO_SCHEDULER else KUBERNETES,
+        priority_class=wishes.priority_class or spec.get("priorityClassName", ""),
+        queue=notes.get(VOLCANO_QUEUE, ""),
+    )

@@ -1,0 +1,242 @@
+"""Gangs: what kube-scheduler is told of them, and what it makes of pods that others keep from a node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.clock import monotonic
+from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.gangs import gang_of
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.neighbours import handed_on
+from brim.kubernetes.pods import worker_pod
+from brim.kubernetes.schemas import crds
+from brim.kubernetes.templates import read_templates
+from brim_lab.kubernetes.control_plane import (
+    API_SERVER,
+    CONTROLLERS,
+    ETCD,
+    KWOK,
+    SCHEDULER,
+    ControlPlane,
+    Features,
+    control_plane,
+)
+from clusters import need
+from kube_objects import JOB, WISHES, start_of
+from kubernetes.test_operator import House, run
+
+START = start_of()
+POD = worker_pod(START, WISHES, name=JOB.worker(1, 0), node="n1")
+VOLCANO = {"schedulerName": "volcano", "containers": [{"name": "worker"}]}
+
+
+def test_a_job_is_a_gang_only_where_it_asks_for_it() -> None:
+    assert gang_of(WISHES) is None
+
+
+def test_the_servers_pod_group_has_the_fewest_workers_and_lets_each_be_disrupted_alone() -> None:
+    gang = gang_of(replace(WISHES, gang=True, priority_class="low"))
+    assert gang is not None
+    made = gang.pod_group(START, 3)
+    assert (made["apiVersion"], made["metadata"]["name"]) == (
+        "scheduling.k8s.io/v1beta1",
+        "flights",
+    )
+    assert made["metadata"]["ownerReferences"][0]["uid"] == START.uid
+    assert made["spec"] == {
+        "schedulingPolicy": {"gang": {"minCount": 3}},
+        "disruptionMode": {"single": {}},
+        "priorityClassName": "low",  # kube-scheduler binds no group whose pods have another
+    }
+    member = gang.with_member(START, POD)
+    assert member["spec"] == {**POD["spec"], "schedulingGroup": {"podGroupName": "flights"}}
+
+
+def test_the_scheduler_that_a_template_names_says_whose_pod_group_it_is() -> None:
+    queue = {"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "ads"}}}
+    wishes = replace(WISHES, gang=True, template={"spec": VOLCANO}, handed_on=handed_on(queue))
+    gang = gang_of(wishes)
+    assert gang is not None
+    made = gang.pod_group(START, 3)
+    assert made["apiVersion"] == "scheduling.volcano.sh/v1beta1"
+    assert made["spec"] == {"minMember": 3, "queue": "ads"}
+    member = gang.with_member(START, POD)
+    assert member["metadata"]["annotations"] == {
+        **POD["metadata"]["annotations"],
+        "scheduling.k8s.io/group-name": "flights",
+    }
+    assert member["spec"] == POD["spec"]
+
+
+def test_who_makes_pod_groups_by_himself_is_asked_for_none() -> None:
+    template = {"spec": {**VOLCANO, "schedulerName": "kai-scheduler"}}
+    with pytest.raises(
+        SpecError, match=r"spec\.gang: got true, need none: kai-scheduler groups pods"
+    ):
+        read_templates({"template": template, "gang": True})
+    assert not read_templates({"template": template}).gang
+
+
+# On a server --------------------------------------------------------------------------------------
+
+GROUPS = "/apis/scheduling.k8s.io/v1beta1"
+WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A server with PodGroups, kube-scheduler, and three nodes of two slots."""
+    need(ETCD, API_SERVER, "kubectl", CONTROLLERS, SCHEDULER, KWOK)
+    features = Features(gates=("GenericWorkload",), apis=("scheduling.k8s.io/v1beta1",))
+    programs = (CONTROLLERS, SCHEDULER, KWOK)
+    folder = tmp_path_factory.mktemp("plane")
+    with control_plane(folder, features=features, programs=programs) as plane:
+        for each in crds().values():
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            plane.api.ask(path, method="POST", body=each)
+        plane.add_fake_nodes(3, {"cpu": "2500m"})  # and room for a master
+        yield plane
+
+
+@pytest.fixture
+def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
+    house = House(plane, namespace, tmp_path)
+    yield house
+    plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
+    for name in house.kubelets.pods():
+        with contextlib.suppress(EnvironmentFault):
+            house.kubelets.remove(name)
+
+
+def keep_out(house: House, node: str) -> None:
+    """Run a pod of somebody's on a node that bears no worker beside it, of which plans know nothing."""
+    workers = {"labelSelector": {"matchLabels": {"brim.dev/role": "worker"}}}
+    term = {**workers, "topologyKey": "kubernetes.io/hostname"}
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    spec = {"nodeName": node, "affinity": affinity, "containers": [{"name": "a", "image": "a:1"}]}
+    body = {"metadata": {"name": f"alone-{node}", "labels": {"color": "blue"}}, "spec": spec}
+    house.plane.api.ask(house.kubelets.path, method="POST", body=body)
+
+
+def bound(house: House) -> dict[str, str]:
+    """The nodes of a job's workers that have been bound, by name."""
+    return {
+        name: pod["spec"]["nodeName"]
+        for name, pod in house.kubelets.pods().items()
+        if pod["metadata"]["labels"].get("brim.dev/role") == "worker"
+        and pod["spec"].get("nodeName")
+    }
+
+
+def uids(house: House) -> set[str]:
+    return {house.kubelets.pods()[name]["metadata"]["uid"] for name in bound(house)}
+
+
+def pod_group(house: House) -> dict[str, Any]:
+    found: dict[str, Any] = house.plane.api.ask(
+        f"{GROUPS}/namespaces/{house.namespace}/podgroups/flights"
+    )
+    return found
+
+
+async def until(holds: Callable[[], bool], house: House) -> None:
+    deadline = monotonic() + WITHIN
+    while not await asyncio.to_thread(holds):
+        assert monotonic() < deadline, (house.job()["status"]["story"], house.kubelets.pods())
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("gang", [True, False])
+def test_a_gang_that_does_not_fit_is_not_half_bound(house: House, gang: bool) -> None:
+    keep_out(house, "fake-2")
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, len(await asyncio.to_thread(bound, house)))
+            await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        async with house.operator(), asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch())
+            house.submit(workers={"min": 5, "max": 5}, gang=gang)
+            await until(lambda: "fake-2" in house.workers(), house)
+            await asyncio.sleep(3)
+            watching.cancel()
+            assert (most == 0) if gang else (most >= 3), most
+            house.kubelets.remove("alone-fake-2")
+            await until(lambda: len(bound(house)) == 5, house)
+
+    run(work)
+
+
+def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: House) -> None:
+    """The node on which the others had room is not taken for full."""
+    keep_out(house, "fake-3")
+    refused: set[str] = set()
+
+    async def watch() -> None:
+        while True:
+            for pod in (await asyncio.to_thread(house.kubelets.pods)).values():
+                if msgspec.convert(pod, KubePod).is_refused:
+                    refused.add(pod["metadata"]["annotations"]["brim.dev/node"])
+            await asyncio.sleep(0.05)
+
+    async def work() -> None:
+        async with house.operator(), asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch())
+            house.plane.kubectl("cordon", "fake-2")
+            house.submit(workers={"min": 4, "max": 4}, gang=True)
+            await until(lambda: house.workers() == {"fake-1": 2, "fake-3": 2}, house)
+            await until(lambda: bool(refused), house)
+            house.plane.kubectl("uncordon", "fake-2")
+            await until(lambda: Counter(bound(house).values()) == {"fake-1": 2, "fake-2": 2}, house)
+            assert refused == {"fake-3"}
+            watching.cancel()
+
+    run(work)
+
+
+def test_workers_beyond_the_fewest_come_and_go_alone(house: House) -> None:
+    def fewest() -> int:
+        count = pod_group(house)["spec"]["schedulingPolicy"]["gang"]["minCount"]
+        assert isinstance(count, int)
+        return count
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 2, "max": 2}, gang=True)
+            await until(lambda: len(bound(house)) == 2, house)
+            group = pod_group(house)
+            assert group["spec"]["disruptionMode"] == {"single": {}}
+            assert group["metadata"]["ownerReferences"][0]["name"] == "flights"
+            before = set(bound(house))
+            house.change(workers={"min": 2, "max": 3})
+            await until(lambda: len(bound(house)) == 3, house)
+            (third,) = set(bound(house)) - before
+            await asyncio.sleep(0.5)
+            before = uids(house)
+            house.kubelets.remove(third)
+            await until(lambda: len(bound(house)) == 3 and uids(house) != before, house)
+            assert len(uids(house) & before) == 2
+            house.change(workers={"min": 1, "max": 1})
+            await until(lambda: len(bound(house)) == 1 and fewest() == 1, house)
+        async with house.operator():  # the next one follows what it has not begun
+            house.change(workers={"min": 3, "max": 3})
+            await until(lambda: len(bound(house)) == 3 and fewest() == 3, house)
+            house.delete()
+            groups = f"{GROUPS}/namespaces/{house.namespace}/podgroups"
+            await until(lambda: not house.plane.api.ask(groups)["items"], house)
+
+    run(work)
