@@ -457,6 +457,8 @@ def test_no_job_that_is_taken_stops_a_scheduler(
 
 @settings(max_examples=200, deadline=5000)
 @given(thing=ANYTHING | twisted(tenant("a", "x", guaranteed=8, exclusive=2, limit=12, weight=2)))
+@example(thing=tenant("", "x"))
+@example(thing=tenant("..", "x"))
 def test_whatever_comes_for_a_tenant_spoils_no_other(thing: Any) -> None:
     known = read_tenants([thing, tenant("b", "web")])
     assert "b" in {each.id for each in known.tenants}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -75,7 +76,7 @@ def read_tenants(things: Iterable[object]) -> KnownTenants:
     problems: dict[str, Problems] = {}
     for thing in things:
         name = part_of(part_of(thing, "metadata"), "name")
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not re.fullmatch(NAME, name):
             continue  # no server has such an object
         reading = Reading()
         found = reading.of(_read_tenant, name, thing)
