@@ -140,6 +140,16 @@ TABLES: dict[str, list[Row]] = {
         (1.0, look(job_1=on(2)), []),
         (10.1, look(job_1=on(2)), ["job-2 running", "start job-2: 6"]),
     ],
+    "who has got workers before it has said yes to them gives none": [
+        (0.0, plan(job_1=3), ["job-1 workers"]),
+        (0.0, look(), ["job-1 running", "start job-1: 3"]),
+        (0.0, look(job_1=on(3, step=1)), []),
+        (100.0, plan(job_1=8), ["job-1 workers"]),
+        (100.0, look(job_1=on(3)), ["resize job-1: 8"]),
+        (100.1, look(job_1=on(6)), []),
+        (100.2, yes("job-1", 8), []),
+        (100.3, look(job_1=on(8)), []),
+    ],
     "who does not give within the grace period is forced": [
         *EIGHT,
         (0.0, plan(job_1=3), ["job-1 workers"]),

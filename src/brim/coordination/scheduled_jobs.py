@@ -781,7 +781,7 @@ class ScheduledJobs:
                     job.running,
                     most(seen.workers, at.coming),
                     target,
-                    at.asked if self._gives(job) else None,
+                    at.asked if not at.told or not within(seen.workers, target) else None,
                     at.home,
                     seen.agents,
                     self._asked.get(job.id),
