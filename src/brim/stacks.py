@@ -24,6 +24,7 @@ _SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "S
 _TO_ANSWER = 1.0
 _LOOK = 0.01
 _MOST = 60  # lines
+_IMPORTS = '  File "<frozen importlib'
 _OURS = os.path.join(os.path.dirname(__file__), "")
 
 
@@ -93,13 +94,15 @@ class Stacks:
 def readable(dump: str) -> str:
     """Turn faulthandler's text into a Python traceback.
 
-    Frames of brim at its beginning are left out.
+    Frames of brim at its beginning are left out, and those of the import system everywhere.
 
-    >>> print(readable('Stack (most recent call first):\\n  File "a.py", line 3 in f\\n  File "a.py", line 9 in g\\n'))
+    >>> of = '  File "<frozen importlib._bootstrap>", line 4 in _load\\n'
+    >>> print(readable(f'Stack:\\n  File "a.py", line 3 in f\\n{of}  File "a.py", line 9 in g\\n'))
       File "a.py", line 9, in g
       File "a.py", line 3, in f
     """
-    frames = [line for line in dump.splitlines() if line.startswith("  File ")][:_MOST]
+    lines = [line for line in dump.splitlines() if line.startswith("  File ")]
+    frames = [line for line in lines if not line.startswith(_IMPORTS)][:_MOST]
     frames.reverse()
     first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
     return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
