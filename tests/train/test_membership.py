@@ -136,6 +136,7 @@ def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Memb
     monkeypatch.setattr(membership, "close_in_children", lambda _: None)
     ours, theirs = socket.socketpair()
     context = WorkerContext(
+        place=0,
         worker="w1", spec=JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1)), run_dir=str(tmp_path),
         host="127.0.0.1", secret=b"", link=ours, start_method="alone",
         memory=os.open(os.devnull, os.O_RDONLY), tables=os.open(os.devnull, os.O_RDONLY),

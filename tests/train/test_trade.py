@@ -34,6 +34,14 @@ LIKE = [
     torch.zeros(9, dtype=torch.int64),
 ]
 LAYOUT = Layout(LIKE, gradients=5)
+
+
+class OnADevice(Layout):
+    """Of a network that is not where the workers' shared memory is."""
+
+    is_on_host = False
+
+
 PLANS = [
     ReductionPlan(8, (2, 2)),
     ReductionPlan(8, (1, 1, 1, 1)),
@@ -86,7 +94,7 @@ class Hosts:
     """The hosts of a round, with a thread for each worker."""
 
     def __init__(self, plan: ReductionPlan, size: int) -> None:
-        self.plan, self.pieces = plan, LAYOUT.pieces(size)
+        self.plan, self.pieces, self.layout = plan, LAYOUT.pieces(size), LAYOUT
         self.called = threading.Event()  # the agents have something to say
         self.calls: list[str] = []  # what each call of a host by another was about
         self.memories = [os.memfd_create("test") for _ in plan.hosts]
@@ -99,7 +107,7 @@ class Hosts:
 
     def exchange(self, rank: int) -> SharedMemory:
         plan, host = self.plan, self.plan.host_of(rank)
-        shelf = Shelf(self.memories[host], LAYOUT, 1 + plan.parts)
+        shelf = Shelf(self.memories[host], self.layout, 1 + plan.parts)
         ready, trade = ReadyPieces(shelf.ready, self.world.round), None
         if rank == plan.ranks_on(host).start:
             trade = Trade(
@@ -154,12 +162,14 @@ def fill(exchange: SharedMemory, blocks: dict[Block, list[Tensor]], pieces: rang
 
 
 @pytest.mark.parametrize("hosts", [(p, s) for p in PLANS for s in (256, 1 << 20)], indirect=True)
-@pytest.mark.parametrize("way", ["late", "early", "void", "with worn keys"])
+@pytest.mark.parametrize("way", ["late", "early", "void", "with worn keys", "on a device"])
 def test_pieces_come_to_the_bits_of_one_worker(
     hosts: Hosts, way: str, streams: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "with worn keys":  # after each step
         monkeypatch.setattr("brim.train.trade.MOST_OF_A_CONNECTION", 0)
+    if way == "on a device":
+        hosts.layout = OnADevice(LIKE, gradients=5)
     chance, plan = random.Random(5), hosts.plan
     steps = [[contribution(chance) for _ in range(plan.parts)] for _ in range(3)]
     meet = threading.Barrier(plan.world_size, timeout=DEADLINE)  # as the agents' barriers are
@@ -172,7 +182,7 @@ def test_pieces_come_to_the_bits_of_one_worker(
             exchange.begin(step)
             blocks = {b: folded(leaves, b, plan.parts) for b in plan.rank_blocks(rank)}
             is_void = way == "void" and rank == plan.world_size - 1 and step == 1 and many > 1
-            for number in range(many if way != "late" else 0):
+            for number in range(0 if way in ("late", "on a device") else many):
                 values = {b: [2 * t for t in each] for b, each in blocks.items()}
                 fill(exchange, values if is_void else blocks, range(number, number + 1))
                 exchange.have_ready(step, number + (number < many - 1))
@@ -181,7 +191,7 @@ def test_pieces_come_to_the_bits_of_one_worker(
             here[plan.host_of(rank)].wait()
             exchange.add("blocks", step)
             meet.wait()
-            totals += [each.clone() for each in exchange.total([])]
+            totals += [each.clone() for each in exchange.fetch(exchange.total([]))]
             meet.wait()
         exchange.close()
         return totals

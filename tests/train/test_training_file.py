@@ -37,6 +37,28 @@ def test_a_file_is_prepared_once_for_all_workers(tmp_path: Path) -> None:
     assert not prepared.optimizer.state
 
 
+def test_of_a_job_on_gpus_the_data_alone_is_prepared_for_all_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = tmp_path / "asked"
+    told = f"""
+def dataset(split):
+    with open({str(asked)!r}, "a") as file: print(split, file=file)
+    return [(torch.zeros(2), torch.zeros(1))] * 16 if split == "train" else None
+def model():
+    with open({str(asked)!r}, "a") as file: print("model", file=file)
+    return torch.nn.Linear(2, 1)
+"""
+    job = spec(tmp_path, told)
+    with monkeypatch.context() as patched:
+        patched.setattr(warm, "device_of", lambda _: torch.device("cuda"))
+        prepared = warm.prepare_file(job)
+    assert isinstance(prepared, warm.FileAndData)
+    assert asked.read_text().split() == ["train", "test"]
+    assert isinstance(prepared.prepare(job), Prepared)
+    assert asked.read_text().split() == ["train", "test", "model"]
+
+
 def test_a_file_may_ask_that_every_worker_loads_for_itself(tmp_path: Path) -> None:
     assert warm.prepare_file(spec(tmp_path, "preload = False\n")) is None
 

@@ -11,8 +11,9 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
@@ -109,10 +110,21 @@ class _Link(asyncio.Protocol):
         self._on_closed()
 
 
+def free_place(taken: Iterable[int]) -> int:
+    """Return the first place on a host that no worker has.
+
+    >>> free_place([]), free_place([0, 2, 1]), free_place([1, 2])
+    (0, 3, 0)
+    """
+    held = set(taken)
+    return next(place for place in count() if place not in held)
+
+
 @dataclass(slots=True)
 class _Process:
     transport: asyncio.Transport
     stacks: Stacks
+    place: int  # on this host, which no other has while this one lives
     pid: int = 0
     end: int = -1  # a descriptor that is readable once it has ended and been cleared away
     notice: int = -1  # a pipe that closes once it is dead
@@ -261,7 +273,9 @@ class Workers:
             ),
             sock=ours,
         )
-        process = self._processes[worker] = _Process(transport, Stacks(), notice=notice)
+        place = free_place(each.place for each in self._processes.values() if each.status is None)
+        process = _Process(transport, Stacks(), place, notice=notice)
+        self._processes[worker] = process
         os.set_blocking(notice, False)
         loop.add_reader(notice, self._on_notice, worker)
         self._asked.add(worker)
@@ -275,7 +289,8 @@ class Workers:
                 process.stacks.file,
             ]
             try:
-                socket.send_fds(self._template.requests, [frame(worker.encode())], descriptors)
+                request = frame(f"{worker} {place}".encode())
+                socket.send_fds(self._template.requests, [request], descriptors)
             except OSError:  # the template is gone
                 self._lose(worker, "it was not started")
             finally:

@@ -225,13 +225,13 @@ def _warm_up() -> bool:
         import brim.master.__main__
         import brim.train.template
         import brim.train.worker  # noqa: F401
-        from brim.train import warm
+        from brim.train import gpus, warm
     except ImportError:
         return False
     warm.import_torch()
     gc.collect()
     gc.freeze()  # the collector would otherwise touch, and so copy, every page that forks share
-    return warm.forking_is_safe()
+    return warm.forking_is_safe() and gpus.forks_can_use_gpus()
 
 
 def _shuffle() -> None:

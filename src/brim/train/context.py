@@ -28,7 +28,7 @@ _LINK, _MEMORY, _TABLES, _STACKS = (
     "BRIM_TABLES_FD",
     "BRIM_STACKS_FD",
 )
-_NOTICE = "BRIM_NOTICE_FD"
+_NOTICE, _PLACE = "BRIM_NOTICE_FD", "BRIM_PLACE"
 _SPEC, _HOST, _SECRET = "BRIM_SPEC", "BRIM_HOST", "BRIM_SECRET"
 RUN_DIR = "BRIM_RUN_DIR"
 _COMPILERS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -40,6 +40,7 @@ class WorkerContext:
 
     Args:
         worker: its name.
+        place: its number among the workers of its agent, which says which GPU is its own.
         spec: the job's.
         run_dir: where the job's checkpoints are.
         host: an address of this host that other hosts can reach.
@@ -54,6 +55,7 @@ class WorkerContext:
     """
 
     worker: str
+    place: int
     spec: JobSpec
     run_dir: str
     host: str
@@ -69,6 +71,7 @@ class WorkerContext:
 def environment_for(
     *,
     worker: str,
+    place: int,
     spec: JobSpec,
     run_dir: str,
     host: str,
@@ -83,6 +86,7 @@ def environment_for(
     return {
         **shared_environment(spec, run_dir),
         WORKER: worker,
+        _PLACE: str(place),
         _SPEC: msgspec.json.encode(spec).decode(),
         _HOST: host,
         _SECRET: secret.hex(),
@@ -119,6 +123,7 @@ def context_from_environment() -> WorkerContext | None:
     show_when_asked(int(os.environ[_STACKS]))
     return WorkerContext(
         worker=os.environ[WORKER],
+        place=int(os.environ[_PLACE]),
         spec=msgspec.json.decode(os.environ[_SPEC], type=JobSpec),
         run_dir=os.environ[RUN_DIR],
         host=os.environ[_HOST],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor
 from brim.clock import sleep
 from brim.coordination.participant import Interrupted, PeerLost
 from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.errors import InternalError
+from brim.errors import InternalError, SpecError
 from brim.train.accumulate import Contribution, combine
 from brim.train.layout import Layout, RowPiece
 from brim.train.rows import GradientRows, OwnedRows
@@ -81,17 +82,14 @@ class Distributed:
             )
             # Only the meeting cannot be interrupted; an operation that is under way can.
             _c10d._set_pg_timeout(datetime.timedelta(seconds=min(patience, _FOR_EVER)))
-        self._memory = {block: self._row() for block in plan.rank_blocks(rank)}
+        self._memory = {block: layout.new_row() for block in plan.rank_blocks(rank)}
         self.rows: dict[Block, Contribution] = {
             block: layout.views(row) for block, row in self._memory.items()
         }
-        self._result = self._row()
-
-    def _row(self) -> Tensor:
-        return torch.zeros(self._layout.row_bytes, dtype=torch.uint8, device=self._device)
+        self._result = layout.new_row()
 
     def _open_store(self, host: str, round: int, agree: Callable[[bytes], Sequence[bytes]]) -> Any:
-        server, word = None, b""
+        server, word = None, ""
         if self._rank == 0:
             listener = take_port(host)  # by itself the store would listen on every interface
             port = listener.getsockname()[1]
@@ -103,8 +101,11 @@ class Distributed:
                 timeout=_TO_MEET,
                 master_listen_fd=listener.detach(),
             )
-            word = joined_address(host, port).encode()
-        address, number = split_address(agree(word)[0].decode())
+            word = joined_address(host, port)
+        words = agree(f"{word} {_gpu_of(self._device)}".encode())
+        addresses, gpus = zip(*(each.decode().split(" ") for each in words), strict=True)
+        check_gpus(gpus)
+        address, number = split_address(addresses[0])
         with _peer_errors():
             store = server or _stores.TCPStore(address, number, is_master=False, timeout=_TO_MEET)
         return _stores.PrefixStore(f"round {round}", store)
@@ -150,6 +151,9 @@ class Distributed:
         for rank, data in enumerate(gathered):
             self._place(data, rank)
         return self._layout.views(self._result)
+
+    def fetch(self, total: Contribution) -> Contribution:
+        return total
 
     def _nothing(self) -> Tensor:
         return torch.empty(0, dtype=torch.uint8, device=self._device)
@@ -209,6 +213,30 @@ class Distributed:
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+
+
+def _gpu_of(device: torch.device) -> str:
+    """Return the GPU's own name, which no other has; empty for the CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def check_gpus(gpus: Sequence[str]) -> None:
+    """Check that no two workers share a GPU.
+
+    Args:
+        gpus: of each worker; empty where it computes on the CPU.
+
+    Raises:
+        SpecError: two do, which NCCL cannot join.
+    """
+    shared = Counter(filter(None, gpus)).most_common(1)
+    if shared and shared[0][1] > 1:
+        raise SpecError(
+            "--transport",
+            got=f"distributed, and {shared[0][1]} workers on one GPU",
+            need="a GPU for each worker: NCCL joins GPUs",
+            hint="--transport auto, which joins workers on any device; or fewer --workers",
+        )
 
 
 @contextlib.contextmanager

@@ -114,6 +114,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def fetch(self, total: Contribution) -> Contribution:
+        """Return the total on the network's device, once all members have arrived at the commit."""
+        ...
+
     def took(self, seconds: float) -> None:
         """Note how long this worker's part of the rows of a step took, before the commit."""
         ...
@@ -156,6 +160,9 @@ class Alone:
 
     def total(self, own: Contribution) -> Contribution:
         return own
+
+    def fetch(self, total: Contribution) -> Contribution:
+        return total
 
     def took(self, seconds: float) -> None:
         pass
@@ -288,6 +295,9 @@ def _combine_slices(operations: Sequence[Operation]) -> None:
 class SharedMemory:
     """The exchange of workers on one host, or on several with one memory each.
 
+    Where the network is on another device, a row there stands beside each of this rank's rows of
+    the shelf, and one beside the result.
+
     Args:
         shelf: the rows of this host.
         plan: who adds up what.
@@ -302,7 +312,6 @@ class SharedMemory:
         stages: see `Exchange.stages`.
     """
 
-    shares_result = True
     stages: Sequence[str] = ("blocks",)
 
     def __init__(
@@ -329,8 +338,17 @@ class SharedMemory:
             if shelf.layout.counts
             else None
         )
-        self.rows = {block: shelf.views(index[block]) for block in plan.rank_blocks(rank)}
-        self._result = shelf.views(0)
+        self.shares_result = shelf.layout.is_on_host
+        self._shelf, self._result = shelf, shelf.views(0)
+        self._staged: list[tuple[Tensor, Tensor]] = []  # on the device, and its row of the shelf
+        self.rows = {}
+        for block in plan.rank_blocks(rank):
+            if shelf.layout.is_on_host:
+                self.rows[block] = shelf.views(index[block])
+            else:
+                staged = shelf.layout.new_row()
+                self._staged.append((staged, shelf.row(index[block])))
+                self.rows[block] = shelf.layout.views(staged)
         self._operations: list[Operation] = []
         self._copy: tuple[list[Tensor], list[Tensor]] | None = None
         if ready is None:
@@ -354,6 +372,8 @@ class SharedMemory:
             self._trade.begin(step)
 
     def have_ready(self, step: int, count: int, *, void: bool = False) -> None:
+        for staged, row in self._staged:
+            row.copy_(staged)
         if self._ready is not None:
             self._ready.tell(self._place, step, count, void=void)
 
@@ -377,6 +397,13 @@ class SharedMemory:
 
     def total(self, own: Contribution) -> Contribution:
         return self._result
+
+    def fetch(self, total: Contribution) -> Contribution:
+        if self._shelf.layout.is_on_host:
+            return total
+        row = self._shelf.layout.new_row()
+        row.copy_(self._shelf.row(0))
+        return self._shelf.layout.views(row)
 
     def put_rows(self, blocks: Mapping[Block, Sequence[GradientRows]]) -> None:
         if self._shared_rows is not None:

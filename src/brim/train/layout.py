@@ -123,6 +123,15 @@ class Layout:
         self.row_bytes = at
 
     @property
+    def is_on_host(self) -> bool:
+        """Return whether the tensors are in the host's memory, and not in that of a device."""
+        return self.device.type == "cpu"
+
+    def new_row(self) -> Tensor:
+        """Return a row of zeros where the tensors are: uint8, [row_bytes]."""
+        return torch.zeros(self.row_bytes, dtype=torch.uint8, device=self.device)
+
+    @property
     def fingerprint(self) -> str:
         """The same for all workers of a job, or they do not train the same network."""
         tensors = [

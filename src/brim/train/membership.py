@@ -417,9 +417,7 @@ class Membership:
         most = spec.workers.maximum + spec.servers
         if spec.transport != "distributed" and spec.asynchronous is None and most > 1:
             self._open_shelf(layout)  # else others would wait for it in its first round
-        if (
-            layout.device.type == "cpu"
-        ):  # another is in use until the kernel has cleared the process away
+        if layout.is_on_host:  # a device is in use until the kernel has cleared the process away
             give_notice(self._context.notice)
         self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
 

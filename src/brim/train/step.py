@@ -397,6 +397,7 @@ class Steps:
                 step.total = round.exchange.total(own)
                 step.busy += parts.spent("reduce", started) - started
             case Act.PREPARE:
+                step.total = round.exchange.fetch(step.total)
                 step.outcome = self._prepare(round, step.total)
                 step.busy += parts.spent("apply", started) - started
             case Act.COMMIT:

@@ -52,8 +52,8 @@ class TemplateProcess:
     They live on where the template dies.
 
     Args:
-        control: socket to the agent. A request is a worker's name, with its link, memory, tables,
-            notice, log and stacks attached.
+        control: socket to the agent. A request is a worker's name and place, with its link, memory,
+            tables, notice, log and stacks attached.
         spec: the job's.
         run_dir: the run's directory.
         host: address of this host.
@@ -98,17 +98,19 @@ class TemplateProcess:
             self._spec.file or runs_python(self._spec.command)
         ):
             return
-        from brim.train import imports, warm
+        from brim.train import gpus, imports, warm
 
-        with warm.gpus_untouched():
-            warm.import_torch()
+        if self._spec.device == "cpu":
+            gpus.hide_gpus()
+        warm.import_torch()
+        with gpus.gpus_untouched():
             if self._spec.command and self._begin_again:
                 imports.import_ahead(self._spec.command, self._spec.seed)
+            if self._spec.file:
+                self._prepared = warm.prepare_file(self._spec)
         if is_encrypted(self._host, insecure=self._spec.insecure):
             run_identity(self._secret, AS_WORKER).make_ready()  # workers inherit it
-        if self._spec.file:
-            self._prepared = warm.prepare_file(self._spec)
-        if warm.forking_is_safe() and (self._spec.file or warm.forks_can_use_gpus()):
+        if warm.forking_is_safe() and gpus.forks_can_use_gpus():
             self._method = "fork"
         elif self._spec.command and self._begin_again:
             self._begin_again()  # each worker imports for itself what is in the way
@@ -131,17 +133,26 @@ class TemplateProcess:
         data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 6)
         if not data:
             return False
-        (name,) = FrameBuffer().feed(data)
+        (request,) = FrameBuffer().feed(data)
+        name, place = request.decode().split()
         pid = _fork_for_another_parent()
         if pid == 0:
-            self._become_worker(name.decode(), *descriptors)
+            self._become_worker(name, int(place), *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        self._tell(WorkerForked(worker=name.decode(), pid=pid))
+        self._tell(WorkerForked(worker=name, pid=pid))
         return True
 
     def _become_worker(
-        self, worker: str, link: int, memory: int, tables: int, notice: int, log: int, stacks: int
+        self,
+        worker: str,
+        place: int,
+        link: int,
+        memory: int,
+        tables: int,
+        notice: int,
+        log: int,
+        stacks: int,
     ) -> None:
         """Become a worker, in the child; never return."""
         status = 1
@@ -154,10 +165,11 @@ class TemplateProcess:
             os.close(log)
             self._control.close()
             if self._method == "spawn":
-                self._execute(worker, link, memory, tables, notice, stacks)
+                self._execute(worker, place, link, memory, tables, notice, stacks)
             show_when_asked(stacks)
             context = WorkerContext(
                 worker=worker,
+                place=place,
                 spec=self._spec,
                 run_dir=self._run_dir,
                 host=self._host,
@@ -182,11 +194,19 @@ class TemplateProcess:
         return worker.run_script(self._spec.command, context)
 
     def _execute(
-        self, worker: str, link: int, memory: int, tables: int, notice: int, stacks: int
+        self,
+        worker: str,
+        place: int,
+        link: int,
+        memory: int,
+        tables: int,
+        notice: int,
+        stacks: int,
     ) -> None:
         """Become a new program, which finds its context in the environment."""
         os.environ |= environment_for(
             worker=worker,
+            place=place,
             spec=self._spec,
             run_dir=self._run_dir,
             host=self._host,

@@ -42,6 +42,8 @@ from brim.train.params import check_all_used
 from brim.train.return_checks import check_dataset, check_functions, check_metrics, check_model
 from brim.train.samples import pair_of, to_device
 
+Splits = tuple[Any, Any]  # of a dataset: to train with, and to test with or None
+
 _LARGE = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -115,10 +117,8 @@ class Prepared:
     is_checked: bool = False  # a micro-batch went through all of it: `warm_up` found nothing wrong
 
 
-def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
-    """Call the functions of a training file, the dataset's first.
-
-    A wrong column fails before a wrong model.
+def splits_of(module: ModuleType, spec: JobSpec) -> Splits:
+    """Call the function `dataset` of a training file, whose other functions are there.
 
     Raises:
         SpecError, UserCodeError: the file or its data will not do.
@@ -127,6 +127,23 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared:
     train, test = call(lambda: module.dataset("train")), call(lambda: module.dataset("test"))
     call(lambda: check_dataset(train, "train"))
     call(lambda: check_dataset(test, "test"))
+    return train, test
+
+
+def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> Prepared:
+    """Call the functions of a training file, the dataset's first.
+
+    A wrong column fails before a wrong model.
+
+    Args:
+        module: with the functions.
+        spec: the job's.
+        splits: of `splits_of`, where it was called before.
+
+    Raises:
+        SpecError, UserCodeError: the file or its data will not do.
+    """
+    train, test = splits or splits_of(module, spec)
     torch.manual_seed(mix(spec.seed))
     device = device_of(spec)
     model = call(lambda: module.model())

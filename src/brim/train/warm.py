@@ -5,40 +5,28 @@ Imports, the user's file, first times.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
 
 from brim.domain.job import JobSpec
 from brim.train.compiled import is_compiled
+from brim.train.gpus import gpus_hidden
 from brim.train.inference import Task
 from brim.train.memory import give_back
 from brim.train.tasks import prepare_task
-from brim.train.training_file import Prepared, functions_of, load, warm_up
+from brim.train.training_file import (
+    Prepared,
+    Splits,
+    device_of,
+    functions_of,
+    load,
+    splits_of,
+    warm_up,
+)
 from brim.train.training_file import prepare as prepare_training
-
-_BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
-
-
-@contextlib.contextmanager
-def gpus_untouched() -> Iterator[None]:
-    """Have torch count GPUs without CUDA meanwhile.
-
-    Where CUDA was asked, no fork can use it.
-    """
-    before = os.environ.get(_BY_NVML)
-    os.environ[_BY_NVML] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_BY_NVML]
-        else:
-            os.environ[_BY_NVML] = before
 
 
 def import_torch() -> None:
@@ -52,17 +40,35 @@ def import_torch() -> None:
     torch.set_num_threads(1)
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.ones(2)
-    for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Adam([parameter])):
-        optimizer.step()
+    with gpus_hidden():
+        for optimizer in (torch.optim.SGD([parameter], lr=0.1), torch.optim.Adam([parameter])):
+            optimizer.step()
 
 
-def prepare_file(spec: JobSpec) -> Prepared | Task | None:
+@dataclass(frozen=True, slots=True)
+class FileAndData:
+    """A training file, run, and its data; the rest is on a GPU, where each worker makes its own.
+
+    Attributes:
+        functions: of the file.
+        splits: of its dataset; None where a worker takes what its task asks for.
+    """
+
+    functions: ModuleType
+    splits: Splits | None
+
+    def prepare(self, spec: JobSpec) -> Prepared | Task:
+        """Prepare the rest; raises as `prepare` does."""
+        return _prepare(self.functions, spec, self.splits)
+
+
+def prepare_file(spec: JobSpec) -> Prepared | Task | FileAndData | None:
     """Run the training file.
 
     Where it is to be trained, put one micro-batch through a copy of its model.
 
     A file that says `preload = False` is only imported: then every worker calls its functions for
-    itself.
+    itself. Of a job on GPUs only the data is read: a fork cannot use what its parent has there.
 
     Raises:
         SpecError, UserCodeError: they do not fit together.
@@ -70,6 +76,9 @@ def prepare_file(spec: JobSpec) -> Prepared | Task | None:
     module = load(spec.file)
     if not getattr(module, "preload", True):
         return None
+    if device_of(spec).type != "cpu":
+        functions = functions_of(module, spec)
+        return FileAndData(functions, None if spec.inference else splits_of(functions, spec))
     prepared = prepare(module, spec)
     # A backward pass beside a GPU, or of what was compiled, starts threads, and forking them is not
     # safe.
@@ -89,8 +98,13 @@ def prepare(module: ModuleType, spec: JobSpec) -> Prepared | Task:
     Raises:
         SpecError, UserCodeError: the file, its data or a checkpoint will not do.
     """
-    functions = functions_of(module, spec)
-    return prepare_task(functions, spec) if spec.inference else prepare_training(functions, spec)
+    return _prepare(functions_of(module, spec), spec)
+
+
+def _prepare(functions: ModuleType, spec: JobSpec, splits: Splits | None = None) -> Prepared | Task:
+    if spec.inference:
+        return prepare_task(functions, spec)
+    return prepare_training(functions, spec, splits)
 
 
 def forking_is_safe() -> bool:
@@ -100,15 +114,3 @@ def forking_is_safe() -> bool:
     """
     initialised: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return not initialised and threading.active_count() == 1 and torch.get_num_threads() == 1
-
-
-def forks_can_use_gpus() -> bool:
-    """Return whether a fork of this process can use the host's GPUs.
-
-    One fork is made to find out.
-    """
-    pid = os.fork()
-    if pid == 0:
-        os._exit(int(torch.cuda._is_in_bad_fork()))
-    spoiled = os.waitpid(pid, 0)[1] != 0
-    return not spoiled or not torch.cuda.is_available()

@@ -15,13 +15,15 @@ from brim.errors import InternalError
 from brim.train import warm
 from brim.train.context import WorkerContext, context_from_environment, import_own_code
 from brim.train.failures import report
+from brim.train.gpus import hide_gpus, take_own_gpu
 from brim.train.imports import be_script
 from brim.train.inference import Task, infer
 from brim.train.memory import give_back, keep_what_is_freed
 from brim.train.training_file import Prepared, load, train, warm_up
+from brim.train.warm import FileAndData
 
 
-def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
+def run_file(prepared: Prepared | Task | FileAndData | None, context: WorkerContext) -> int:
     """Do what a job asks of a training file (level 1); the exit status."""
     spec = context.spec
 
@@ -29,7 +31,10 @@ def run_file(prepared: Prepared | Task | None, context: WorkerContext) -> int:
         torch.set_num_threads(
             1
         )  # as in the template: what is prepared there and here must be the same
-        ready = prepared or warm.prepare(load(spec.file), spec)
+        if isinstance(prepared, FileAndData):
+            ready = prepared.prepare(spec)
+        else:
+            ready = prepared or warm.prepare(load(spec.file), spec)
         torch.set_num_threads(spec.threads)
         if isinstance(ready, Prepared):
             warm_up(ready, spec)
@@ -68,6 +73,10 @@ def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
     Report a failure that no restart will mend, and die of one that a restart will.
     """
     keep_what_is_freed()
+    if context.spec.device == "cpu":
+        hide_gpus()
+    else:
+        take_own_gpu(context.place)
     try:
         work()
     except SystemExit as leaving:

@@ -1,0 +1,137 @@
+"""GPUs are counted without CUDA, and each worker of a host sees one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from brim.errors import SpecError
+from brim.train import gpus
+from brim.train.distributed import check_gpus
+
+# A host with GPUs, as far as torch asks: whatever reaches CUDA fails, as it would in a fork.
+FAKE = """
+import os, torch
+def available(): return os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+def reached(*_): raise SystemExit("CUDA was asked")
+torch.backends.cuda.is_built = lambda: True
+torch.cuda.is_available = available
+torch.cuda.is_current_stream_capturing = torch.accelerator.current_stream = reached
+"""
+
+
+@pytest.mark.parametrize(
+    ("does", "status"),
+    [
+        ("from brim.train import warm; warm.import_torch()", 0),
+        ("p = torch.zeros(2); p.grad = p.clone(); torch.optim.Adam([p]).step()", 1),
+    ],
+)
+def test_the_template_warms_up_without_cuda(does: str, status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", FAKE + does], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert ("CUDA was asked" in done.stderr) == bool(status)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The variable as it is where nobody set it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("count", "visible", "place", "own"),
+    [
+        (4, None, 2, "2"),
+        (4, None, 6, "2"),
+        (2, "3,5", 1, "5"),
+        (1, "7", 1, "7"),
+        (1, None, 1, None),
+        (0, None, 1, None),
+    ],
+)
+def test_a_worker_sees_its_own_gpu(
+    seen: pytest.MonkeyPatch,
+    count: int,
+    visible: str | None,
+    place: int,
+    own: str | None,
+) -> None:
+    seen.setattr(torch.cuda, "device_count", lambda: count)
+    if visible is not None:
+        seen.setenv("CUDA_VISIBLE_DEVICES", visible)
+    gpus.take_own_gpu(place)
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
+
+
+def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:
+    seen.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with gpus.gpus_hidden():
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_fork_that_fails_on_the_gpu_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus.forks_can_use_gpus()  # also where there are none
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    def spoiled(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: initialization error")
+
+    monkeypatch.setattr(torch, "ones", spoiled)
+    assert not gpus.forks_can_use_gpus()
+
+
+def test_nccl_is_refused_where_workers_share_a_gpu() -> None:
+    check_gpus(["", "", ""])
+    check_gpus(["GPU-1", "GPU-2"])
+    with pytest.raises(SpecError, match="2 workers on one GPU"):
+        check_gpus(["GPU-1", "GPU-2", "GPU-1"])
+
+
+FOUR = """
+import torch
+torch.cuda.device_count, torch.cuda.is_available = lambda: 4, lambda: False
+"""
+SCRIPT = """
+import os
+import four_gpus
+from pathlib import Path
+import torch, brim
+model = torch.nn.Linear(2, 1)
+job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for batch in job.batches([(torch.ones(2), torch.zeros(1))] * 640, global_batch_size=16, epochs=1):
+    job.step((model(batch.inputs) - batch.target).square().mean())
+Path(os.environ["SEEN"], os.environ["BRIM_WORKER"]).write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+
+
+@pytest.mark.e2e
+def test_workers_of_a_host_see_different_gpus(tmp_path: Path) -> None:
+    installed, seen = tmp_path / "installed", tmp_path / "seen"
+    installed.mkdir()
+    seen.mkdir()
+    (installed / "four_gpus.py").write_text(FOUR)
+    (tmp_path / "loop.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(installed), "SEEN": str(seen)}
+    faults = ["--faults", "kill rank 1 at step 5"]
+    command = [sys.executable, "-m", "brim.cli", "run", "--run-dir", "run", "--workers", "3"]
+    done = subprocess.run(
+        [*command, *faults, "--", sys.executable, "loop.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    words = sorted(each.read_text() for each in seen.iterdir())
+    assert len(words) == len(set(words)) == 3
+    assert set(words) <= {"0", "1", "2", "3"}
