@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test test-long check core cluster cluster-down clean wheels lock licences sbom audit
+.PHONY: demo test test-long test-nodes check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -28,6 +28,13 @@ test: check
 # Further cases of what the tests above show: more workers, more faults, more models. As long again.
 test-long: $(VENV)/.all
 	$(BIN)/python -m pytest -n auto --dist loadfile -m long
+
+# Tests on nodes of Kubernetes, which they kill and cut off: alone, on three of their own; as root.
+NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_guide_on_nodes.py tests/e2e/test_job_on_nodes.py
+test-nodes: $(VENV)/.all
+	$(BIN)/python -m brim_lab.kubernetes up --nodes 3 --resource example.com/gpu=8
+	BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest $(NODE_TESTS); \
+	    status=$$?; $(BIN)/python -m brim_lab.kubernetes down; exit $$status
 
 # Benchmarks in folders that cannot be packages: mypy takes them by name alone.
 HYPHENATED := $(patsubst %.py,-m %,$(subst /,.,$(wildcard benchmarks/*-*/*.py)))
