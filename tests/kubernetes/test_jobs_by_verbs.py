@@ -22,6 +22,7 @@ from brim.kubernetes.cluster_client import read_line
 from brim.kubernetes.elastic_jobs import code_in, read_job
 from brim.kubernetes.schemas import crds, in_yaml
 from brim.kubernetes.status import status_of
+from brim.kubernetes.templates import read_templates
 from brim.kubernetes.written_jobs import LARGEST_CODE, code_map, elastic_job
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
@@ -69,6 +70,12 @@ def test_a_job_of_which_nothing_is_said_has_nothing_in_its_object() -> None:
     assert written["spec"] == {
         "file": "a.py", "workers": {"min": 1, "max": 2}, "priority": Priority.PREEMPTIBLE.name.lower(),
     }  # fmt: skip
+
+
+def test_an_image_is_that_of_the_workers() -> None:
+    wanted = submitted(everything()).submission
+    written = as_made(elastic_job("flights", "team", wanted, image="images/flights:3"))
+    assert read_templates(written["spec"]).image == "images/flights:3"
 
 
 def test_a_path_of_this_host_is_refused_by_its_option() -> None:
@@ -162,13 +169,16 @@ def test_a_key_typed_twice_is_one_job(home: str) -> None:
 
 
 def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, home: str) -> None:
-    done = CliRunner().invoke(cli, ["submit", "flights.py", "--to", home, "--dry-run"])
+    words = ["submit", "flights.py", "--to", home, "--image", "images/flights:3", "--dry-run"]
+    done = CliRunner().invoke(cli, words)
     os.environ.pop("BRIM_SERVER", None)
     assert done.exit_code == 0, done.stderr
     assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ElasticJob"]
     assert "no jobs are unfinished" in said(home, "jobs").stderr
     api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
-    assert object_of(api_server, home, "flights")["spec"]["file"] == "flights.py"
+    spec = object_of(api_server, home, "flights")["spec"]
+    assert spec["file"] == "flights.py"
+    assert read_templates(spec).image == "images/flights:3"
 
 
 def record(plane: ControlPlane, url: str, name: str, **changes: Any) -> None:

@@ -15,6 +15,8 @@ from brim.runs.submitting import hand_in, request_of, submission
 
 if TYPE_CHECKING:
     from brim.client import Client
+    from brim.errors import SpecError
+    from brim.kubernetes.cluster_client import KubeJobs
     from brim.wire.cluster import Forecast, JobView, Submit
 
 
@@ -39,6 +41,11 @@ def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     help="Hand the job to this scheduler, as brim --server: kubernetes://NAMESPACE, or "
     "https://HOST:PORT.",
 )
+@option(
+    "--image",
+    metavar="IMAGE",
+    help="Run the workers in this image; for Kubernetes alone. [default: as brim install says]",
+)
 @STATE
 @click.pass_context
 def submit(
@@ -48,6 +55,7 @@ def submit(
     wait: bool,
     dry_run: bool,
     as_json: bool,
+    image: str | None,
     state: Path | None,
     **values: Any,
 ) -> int:
@@ -64,8 +72,13 @@ def submit(
     """
     request = request_of(ctx, file, values, warn=warn)
     client = client_of(state)
-    if dry_run and (objects := _objects_of(client, request)):
-        _show_objects(objects, as_json=as_json)
+    kube_jobs = _kube_jobs(client)
+    if image is not None:
+        if kube_jobs is None:
+            raise _image_elsewhere(image)
+        kube_jobs.image = image
+    if dry_run and kube_jobs is not None:
+        _show_objects(kube_jobs.written(request), as_json=as_json)
         return EXIT_DONE
     if dry_run:
         import msgspec
@@ -80,20 +93,27 @@ def submit(
         click.echo(f"{view.job}: submitted", err=True)
         _say_verdict(view)
         return wait_for(JobHandle(client, view.job), as_json=as_json)
-    if client.address.startswith(_KUBERNETES):
+    if kube_jobs is not None:
         for verb in ("status", "explain", "logs", "cancel"):
             click.echo(f"brim --server {client.address} {verb} {view.job}", err=True)
     return _show_submitted(view, as_json=as_json)
 
 
-def _objects_of(client: Client, request: Submit) -> list[dict[str, Any]]:
-    """Return the objects that a submission to Kubernetes makes; none for another scheduler."""
+def _kube_jobs(client: Client) -> KubeJobs | None:
+    """Return the client of a namespace of Kubernetes; None for that of another scheduler."""
     if not client.address.startswith(_KUBERNETES):
-        return []
+        return None
     from brim.kubernetes.cluster_client import KubeJobs
 
     assert isinstance(client, KubeJobs)
-    return client.written(request)
+    return client
+
+
+def _image_elsewhere(image: str) -> SpecError:
+    from brim.errors import SpecError
+
+    need = "none: jobs of this scheduler run in the Python that it was started with"
+    return SpecError("--image", got=repr(image), need=need, hint="--to kubernetes")
 
 
 def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:

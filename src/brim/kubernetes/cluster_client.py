@@ -52,9 +52,14 @@ class KubeJobs(Client):
         namespace: empty: that of the kubeconfig.
         notice: is told what a waiting user should know.
 
+    Attributes:
+        image: of the workers of jobs that are submitted; empty: what the operator gives them.
+
     Raises:
         SpecError: no kubeconfig names an API server.
     """
+
+    image = ""
 
     def __init__(self, namespace: str = "", *, notice: Callable[[str], None]) -> None:
         self._access = find_access(os.environ)
@@ -231,7 +236,7 @@ class KubeJobs(Client):
 
     def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
         code = code_map(name, self._namespace, request.bundle) if request.bundle else None
-        return code, elastic_job(name, self._namespace, request.submission)
+        return code, elastic_job(name, self._namespace, request.submission, image=self.image)
 
     def written(self, request: Submit) -> list[PlainObject]:
         """Return the objects that `submit` would make, the code first; the first job has this name."""

@@ -18,7 +18,7 @@ from brim.domain.submission import NO_TENANT, Submission
 from brim.errors import SpecError
 from brim.kubernetes.elastic_jobs import CODE_KEY, JOB_NAME
 from brim.kubernetes.fields import ENV, LONGEST_NAME, PARAMETERS, PLAIN_FIELDS, WORKERS, read_option
-from brim.kubernetes.identities import GROUP, KIND, MANAGED_BY, VERSION
+from brim.kubernetes.identities import GROUP, KIND, MANAGED_BY, VERSION, WORKER
 from brim.kubernetes.resources import PlainObject
 from brim.kubernetes.times import write_time
 
@@ -72,8 +72,11 @@ def code_map(name: str, namespace: str, bundle: bytes) -> PlainObject:
     }
 
 
-def elastic_job(name: str, namespace: str, wanted: Submission) -> PlainObject:
+def elastic_job(name: str, namespace: str, wanted: Submission, *, image: str = "") -> PlainObject:
     """Return the object of a job; `code_map` returns that of its code.
+
+    Args:
+        image: of its workers; empty: that of jobs which name none.
 
     Raises:
         SpecError: something of it can only be said to a scheduler of this host, such as a path.
@@ -88,8 +91,13 @@ def elastic_job(name: str, namespace: str, wanted: Submission) -> PlainObject:
             "namespace": namespace,
             "labels": {MANAGED_BY: "brim-submit"},
         },
-        "spec": dict(_spec(wanted, name)),
+        "spec": {**dict(_spec(wanted, name)), **_template(image)},
     }
+
+
+def _template(image: str) -> PlainObject:
+    containers = [{"name": WORKER, "image": image}]
+    return {"template": {"spec": {"containers": containers}}} if image else {}
 
 
 def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
