@@ -365,6 +365,7 @@ def test_nothing_takes_the_place_or_the_name_of_a_pod_that_is_not_gone() -> None
         ("Never", ended(143, reason="Evicted"), ""),
         ("Never", ended(143, leaving=True), ""),
         ("Never", {"phase": "Succeeded"}, "done"),
+        ("Never", {"phase": "Succeeded", "leaving": True}, ""),
     ],
 )
 def test_what_one_pod_makes_of_a_job(policy: str, status: dict[str, Any], outcome: str) -> None:

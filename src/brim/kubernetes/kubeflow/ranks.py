@@ -187,7 +187,12 @@ def outcome_of(
     if run.deadline is not None and age > run.deadline:
         why = f"it has been active for longer than {run.deadline:g} s"
         return JobOutcome("failed", "DeadlineExceeded", why)
-    done = {rank for rank, pod in there.pods.items() if pod.status.phase == "Succeeded"}
+    # One that was asked to end and says 0 has not done its work: it was suspended, or is one too many.
+    done = {
+        rank
+        for rank, pod in there.pods.items()
+        if pod.status.phase == "Succeeded" and not pod.is_leaving
+    }
     if _has_succeeded(asked, there, done):
         return JobOutcome("done")
     for rank, pod in there.pods.items():
