@@ -25,6 +25,7 @@ WORKERS, QUOTA = 6, 3  # on three nodes of 8 GPUs, 4 for each worker; of each of
 SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "4"}
 SETTLED = 20.0  # seconds after the owner trains, when idle devices are counted
 LIMIT = 150.0
+QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +157,13 @@ class Brim:
             self._jobs.uninstall()
 
     def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._begin(name, workers, fewest, tenant=tenant)
+
+    def _begin(self, name: str, workers: int, fewest: int, **more: Any) -> None:
         self._jobs.submit(
             name,
             {"digits.py": (FILES / "digits.py").read_bytes()},
-            tenant=tenant,
+            **more,
             workers={"min": fewest, "max": workers},
             microBatches=WORKERS,
             globalBatchSize=16 * WORKERS,
@@ -184,6 +188,34 @@ class Brim:
 
     def end(self, name: str) -> None:
         self._jobs.kubectl("delete", "elasticjob", name)
+
+
+class BrimInQueues(Brim):
+    """ElasticJobs in two queues of Kueue, which knows nothing of jobs: it takes and gives pods."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        cluster = self._jobs.cluster
+        kueue = peer_manifests(cluster, KUEUE, without="APIService")
+        try:
+            self._jobs.install(SLOT)
+            install_peer(cluster, KUEUE, kueue)
+            queues = (HERE / "queues.yaml").read_text()
+            apply = ("apply", "-f", "-")
+            until(lambda: [self._jobs.kubectl(*apply, stdin=queues)], lambda: "no webhook")
+            yield
+        finally:
+            self._jobs.uninstall()
+            _remove(cluster, kueue)
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._begin(name, workers, fewest, labels={QUEUE: tenant})
+
+
+def _remove(cluster: NodeCluster, kueue: str) -> None:
+    """Take Kueue away, once nothing is in its queues any more."""
+    cluster.kubectl("delete", "clusterqueues,resourceflavors", "--all", "--timeout=60s")
+    cluster.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=kueue)
 
 
 def _running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -228,8 +260,7 @@ class Kueue:
             guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
             kubectl("delete", "-f", "-", "--ignore-not-found", stdin=theirs)
             kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
-            kubectl("delete", "clusterqueues,resourceflavors", "--all", "--timeout=60s")
-            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=kueue)
+            _remove(guide.cluster, kueue)
 
     def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
         checkpoint = {"name": "checkpoints", "hostPath": {"path": str(self._guide.folder)}}
@@ -245,7 +276,7 @@ class Kueue:
         template = {"spec": {"containers": [container], "volumes": [checkpoint]}}
         policy = {"minReplicas": fewest, "maxReplicas": workers, "maxRestarts": 100}
         replicas = {"replicas": workers, "restartPolicy": "OnFailure", "template": template}
-        labels = {"kueue.x-k8s.io/queue-name": tenant}
+        labels = {QUEUE: tenant}
         meta = {"name": name, "namespace": self._guide.namespace, "labels": labels}
         self._guide.apply(
             {
@@ -286,6 +317,7 @@ class Kueue:
 
 SIDES: dict[str, Callable[[NodeCluster], Any]] = {
     "brim": lambda cluster: Brim(JobsOnNodes(cluster, "tenants-brim")),
+    "brim in Kueue's queues": lambda cluster: BrimInQueues(JobsOnNodes(cluster, "queues-brim")),
     "Kueue": lambda cluster: Kueue(Guide(cluster, "tenants-kueue")),
 }
 

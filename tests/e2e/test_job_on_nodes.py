@@ -25,7 +25,7 @@ CODE = {
 }
 SLOT = {"cpu": "100m", "memory": "1Gi", GPU: "8"}  # one worker on each node
 SMALL_SLOT = SLOT | {GPU: "4"}  # two
-JOB = {
+JOB: dict[str, Any] = {
     "epochs": 25,
     "globalBatchSize": 96,
     "microBatches": 3,

@@ -160,10 +160,18 @@ class JobsOnNodes:
         tenant = {"apiVersion": "brim.dev/v1alpha1", "kind": "Tenant", "metadata": meta}
         self.apply(tenant | {"spec": spec})
 
-    def submit(self, name: str, code: Mapping[str, bytes], **spec: Any) -> None:
+    def submit(
+        self,
+        name: str,
+        code: Mapping[str, bytes],
+        *,
+        labels: Mapping[str, str] | None = None,
+        **spec: Any,
+    ) -> None:
         """Submit a job with this code, of which the first file is the one to run.
 
         Args:
+            labels: of the object.
             spec: of the object, beside what it says of code and pods.
         """
         bundle = pack(code)
@@ -186,8 +194,8 @@ class JobsOnNodes:
             },
             **spec,
         }
-        meta = {"name": name, "namespace": self.namespace}
-        job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": meta}
+        about = {"name": name, "namespace": self.namespace, "labels": dict(labels or {})}
+        job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": about}
         code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
         self.apply(config_map | code_of_it, job | {"spec": said})
 
