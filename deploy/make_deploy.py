@@ -18,7 +18,7 @@ _HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
 
 # What stands in an object where the chart has a value; nothing else in it reads like that.
 _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
-_SWITCHES = ("kubeflow", "gangs")
+_SWITCHES = ("kubeflow", "gangs", "evictions")
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
 
 
@@ -203,6 +203,7 @@ def _operator(text: str) -> str:
         "- --watch": "{{- if .Values.watch }}\n- --watch",
         f"- {_WATCHED}": "- {{ .Values.watch | quote }}\n{{- end }}",
         "- --kubeflow": "{{- if .Values.kubeflow }}\n- --kubeflow\n{{- end }}",
+        "- --evictions": "{{- if .Values.evictions }}\n- --evictions\n{{- end }}",
         "args:": None,
         f"- {_ARGUMENT}": "{{- with .Values.arguments }}\nargs: {{ toJson . }}\n{{- end }}",
         f"image: {_IMAGE}": 'image: {{ required "image" .Values.image | quote }}',
@@ -244,6 +245,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "watch": "The one namespace whose jobs it runs. Empty: those of all.",
         "kubeflow": "It runs Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
         "gangs": "Jobs may have their fewest workers bound together: it may write PodGroups.",
+        "evictions": "It answers EvictionRequests for jobs' pods, where the server has them.",
         "slot": "What a worker gets, by resource.",
         "arguments": "More options of brim operator, such as --headroom=2.",
         "replicas": "One decides; the others wait to take over.",

@@ -20,12 +20,14 @@ from brim_lab.kubernetes.control_plane import ControlPlane
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
 WITH_KUBEFLOW = Installation(image="images/brim:1", namespace="kf-brim", of="team", kubeflow=True)
-WITH_GANGS = Installation(image="images/brim:1", namespace="gang-brim", of="team", gangs=True)
+WITH_NEIGHBOURS = Installation(
+    image="images/brim:1", namespace="many-brim", of="team", gangs=True, evictions=True
+)
 ALL = {
     "everywhere": EVERYWHERE,
     "in one": IN_ONE,
     "with Kubeflow": WITH_KUBEFLOW,
-    "with gangs": WITH_GANGS,
+    "with neighbours": WITH_NEIGHBOURS,
 }
 CHOICES = pytest.mark.parametrize("chosen", ALL.values(), ids=list(ALL))
 
@@ -112,6 +114,10 @@ RUNS_FOR_GANGS = {
     ("", "scheduling.k8s.io", "podgroups", "get create patch"),
     ("", "scheduling.volcano.sh", "podgroups", "get create patch"),
 }
+RUNS_FOR_EVICTIONS = {
+    ("", "lifecycle.k8s.io", "evictions", "list watch"),
+    ("", "lifecycle.k8s.io", "evictions/status", "patch"),
+}
 KEEPS = {
     ("coordination.k8s.io", "leases", "", "create"),
     ("coordination.k8s.io", "leases", NAME, "get update"),
@@ -187,6 +193,7 @@ def test_the_operator_has_these_rights_and_no_others(
     seen, run = expected(SEES), expected(RUNS)
     run |= expected(RUNS_FOR_KUBEFLOW) if installed.kubeflow else set()
     run |= expected(RUNS_FOR_GANGS) if installed.gangs else set()
+    run |= expected(RUNS_FOR_EVICTIONS) if installed.evictions else set()
     own = {(group, resource, "create") for group, resource, name, _ in KEEPS if not name}
     everywhere = seen if installed.of else seen | run
     assert rights(api_server, installed, "team") == seen | run

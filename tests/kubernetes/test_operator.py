@@ -113,8 +113,15 @@ class House:
     """A namespace with operators, one after the other."""
 
     def __init__(
-        self, plane: ControlPlane, namespace: str, folder: Path, *, first_node: str = NODES[0]
+        self,
+        plane: ControlPlane,
+        namespace: str,
+        folder: Path,
+        *,
+        first_node: str = NODES[0],
+        evictions: bool = False,
     ) -> None:
+        self.evictions = evictions
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace, first=first_node)
         self.scheduled = namespace  # whose jobs the operators schedule; empty: those of all
@@ -148,6 +155,7 @@ class House:
             image="registry.example/brim:1",
             slot={"cpu": "1", "memory": "1Gi"},
             watched=self.scheduled,
+            evictions=self.evictions,
             grace=10.0,
         )
 
@@ -388,6 +396,21 @@ def test_a_gang_that_the_server_does_not_know_is_told_in_the_jobs_status(house: 
             await house.until(lambda: "spec.gang" in stalled() and "podgroups" in stalled())
             assert not house.kubelets.pods()
             assert not task.done()
+
+    run(work)
+
+
+def test_where_nobody_can_ask_for_evictions_jobs_run_as_ever(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    house = House(plane, namespace, tmp_path, evictions=True)
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until_running(3)
+            house.delete()
+            await house.until(lambda: not house.kubelets.pods())
 
     run(work)
 

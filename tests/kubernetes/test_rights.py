@@ -36,6 +36,7 @@ from brim_lab.kubernetes.control_plane import (
     control_plane,
 )
 from clusters import need
+from kubernetes.test_evictions import Evicting
 from kubernetes.test_operator import OWN, House, run
 
 OPERATOR = f"system:serviceaccount:{OWN}:{NAME}"
@@ -180,7 +181,10 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         "--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
     ]
     programs = (CONTROLLERS, KWOK)
-    features = Features(gates=["GenericWorkload"], apis=["scheduling.k8s.io/v1beta1"])
+    features = Features(
+        gates=["GenericWorkload", "EvictionRequestAPI"],
+        apis=["scheduling.k8s.io/v1beta1", "lifecycle.k8s.io/v1alpha1"],
+    )
     people = {"ann": (ANN, "people")}
     with control_plane(
         folder, features=features, programs=programs, api_server_flags=flags, tokens=people
@@ -201,14 +205,16 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> House:
     return House(plane, namespace, tmp_path, first_node="fake-1")
 
 
-@pytest.fixture(params=["everywhere", "in one", "with gangs"])
+@pytest.fixture(params=["everywhere", "in one", "with neighbours"])
 def installed(
     request: pytest.FixtureRequest, plane: ControlPlane, house: House
 ) -> Iterator[list[dict[str, Any]]]:
     """An installation for all namespaces, or for that of the house alone; more is allowed in one."""
     of = "" if request.param == "everywhere" else house.namespace
-    gangs = request.param == "with gangs"
-    made = manifests(Installation(image="images/brim:1", namespace=OWN, of=of, gangs=gangs))
+    more = house.evictions = request.param == "with neighbours"
+    made = manifests(
+        Installation(image="images/brim:1", namespace=OWN, of=of, gangs=more, evictions=more)
+    )
     text = "---\n".join(in_yaml(each) for each in made if each["kind"] != "Deployment")
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
     yield made
@@ -273,14 +279,17 @@ def make_code(house: House) -> dict[str, str]:
     return {"configMap": "flights-code", "sha256": hashlib.sha256(CODE).hexdigest()}
 
 
-async def live_through_gangs(house: House) -> None:
-    """Two jobs begin whose workers are bound together, by kube-scheduler and by Volcano."""
+async def live_beside_neighbours(house: House) -> None:
+    """Jobs begin whose workers are bound together, by kube-scheduler and Volcano; a pod is evicted."""
     template = {"spec": {"schedulerName": "volcano", "containers": [{"name": "worker"}]}}
     async with operator(house, "three"):
         house.submit("first", gang=True)
         house.submit("second", gang=True, template=template)
         for name in ("first", "second"):
             await house.until_running(3, name)
+            evicting = Evicting(house, f"{name}-master")
+            evicting.begin()
+            await house.until(evicting.is_complete)
             house.delete(name)
         await house.until(lambda: not house.kubelets.pods())
 
@@ -332,7 +341,7 @@ def test_the_operator_uses_each_of_its_rights_and_needs_no_other(
     before = len(audit.by(OPERATOR))
     run(lambda: live_through_everything(house))
     if any(each.resource == "podgroups" for each in rights_of(installed)):
-        run(lambda: live_through_gangs(house))
+        run(lambda: live_beside_neighbours(house))
     requests = audit.by(OPERATOR)[before:]
     assert [each for each in requests if each.code in (401, 403)] == []
     # No request of its own: the server asks for it where an object is made that names a job as its owner.

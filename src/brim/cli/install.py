@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.kube_options import KUBECTL, of_operators, require_kubernetes_extra
+from brim.cli.kube_options import EVICTIONS, KUBECTL, of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
@@ -65,12 +65,13 @@ _MOST_REPLICAS = 100
     help="Let jobs have their fewest workers bound together (spec.gang): the operator may write "
     "PodGroups, of the server and of Volcano.",
 )
+@EVICTIONS
 @KUBECTL
 @option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def install(
     image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, gangs: bool,
-    dry_run: bool, as_json: bool, **scheduling: Any,
+    evictions: bool, dry_run: bool, as_json: bool, **scheduling: Any,
 ) -> int:  # fmt: skip
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
@@ -96,6 +97,7 @@ def install(
         of=scheduling["watch"],
         kubeflow=kubeflow,
         gangs=gangs,
+        evictions=evictions,
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )

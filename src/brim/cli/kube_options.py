@@ -135,6 +135,14 @@ KUBECTL = option(
 )
 
 
+EVICTIONS = option(
+    "--evictions",
+    is_flag=True,
+    help="Answer EvictionRequests for jobs' pods (lifecycle.k8s.io/v1alpha1), where the server has "
+    "them: their workers leave at the next step boundary.",
+)
+
+
 def of_operators(function: Decorated) -> Decorated:
     """Give a verb the options that say how an operator schedules."""
     for each in reversed(_OF_OPERATORS):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.kube_options import KUBECTL, of_operators, require_kubernetes_extra
+from brim.cli.kube_options import EVICTIONS, KUBECTL, of_operators, require_kubernetes_extra
 from brim.cli.usage import EXIT_DONE
 from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 
@@ -28,6 +28,7 @@ from brim.runs.options import ADDRESS, STATE_VARIABLE, option
     is_flag=True,
     help="Schedule Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
 )
+@EVICTIONS
 @KUBECTL
 @option(
     "--listen",
@@ -57,6 +58,7 @@ def operator(
     headroom: int,
     grace: float,
     kubeflow: bool,
+    evictions: bool,
     listen: str | None,
     kubectl: str,
     identity: str | None,
@@ -97,6 +99,7 @@ def operator(
         tolerated=tolerated,
         kubeflow=kubeflow,
         kubectl=kubectl,
+        evictions=evictions,
         policy=policy,
         headroom=headroom,
         grace=grace,

@@ -16,18 +16,18 @@ UNSCHEDULABLE = "Unschedulable"
 _ITS_GANG = "minCount ("  # is in what kube-scheduler says of a pod that others keep waiting
 
 
-class _Fields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ObjectFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A part of an object; fields that are not named here are passed over."""
 
 
-class Owner(_Fields, frozen=True, kw_only=True):
+class Owner(ObjectFields, frozen=True, kw_only=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
     controller: bool = False
 
 
-class Metadata(_Fields, frozen=True, kw_only=True):
+class Metadata(ObjectFields, frozen=True, kw_only=True):
     """The name of an object, and who has it.
 
     Args:
@@ -50,7 +50,7 @@ class Metadata(_Fields, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class Condition(_Fields, frozen=True, kw_only=True):
+class Condition(ObjectFields, frozen=True, kw_only=True):
     type: str
     status: str = "Unknown"
     reason: str = ""
@@ -61,29 +61,29 @@ class Condition(_Fields, frozen=True, kw_only=True):
 # Nodes --------------------------------------------------------------------------------------------
 
 
-class Taint(_Fields, frozen=True, kw_only=True):
+class Taint(ObjectFields, frozen=True, kw_only=True):
     key: str
     value: str = ""
     effect: str = ""
 
 
-class NodeDescription(_Fields, frozen=True, kw_only=True):
+class NodeDescription(ObjectFields, frozen=True, kw_only=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class NodeAddress(_Fields, frozen=True, kw_only=True):
+class NodeAddress(ObjectFields, frozen=True, kw_only=True):
     type: str = ""
     address: str = ""
 
 
-class NodeReport(_Fields, frozen=True, kw_only=True):
+class NodeReport(ObjectFields, frozen=True, kw_only=True):
     allocatable: Amounts = {}
     conditions: tuple[Condition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
 
 
-class KubeNode(_Fields, frozen=True, kw_only=True):
+class KubeNode(ObjectFields, frozen=True, kw_only=True):
     """A node as its kubelet and its administrators describe it."""
 
     metadata: Metadata
@@ -94,17 +94,17 @@ class KubeNode(_Fields, frozen=True, kw_only=True):
 # Pods ---------------------------------------------------------------------------------------------
 
 
-class Resources(_Fields, frozen=True, kw_only=True):
+class Resources(ObjectFields, frozen=True, kw_only=True):
     requests: Amounts = {}
 
 
-class Container(_Fields, frozen=True, kw_only=True):
+class Container(ObjectFields, frozen=True, kw_only=True):
     name: str = ""
     resources: Resources = Resources()
     restart_policy: str | None = None
 
 
-class PodDescription(_Fields, frozen=True, kw_only=True):
+class PodDescription(ObjectFields, frozen=True, kw_only=True):
     """The fields of a pod's spec.
 
     Args:
@@ -118,25 +118,25 @@ class PodDescription(_Fields, frozen=True, kw_only=True):
     resources: Resources | None = None
 
 
-class Terminated(_Fields, frozen=True, kw_only=True):
+class Terminated(ObjectFields, frozen=True, kw_only=True):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
     finished_at: str | None = None
 
 
-class ContainerState(_Fields, frozen=True, kw_only=True):
+class ContainerState(ObjectFields, frozen=True, kw_only=True):
     terminated: Terminated | None = None
 
 
-class ContainerReport(_Fields, frozen=True, kw_only=True):
+class ContainerReport(ObjectFields, frozen=True, kw_only=True):
     name: str = ""
     state: ContainerState = ContainerState()
     restart_count: int = 0
     allocated_resources: Amounts = {}
 
 
-class PodReport(_Fields, frozen=True, kw_only=True):
+class PodReport(ObjectFields, frozen=True, kw_only=True):
     """The fields of a pod's status.
 
     Args:
@@ -152,7 +152,7 @@ class PodReport(_Fields, frozen=True, kw_only=True):
     container_statuses: tuple[ContainerReport, ...] = ()
 
 
-class KubePod(_Fields, frozen=True, kw_only=True):
+class KubePod(ObjectFields, frozen=True, kw_only=True):
     """A pod as the API server has it."""
 
     metadata: Metadata

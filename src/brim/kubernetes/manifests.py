@@ -13,6 +13,7 @@ from typing import Any
 
 from brim.errors import SpecError
 from brim.kubernetes.elastic_jobs import JOBS
+from brim.kubernetes.evictions import LIFECYCLE
 from brim.kubernetes.gangs import KUBERNETES, VOLCANO
 from brim.kubernetes.identities import GROUP, MANAGED_BY
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
@@ -49,6 +50,7 @@ class Installation:
             whole cluster in any case, since others' pods take devices.
         kubeflow: it runs the jobs of Kubeflow's kinds, too.
         gangs: jobs may ask for gangs.
+        evictions: it answers evictions of jobs' pods.
         arguments: of `brim operator`, beside those that follow from the above.
         replicas: one of them decides; the others wait to take over.
         resources: of each, as a container has them.
@@ -63,6 +65,7 @@ class Installation:
     of: str = ""
     kubeflow: bool = False
     gangs: bool = False
+    evictions: bool = False
     arguments: tuple[str, ...] = ()
     replicas: int = 1
     resources: Mapping[str, Any] = field(
@@ -147,6 +150,7 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
         *(_for_kubeflow() if chosen.kubeflow else ()),
         *(_for_gangs() if chosen.gangs else ()),
+        *(_for_evictions() if chosen.evictions else ()),
     ]
     own = [
         _rule("coordination.k8s.io", ["leases"], ["create"]),
@@ -187,6 +191,14 @@ def _for_kubeflow() -> list[Manifest]:
 def _for_gangs() -> list[Manifest]:
     """The operator's rights for jobs whose workers are gangs."""
     return [_rule(api, ["podgroups"], ["get", "create", "patch"]) for api in (KUBERNETES, VOLCANO)]
+
+
+def _for_evictions() -> list[Manifest]:
+    """The operator's rights to answer evictions of jobs' pods."""
+    return [
+        _rule(LIFECYCLE, ["evictions"], ["list", "watch"]),
+        _rule(LIFECYCLE, ["evictions/status"], ["patch"]),
+    ]
 
 
 def _granted(
@@ -276,6 +288,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
     command += ["--watch", chosen.of] if chosen.of else []
     command += ["--kubeflow"] if chosen.kubeflow else []
+    command += ["--evictions"] if chosen.evictions else []
     # With the version that a server adds: who applies this by another manager changes nothing then.
     pod_name = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
     container = {

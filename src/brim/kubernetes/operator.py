@@ -30,6 +30,7 @@ from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, S
 from brim.interfaces import Clock
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import code_in, new_job, read_job, wishes_of
+from brim.kubernetes.eviction_responder import EvictionResponder
 from brim.kubernetes.failed_pods import MOST_FAILED, FailedPod, failed_pod
 from brim.kubernetes.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFaults
@@ -101,6 +102,7 @@ class OperatorSettings:
         tolerated: keys of taints that its jobs' pods bear.
         kubeflow: jobs of Kubeflow's kinds are its, too.
         kubectl: the image from which launchers of MPIJobs get kubectl; empty: that of Kubeflow.
+        evictions: evictions of jobs' pods are answered, where the server has them.
         policy, headroom, grace: see `ClusterSpec`.
     """
 
@@ -113,6 +115,7 @@ class OperatorSettings:
     tolerated: tuple[str, ...] = ()
     kubeflow: bool = False
     kubectl: str = ""
+    evictions: bool = False
     policy: str = "brim"
     headroom: int = 0
     grace: float = USUAL_GRACE
@@ -181,6 +184,11 @@ class Operator:
             record=lambda job: self._life.book.jobs.get(job) if self._life is not None else None,
             wall=lambda: clock.wall() + clock.set_by(),
         )
+        self._evictions: EvictionResponder | None = None
+        if settings.evictions:
+            self._evictions = EvictionResponder(
+                server, watched=watched, pods=self._pods, clock=clock
+            )
         self._life: _OperatorLife | None = None
         self._made = clock.now()
         self._news: set[str] = set()  # ids of jobs whose objects have changed
@@ -197,12 +205,15 @@ class Operator:
             async with asyncio.TaskGroup() as tasks:
                 if self._settings.kubeflow:
                     await self._kubeflow.find()
+                if self._evictions is not None and not await self._evictions.is_served():
+                    self._evictions = None
                 reflectors: tuple[Reflector[Any], ...] = (
                     self._nodes,
                     self._all_pods,
                     self._tenants,
                     self._objects,
                     *self._kubeflow.watches,
+                    *([self._evictions.watch] if self._evictions is not None else []),
                 )
                 for each in reflectors:
                     tasks.create_task(each.run())
@@ -212,6 +223,8 @@ class Operator:
                 self._life = life = await self._begin()
                 tasks.create_task(self._take_in(life))
                 tasks.create_task(life.keeper.run())
+                if self._evictions is not None:
+                    tasks.create_task(self._evictions.run())
                 await life.scheduler.run()
         finally:
             if self._life is not None:
@@ -377,6 +390,8 @@ class Operator:
     def _stir(self) -> None:
         if self._life is not None:
             self._life.backend.stir()
+        if self._evictions is not None:
+            self._evictions.stir()
 
     # What the others ask --------------------------------------------------------------------------
 
@@ -421,6 +436,7 @@ class Operator:
             tolerated=settings.tolerated,
             handed_on=handed_on(thing),
             gang=templates.gang,
+            evictions=self._evictions is not None,
         )
         return PodOrder(uid=record.key, wishes=wishes)
 

@@ -39,7 +39,7 @@ _WORKER_PORTS = (7100, 7163)
 _RUN, _TEMPORARY, _FILES = "/brim", "/tmp", "/etc/brim/job"
 _HEARTBEAT = f"{_TEMPORARY}/brim-heartbeat"
 _USER = 1000  # whose files are in the volumes; no image has to name one
-_TO_END = 30  # seconds that a pod has from SIGTERM on: an agent takes 25 of them to leave
+TO_END = 30  # seconds that a pod has from SIGTERM on: an agent takes 25 of them to leave
 USUAL_GRACE = 40.0  # seconds: see `check_grace`
 _TO_REJOIN = 600.0  # seconds that a worker waits for another master
 _PATIENCE = 7 * 86_400.0  # seconds that a master waits for a worker: suspending is the operator's
@@ -67,6 +67,7 @@ class PodWishes:
         handed_on: labels and annotations of the job that workers' pods have, too; those of their
             template go before them.
         gang: the fewest workers are bound together, or none: see `brim.kubernetes.gangs`.
+        evictions: the operator answers evictions: see `brim.kubernetes.evictions`.
     """
 
     image: str
@@ -81,6 +82,7 @@ class PodWishes:
     tolerated: tuple[str, ...] = ()
     handed_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     gang: bool = False
+    evictions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +117,11 @@ def check_grace(grace: float, *, field: str) -> None:
         field: the option that says it, for the message.
     """
     before = grace - force_begins(grace)
-    if grace - before < _TO_END:
+    if grace - before < TO_END:
         raise SpecError(
             field,
             got=format_duration(grace),
-            need=f"at least {format_duration(_TO_END + before)}: a pod has {_TO_END}s to end by itself, "
+            need=f"at least {format_duration(TO_END + before)}: a pod has {TO_END}s to end by itself, "
             f"and force comes {format_duration(before)} before the grace period is over",
             hint=f"{field} {format_duration(USUAL_GRACE)}",
         )
@@ -259,7 +261,7 @@ def _pod(
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": _TO_END,
+        "terminationGracePeriodSeconds": TO_END,
         "securityContext": {**theirs.get("securityContext", {}), **_restricted_pod()},
         "tolerations": [
             *({"key": key, "operator": "Exists"} for key in wishes.tolerated),

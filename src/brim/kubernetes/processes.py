@@ -25,6 +25,7 @@ from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
+from brim.kubernetes.evictions import with_responder
 from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFault, JobFaults
@@ -390,7 +391,6 @@ class KubeProcesses:
         """Make the pods that are missing, and end those that are too many."""
         self._wanted[launch.job] = dict(workers)
         there, now = self._there(launch), self._clock.now()
-        gang = gang_of(wishes)
         waits = self._retries.waits(launch.job, now)
         todo = differences(there, start.job, start.launch, workers, waits=waits)
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
@@ -398,13 +398,8 @@ class KubeProcesses:
         results = await asyncio.gather(
             self._bring_master(start, wishes, there, waits=waits),
             *(
-                self._make(
-                    start,
-                    gang.with_member(start, pod) if gang else pod,
-                    node,
-                )
+                self._make(start, _worker(start, wishes, name, node), node)
                 for name, node in todo.make
-                for pod in [worker_pod(start, wishes, name=name, node=node)]
             ),
             return_exceptions=True,
         )
@@ -421,7 +416,8 @@ class KubeProcesses:
             await self._end_each([master], forced=True)
         elif master is None and MASTERS not in waits:
             rejoins = any(not pod.has_ended for pod in there.workers.values())
-            await self._make(start, master_pod(start, wishes, rejoins=rejoins), MASTERS)
+            pod = master_pod(start, wishes, rejoins=rejoins)
+            await self._make(start, with_responder(pod) if wishes.evictions else pod, MASTERS)
 
     def _has_master(self, there: JobPods) -> bool:
         """Return whether a pod of the master runs, or will."""
@@ -545,6 +541,14 @@ def stall_of(fault: EnvironmentFault, *, to_change: str = _TO_CHANGE) -> Stall |
         said = f"change {to_change}: the API server refuses what they ask for: {fault}"
         return Stall(PODS_REFUSED, said)
     return None
+
+
+def _worker(start: KubeStart, wishes: PodWishes, name: str, node: str) -> Manifest:
+    """Return the pod of a worker. One of a gang can have no responder to evictions."""
+    pod = worker_pod(start, wishes, name=name, node=node)
+    if gang := gang_of(wishes):
+        return gang.with_member(start, pod)
+    return with_responder(pod) if wishes.evictions else pod
 
 
 def _address_of(master: KubePod | None) -> str:
