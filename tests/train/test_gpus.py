@@ -67,8 +67,31 @@ def test_a_worker_sees_its_own_gpu(
     seen.setattr(torch.cuda, "device_count", lambda: count)
     if visible is not None:
         seen.setenv("CUDA_VISIBLE_DEVICES", visible)
+    seen.setattr(gpus, "_take", lambda _: True)
     gpus.take_own_gpu(place)
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == own
+
+
+@pytest.mark.parametrize(("taken", "own"), [("", "1"), ("1", "2"), ("12", "0"), ("012", "1")])
+def test_a_gpu_that_another_job_has_is_passed_over(
+    seen: pytest.MonkeyPatch, taken: str, own: str
+) -> None:
+    seen.setattr(torch.cuda, "device_count", lambda: 3)
+    seen.setattr(gpus, "_take", lambda gpu: gpu not in taken)
+    gpus.take_own_gpu(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == own
+
+
+def test_a_gpu_is_taken_by_one_process_until_it_ends() -> None:
+    holds = "from brim.train import gpus; print(gpus._take('of-a-test'), flush=True); input()"
+    command = [sys.executable, "-c", holds]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as holder:  # type: ignore[call-overload]
+        assert holder.stdout.readline() == "True\n"
+        assert not gpus._take("of-a-test")
+        holder.kill()
+    assert gpus._take("of-a-test")
+    gpus._taken.pop().close()
 
 
 def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:
@@ -101,7 +124,7 @@ import torch
 torch.cuda.device_count, torch.cuda.is_available = lambda: 4, lambda: False
 """
 SCRIPT = """
-import os
+import os, sys, time
 import four_gpus
 from pathlib import Path
 import torch, brim
@@ -109,29 +132,35 @@ model = torch.nn.Linear(2, 1)
 job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for batch in job.batches([(torch.ones(2), torch.zeros(1))] * 640, global_batch_size=16, epochs=1):
     job.step((model(batch.inputs) - batch.target).square().mean())
-Path(os.environ["SEEN"], os.environ["BRIM_WORKER"]).write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+mine = Path(os.environ["SEEN"], sys.argv[1] + os.environ["BRIM_WORKER"])
+mine.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
+while len(list(mine.parent.iterdir())) < 4:  # so that all are there at the same time
+    time.sleep(0.01)
 """
 
 
 @pytest.mark.e2e
-def test_workers_of_a_host_see_different_gpus(tmp_path: Path) -> None:
+def test_workers_of_two_jobs_on_a_host_see_different_gpus(tmp_path: Path) -> None:
     installed, seen = tmp_path / "installed", tmp_path / "seen"
     installed.mkdir()
     seen.mkdir()
     (installed / "four_gpus.py").write_text(FOUR)
     (tmp_path / "loop.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(installed), "SEEN": str(seen)}
-    faults = ["--faults", "kill rank 1 at step 5"]
-    command = [sys.executable, "-m", "brim.cli", "run", "--run-dir", "run", "--workers", "3"]
-    done = subprocess.run(
-        [*command, *faults, "--", sys.executable, "loop.py"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    options = ["--workers", "2", "--spares", "0", "--faults", "kill rank 1 at step 5"]
+    script = ["--", sys.executable, "loop.py"]
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "brim.cli", "run", "--run-dir", run, *options, *script, run],
+            cwd=tmp_path,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for run in ("one", "two")
+    ]
+    for job in jobs:
+        _, errors = job.communicate(timeout=120)
+        assert job.returncode == 0, errors
     words = sorted(each.read_text() for each in seen.iterdir())
-    assert len(words) == len(set(words)) == 3
-    assert set(words) <= {"0", "1", "2", "3"}
+    assert words == ["0", "1", "2", "3"]

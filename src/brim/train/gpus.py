@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -12,6 +13,7 @@ import torch
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TO_TRY = 60  # seconds
+_taken: list[socket.socket] = []  # names that are this process's as long as it lives
 
 
 @contextlib.contextmanager
@@ -82,19 +84,22 @@ def _can_compute() -> bool:
 def take_own_gpu(place: int) -> None:
     """Let this process, and all that it starts, see one GPU of those that it could see.
 
-    Call it before anything has asked CUDA. With one GPU, and with none, nothing changes.
+    Call it before anything has asked CUDA. With one GPU, and with none, nothing changes. Workers of
+    other jobs on this host leave it alone, as far as there are others.
 
     Args:
-        place: of this worker among those of its host; where there are more of them than GPUs, they
-            share.
+        place: of this worker among those of its agent: it takes the GPU of this place, or the next
+            that nobody has; where all are taken, it shares that of its place.
     """
     with gpus_untouched():
         count = torch.cuda.device_count()
-    if count > 1:
-        os.environ[_VISIBLE] = own_gpu(place, count, os.environ.get(_VISIBLE))
+    if count < 2:
+        return
+    gpus = [word_of(place + each, count, os.environ.get(_VISIBLE)) for each in range(count)]
+    os.environ[_VISIBLE] = next(filter(_take, gpus), gpus[0])
 
 
-def own_gpu(place: int, count: int, visible: str | None) -> str:
+def word_of(place: int, count: int, visible: str | None) -> str:
     """Return the word for CUDA that names one GPU.
 
     Args:
@@ -102,8 +107,23 @@ def own_gpu(place: int, count: int, visible: str | None) -> str:
         count: of GPUs that can be seen.
         visible: the word that names these; None where all can be seen.
 
-    >>> own_gpu(1, 4, None), own_gpu(5, 4, None), own_gpu(1, 2, "GPU-8f1a, GPU-27cc")
+    >>> word_of(1, 4, None), word_of(5, 4, None), word_of(1, 2, "GPU-8f1a, GPU-27cc")
     ('1', '1', 'GPU-27cc')
     """
     place %= count
     return str(place) if visible is None else visible.split(",")[place].strip()
+
+
+def _take(gpu: str) -> bool:
+    """Take a GPU until this process ends; False where another has it.
+
+    A name in the kernel says so, which all users of a host see, and containers do not share.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0brim-gpu-{gpu}")
+    except OSError:
+        mark.close()
+        return False
+    _taken.append(mark)
+    return True
