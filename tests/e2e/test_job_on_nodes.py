@@ -133,6 +133,38 @@ def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) 
     check(jobs, calm)
 
 
+def test_a_suspended_job_goes_on_from_its_volume(jobs: JobsOnNodes, calm: str) -> None:
+    jobs.install(SLOT, "--volume-size=1Gi")
+    volume = jobs.folder / "volume"
+    volume.mkdir()
+    volume.chmod(0o777)
+    jobs.add_volume_for("clicks-master", volume)
+    submit(jobs, runs=None)  # nowhere else
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        files = volume.glob("*/events.jsonl")
+        lines = [line for each in files for line in each.read_text().splitlines(keepends=True)]
+        whole = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [each for each in whole if each["kind"] == kind]
+
+    until(lambda: len(jobs.workers("clicks")) == 3, lambda: jobs.told("clicks"))
+    until(lambda: events("checkpoint"), lambda: jobs.told("clicks"))
+    suspend = '{"spec": {"suspend": true}}'
+    jobs.kubectl("patch", "elasticjob", "clicks", "--type=merge", "-p", suspend)
+    until(lambda: not jobs.pods("clicks"), lambda: jobs.told("clicks"))
+    made = events("checkpoint")[-1]["step"]
+    jobs.kubectl(
+        "patch", "elasticjob", "clicks", "--type=merge", "-p", suspend.replace("true", "false")
+    )
+    until(lambda: len(jobs.workers("clicks")) == 3, lambda: jobs.told("clicks"))
+    until(lambda: events("restored"), lambda: jobs.told("clicks"))
+    assert events("restored")[-1]["step"] == made >= 20
+    jobs.hurry("clicks")
+    status = jobs.until_ended("clicks")
+    assert status["phase"] == "Done", status
+    assert status["summary"]["weights_sha256"] == calm
+
+
 def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
     cluster = jobs.cluster
     run_three(jobs)

@@ -54,6 +54,10 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
     ("words", "said"),
     [
         ([], "--image: got nothing"),
+        (
+            ["--image", IMAGE, "--volume-size", "much"],
+            "--volume-size: got 'much', need an amount of storage",
+        ),
         (["--image", IMAGE, "--slot", "cpu"], "--slot: got 'cpu', need NAME=AMOUNT"),
         (["--image", IMAGE, "--slot", "cpu=one"], "--slot: got 'one', need an amount of cpu"),
         (["--image", IMAGE, "--slot", "cpu=1", "--slot", "cpu=2"], "--slot: got cpu twice"),

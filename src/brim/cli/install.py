@@ -129,6 +129,7 @@ def _arguments(
     policy: str,
     headroom: int,
     grace: float,
+    volume_size: str,
     kubectl: str,
     **_: Any,
 ) -> tuple[str, ...]:
@@ -138,6 +139,7 @@ def _arguments(
     words += [f"--policy={policy}"] if policy != "brim" else []
     words += [f"--headroom={headroom}"] if headroom else []
     words += [f"--grace={format_duration(grace)}"] if grace != USUAL_GRACE else []
+    words += [f"--volume-size={volume_size}"] if volume_size else []
     words += [f"--kubectl-image={kubectl}"] if kubectl else []
     return tuple(words)
 

@@ -12,6 +12,7 @@ from brim.domain.options import DURATION, whole
 from brim.domain.quantities import format_duration
 from brim.errors import SpecError
 from brim.kubernetes.pods import USUAL_GRACE, check_grace
+from brim.kubernetes.templates import check_size
 from brim.runs.options import option
 from brim.runs.values import Value
 
@@ -63,6 +64,12 @@ def _slot(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> dict
 def _grace(_: click.Context, __: click.Parameter, seconds: float) -> float:
     check_grace(seconds, field="--grace")
     return seconds
+
+
+def _volume_size(_: click.Context, __: click.Parameter, size: str) -> str:
+    if size:
+        check_size(size, field="--volume-size")
+    return size
 
 
 SLOT = option(
@@ -121,6 +128,15 @@ _OF_OPERATORS = (
         callback=_grace,
         help="Give a worker that is to leave this long; a pod that has not ended shortly before is ended "
         "by force.",
+    ),
+    option(
+        "--volume-size",
+        metavar="SIZE",
+        default="",
+        callback=_volume_size,
+        help="Keep the run of each job that names no place for it on a volume of this size, of the "
+        "cluster's usual StorageClass: 10Gi. Without one, such a job starts from scratch after it "
+        "was suspended.",
     ),
 )
 

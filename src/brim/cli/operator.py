@@ -57,6 +57,7 @@ def operator(
     policy: str,
     headroom: int,
     grace: float,
+    volume_size: str,
     kubeflow: bool,
     evictions: bool,
     listen: str | None,
@@ -103,6 +104,7 @@ def operator(
         policy=policy,
         headroom=headroom,
         grace=grace,
+        volume_size=volume_size,
     )
     name = f"{identity or platform.node()}_{uuid.uuid4().hex[:8]}"
     asyncio.run(serve(access, settings, name, listen=listen or ""))

@@ -68,7 +68,7 @@ from brim.kubernetes.status import (
     stalled_jobs,
     stalled_status,
 )
-from brim.kubernetes.templates import PodTemplates, read_templates
+from brim.kubernetes.templates import PodTemplates, claim_for, read_templates
 from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
@@ -104,6 +104,8 @@ class OperatorSettings:
         kubectl: the image from which launchers of MPIJobs get kubectl; empty: that of Kubeflow.
         evictions: evictions of jobs' pods are answered, where the server has them.
         policy, headroom, grace: see `ClusterSpec`.
+        volume_size: of the volume on which a job's master keeps the run, where the job names no place
+            for it; empty: it has none, and starts from scratch after it was suspended.
     """
 
     directory: Path
@@ -119,6 +121,7 @@ class OperatorSettings:
     policy: str = "brim"
     headroom: int = 0
     grace: float = USUAL_GRACE
+    volume_size: str = ""
 
     @property
     def spec(self) -> ClusterSpec:
@@ -431,7 +434,7 @@ class Operator:
             priority_class=templates.priority_class,
             template=templates.worker,
             master_template=templates.master,
-            claim=templates.claim,
+            claim=claim_for(templates, thing["spec"], usual=settings.volume_size),
             code=(thing["spec"].get("bundle") or {}).get("configMap", ""),
             tolerated=settings.tolerated,
             handed_on=handed_on(thing),

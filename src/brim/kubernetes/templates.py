@@ -65,6 +65,30 @@ def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
     )
 
 
+def claim_for(
+    chosen: PodTemplates, spec: Mapping[str, Any], *, usual: str
+) -> Mapping[str, Any] | None:
+    """Return the claim for the volume on which a job's master keeps the run; None: it has none.
+
+    Args:
+        chosen: of the job's pods.
+        spec: of its object.
+        usual: the size of the volume of a job that keeps its run nowhere else; empty: it has none.
+
+    >>> claim_for(PodTemplates(), {}, usual="10Gi")
+    {'size': '10Gi'}
+    >>> claim_for(PodTemplates(), {"runs": "s3://bucket/runs"}, usual="10Gi")
+    """
+    is_elsewhere = spec.get("runs") or spec.get("checkpoints")
+    return chosen.claim or (None if is_elsewhere or not usual else {"size": usual})
+
+
+def check_size(size: str, *, field: str) -> None:
+    """Raises SpecError for what is no amount of storage."""
+    if not re.fullmatch(QUANTITY, size):
+        raise SpecError(field, got=repr(size), need="an amount of storage", hint=f"{field} 10Gi")
+
+
 def _gang(value: object, worker: Mapping[str, Any]) -> bool:
     wanted = switch_of(value, path="spec.gang")
     scheduler = worker.get("spec", {}).get("schedulerName")

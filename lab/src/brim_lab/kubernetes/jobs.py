@@ -148,6 +148,16 @@ class JobsOnNodes:
             there | {"spec": wants},
         )
 
+    def add_volume_for(self, claim: str, folder: Path) -> None:
+        """Have a folder of this machine for a claim that somebody makes who names no class."""
+        size = {"storage": "1Gi"}
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
+        shared = {"accessModes": ["ReadWriteOnce"], "capacity": size}
+        path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
+        reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta}
+        self.apply(volume | {"spec": {**shared, **path, **reference}})
+
     def add_priority(self, name: str, value: int) -> None:
         meta = {"name": name, "labels": _MINE}
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta}
@@ -172,7 +182,7 @@ class JobsOnNodes:
 
         Args:
             labels: of the object.
-            spec: of the object, beside what it says of code and pods.
+            spec: of the object, beside what it says of code and pods; None leaves a field out.
         """
         bundle = pack(code)
         meta = {"name": f"{name}-code", "namespace": self.namespace}
@@ -195,6 +205,7 @@ class JobsOnNodes:
             **spec,
         }
         about = {"name": name, "namespace": self.namespace, "labels": dict(labels or {})}
+        said = {name: value for name, value in said.items() if value is not None}
         job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": about}
         code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
         self.apply(config_map | code_of_it, job | {"spec": said})
