@@ -18,6 +18,7 @@ from brim_lab.kubernetes.cluster import NodeCluster, is_up
 from brim_lab.kubernetes.guide import IMAGE, Guide
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
 from brim_lab.kubernetes.peers import KUEUE, TRAINING_OPERATOR, install_peer, peer_manifests
+from brim_lab.kubernetes.volcano import NAMESPACE, volcano_manifests
 
 HERE = Path(__file__).parent
 FILES = HERE.parents[1] / "tests" / "e2e" / "files"
@@ -263,21 +264,39 @@ class Kueue:
             _remove(guide.cluster, kueue)
 
     def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._begin(name, workers, fewest, labels={QUEUE: tenant})
+
+    def _begin(
+        self,
+        name: str,
+        workers: int,
+        fewest: int,
+        *,
+        labels: Mapping[str, str] | None = None,
+        scheduling: Mapping[str, Any] | None = None,
+    ) -> None:
         checkpoint = {"name": "checkpoints", "hostPath": {"path": str(self._guide.folder)}}
         container = {
             "name": "pytorch",
             "image": IMAGE,
             "command": ["python", "-m", "torch.distributed.run", "/workspace/examples/imagenet.py"],
             "args": ["--arch=resnet18", "--epochs=100", "--batch-size=32", "--workers=0", "/data"],
-            "env": [{"name": "CHECKPOINT", "value": f"{self._guide.folder}/{name}.pt"}],
+            "env": [
+                {"name": "CHECKPOINT", "value": f"{self._guide.folder}/{name}.pt"},
+                # Without it torch does not live through a change of its workers.
+                {"name": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "value": "1"},
+            ],
             "resources": {"limits": {GPU: "4"}},
             "volumeMounts": [{"name": "checkpoints", "mountPath": str(self._guide.folder)}],
         }
-        template = {"spec": {"containers": [container], "volumes": [checkpoint]}}
+        template = {
+            "metadata": {"labels": {"volcano.sh/preemptable": "true"}},
+            "spec": {"containers": [container], "volumes": [checkpoint]},
+        }
         policy = {"minReplicas": fewest, "maxReplicas": workers, "maxRestarts": 100}
         replicas = {"replicas": workers, "restartPolicy": "OnFailure", "template": template}
-        labels = {QUEUE: tenant}
-        meta = {"name": name, "namespace": self._guide.namespace, "labels": labels}
+        meta = {"name": name, "namespace": self._guide.namespace, "labels": dict(labels or {})}
+        policy_of_run = {"schedulingPolicy": scheduling} if scheduling else {}
         self._guide.apply(
             {
                 "apiVersion": "kubeflow.org/v1",
@@ -285,6 +304,7 @@ class Kueue:
                 "metadata": meta,
                 "spec": {
                     "nprocPerNode": "1",
+                    "runPolicy": policy_of_run,
                     "elasticPolicy": {"rdzvBackend": "c10d", **policy},
                     "pytorchReplicaSpecs": {"Worker": replicas},
                 },
@@ -315,10 +335,44 @@ class Kueue:
         self._guide.kubectl("delete", "pytorchjob", name)
 
 
+class Volcano(Kueue):
+    """PyTorchJobs of Kubeflow's operator, which asks Volcano for gangs of the fewest workers."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        guide, kubectl = self._guide, self._guide.cluster.kubectl
+        guide.add_its_image()
+        volcano = volcano_manifests(guide.cluster, (HERE / "volcano-scheduler.yaml").read_text())
+        asks = {"- /manager": "- /manager\n        - --gang-scheduler-name=volcano"}
+        theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook", changes=asks)
+        assert "gang-scheduler-name" in theirs
+        queues = (HERE / "volcano-queues.yaml").read_text()
+        try:
+            for text in (volcano, theirs):
+                kubectl("apply", "--server-side", "-f", "-", stdin=text)
+            for namespace in (NAMESPACE, TRAINING_OPERATOR.namespace):
+                ready = ("--for=condition=Available", "--timeout=180s")
+                kubectl("wait", "deployment", "--all", "-n", namespace, *ready)
+            meta = {"name": guide.namespace}
+            guide.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+            kubectl("apply", "-f", "-", stdin=queues)
+            yield
+        finally:
+            guide.kubectl("delete", "pytorchjobs", "--all", "--timeout=60s")
+            for text in (theirs, queues):
+                kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
+            kubectl("delete", "namespace", guide.namespace, "--timeout=90s")
+            kubectl("delete", "-f", "-", "--ignore-not-found", stdin=volcano)
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._begin(name, workers, fewest, scheduling={"queue": tenant, "minAvailable": fewest})
+
+
 SIDES: dict[str, Callable[[NodeCluster], Any]] = {
     "brim": lambda cluster: Brim(JobsOnNodes(cluster, "tenants-brim")),
     "brim in Kueue's queues": lambda cluster: BrimInQueues(JobsOnNodes(cluster, "queues-brim")),
     "Kueue": lambda cluster: Kueue(Guide(cluster, "tenants-kueue")),
+    "Volcano": lambda cluster: Volcano(Guide(cluster, "tenants-volcano")),
 }
 
 

@@ -69,20 +69,31 @@ def build_peer(peer: Peer, tell: Callable[[str], object] = print) -> Path:
             raise EnvironmentFault("go is not on PATH\n  hint: install Go 1.26 or later")
         tell(f"building {peer.module} {peer.version}: this takes minutes")
         peer.folder.mkdir(parents=True, exist_ok=True)
-        if not source.exists():
-            asked = ("mod", "download", "-json", f"{peer.module}@{peer.version}")
-            there = json.loads(_go(peer.folder, *asked))["Dir"]
-            partial = peer.folder / "source.partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            # Modules are kept read-only, and a build writes beside them.
-            shutil.copytree(there, partial, copy_function=shutil.copyfile)
-            for folder, _, _ in os.walk(partial):
-                Path(folder).chmod(0o755)
-            partial.rename(source)
+        copy_module(peer.module, peer.version, source)
         partial = peer.folder / "program.partial"
-        _go(source, "build", "-trimpath", "-ldflags=-s -w", "-o", str(partial), peer.package)
+        build_program(source, peer.package, partial)
         partial.rename(program)
     return peer.folder
+
+
+def copy_module(module: str, version: str, into: Path) -> None:
+    """Have the source of a module in a folder, where it is not there yet."""
+    if into.exists():
+        return
+    asked = ("mod", "download", "-json", f"{module}@{version}")
+    there = json.loads(go(into.parent, *asked))["Dir"]
+    partial = into.with_name(f"{into.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    # Modules are kept read-only, and a build writes beside them.
+    shutil.copytree(there, partial, copy_function=shutil.copyfile)
+    for folder, _, _ in os.walk(partial):
+        Path(folder).chmod(0o755)
+    partial.rename(into)
+
+
+def build_program(source: Path, package: str, program: Path) -> None:
+    """Build the `main` of a package of a source."""
+    go(source, "build", "-trimpath", "-ldflags=-s -w", "-o", str(program), package)
 
 
 def peer_manifests(
@@ -127,7 +138,8 @@ def install_peer(cluster: NodeCluster, peer: Peer, text: str) -> None:
     cluster.kubectl("wait", "deployment", "--all", "-n", peer.namespace, *ready)
 
 
-def _go(folder: Path, *words: str) -> str:
+def go(folder: Path, *words: str) -> str:
+    """Run Go in a folder; return what it prints. Raises EnvironmentFault where it fails."""
     variables = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
     done = subprocess.run(
         ["nice", "-n", "5", "go", *words], cwd=folder, env=variables, capture_output=True, text=True
