@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from brim.kubernetes.identities import SERVICE
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubeNode, KubePod
 from brim.kubernetes.places import NodePlaces, slot_of
@@ -57,6 +58,13 @@ class FakeServer:
         self._ask()
         there["spec"] = deepcopy(manifest["spec"])
         self.point()
+
+    async def share(self, manifest: Manifest, *, job: str) -> None:
+        self._make(manifest)
+
+    async def unshare(self, namespace: str) -> None:
+        self._ask()
+        self.objects.pop(("Service", namespace, SERVICE), None)
 
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         self.asked += 1
@@ -175,6 +183,8 @@ class Watched:
 
 class FakeFollower:
     """Follows nobody: tests write what a run's master would have written."""
+
+    is_connected = False
 
     async def run(self) -> None:
         await asyncio.Event().wait()

@@ -8,13 +8,11 @@ import contextlib
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,9 @@ import psutil
 from benchmarks.harness.report import Report, table
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import JOB, ROLE, WORKER
 from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.pod_requests import PODS
-from brim.kubernetes.record import ELASTIC_JOBS
 from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.resources import PlainObject, Resource
-from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.api import kubeconfig
 from brim_lab.kubernetes.binaries import VERSION
 from brim_lab.kubernetes.control_plane import (
@@ -42,16 +36,20 @@ from brim_lab.kubernetes.control_plane import (
     control_plane,
 )
 
+from .sides import (  # noqa: TID252 - the folder is no name of Python
+    TEAM,
+    Brim,
+    Side,
+    TrainingOperator,
+    TrainingOperatorByDefault,
+    percentile,
+)
+
 HERE = Path(__file__).parent
-OWN, TEAM = "brim-system", "team"
-OPERATOR = f"system:serviceaccount:{OWN}:brim-operator"  # requests of accounts have their own share
 _GROUP = "system:serviceaccounts"
-_SLOT = {"cpu": "1", "memory": "1Gi"}
 _CLIENTS = 32  # requests of the benchmark at once
-_LIMIT = 1200.0  # seconds for anything
-_LAST_LINES = 60  # of the operator's log
-NODES = Resource("v1", "nodes", PlainObject, namespaced=False)
-KubePod = PODS.decode
+_LIMIT = 1800.0  # seconds for anything
+_SLOT = {"cpu": "1", "memory": "1Gi"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +57,13 @@ class Size:
     """How much of it there is.
 
     Args:
+        side: the operator that is measured.
         workers: of each job.
         burst: jobs that come at once, once all others run.
         idle: seconds in which nothing happens.
     """
 
+    side: type[Side]
     nodes: int
     jobs: int
     workers: int
@@ -71,13 +71,18 @@ class Size:
     idle: float
 
     def __str__(self) -> str:
-        return f"{self.nodes:,} nodes, {self.jobs:,} jobs of {self.workers} workers"
+        there = f"{self.nodes:,} nodes, {self.jobs:,} jobs of {self.workers} workers"
+        return f"{self.side.name}: {there}"
 
 
-QUICK = (Size(nodes=5, jobs=10, workers=4, burst=5, idle=5.0),)
+SMALL = Size(side=Brim, nodes=100, jobs=1000, workers=4, burst=200, idle=60.0)
+TINY = replace(SMALL, nodes=5, jobs=10, burst=5, idle=5.0)
+QUICK = (TINY, replace(TINY, side=TrainingOperator))
 FULL = (
-    Size(nodes=100, jobs=1000, workers=4, burst=200, idle=60.0),
-    Size(nodes=1000, jobs=1000, workers=9, burst=200, idle=60.0),
+    replace(SMALL, side=TrainingOperator),
+    SMALL,
+    replace(SMALL, side=TrainingOperatorByDefault, jobs=100, burst=20),
+    replace(SMALL, nodes=1000, workers=9),
 )
 
 
@@ -89,7 +94,7 @@ class Found:
     made: float = 0.0
     running: float = 0.0
     to_run: list[float] = field(default_factory=list)
-    cycles: list[float] = field(default_factory=list)
+    reconcile: tuple[float, float] = (0.0, 0.0)
     cpu: float = 0.0
     peak_mib: float = 0.0
     requests: dict[str, int] = field(default_factory=dict)
@@ -107,11 +112,12 @@ class Found:
 class Pods:
     """The workers' pods of jobs as the server tells of them, and when each did what."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: Size) -> None:
+        self.wanted, self._whose = size.workers, size.side.whose_worker
         self.made: dict[str, float] = {}  # by uid
+        self.names: dict[str, str] = {}  # by uid
         self.running: dict[str, set[str]] = {}  # uids by job
         self.complete: dict[str, float] = {}  # when a job had all its workers, by job
-        self.wanted = 0
         self.ended: dict[str, float] = {}
         self.moved = asyncio.Event()
         self.check: Callable[[], None] = lambda: None
@@ -119,16 +125,16 @@ class Pods:
     def changed(self, change: ObjectChange[Any]) -> None:
         now, pod = time.monotonic(), change.after or change.before
         assert pod is not None
-        labels = pod.metadata.labels
-        if labels.get(ROLE) != WORKER:
+        job, uid = self._whose(pod.metadata.labels), pod.metadata.uid
+        if not job:
             return
-        job, uid = labels[JOB], pod.metadata.uid
         here = self.running.setdefault(job, set())
         if change.after is None:
             here.discard(uid)
             self.ended[uid] = now
         else:
             self.made.setdefault(uid, now)
+            self.names[uid] = pod.metadata.name
             if change.after.status.phase == "Running" and not change.after.is_leaving:
                 here.add(uid)
                 if len(here) >= self.wanted:
@@ -143,69 +149,20 @@ class Pods:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{what}: not in {_LIMIT:.0f} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.moved.wait(), 1.0)
-
-
-class OperatorProcess:
-    """The operator as a process of its own, in the place of a Deployment's pod."""
-
-    def __init__(self, folder: Path, config: Path) -> None:
-        self._folder, self._config = folder, config
-        self.cycles_file = folder / "cycles.jsonl"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        module = f"{__package__}.timed_operator"
-        command = [sys.executable, "-m", module, str(self.cycles_file), "operator"]
-        command += ["--state", str(self._folder / "state"), "--namespace", OWN]
-        command += ["--image", "registry.example/brim:1", "--watch", TEAM]
-        for name, amount in _SLOT.items():
-            command += ["--slot", f"{name}={amount}"]
-        with (self._folder / "operator.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, "KUBECONFIG": str(self._config)}
-            )
-
-    @property
-    def _there(self) -> psutil.Process:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            said = (self._folder / "operator.log").read_text().splitlines()[-_LAST_LINES:]
-            raise RuntimeError("the operator has ended:\n" + "\n".join(said))
-        return psutil.Process(self._process.pid)
-
-    @property
-    def cpu(self) -> float:
-        times = self._there.cpu_times()
-        return float(times.user + times.system)
-
-    @property
-    def peak_mib(self) -> float:
-        status = Path(f"/proc/{self._there.pid}/status").read_text()
-        (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
-        return int(line.split()[1]) / 1024.0
-
-    def cycles(self) -> list[float]:
-        lines = self.cycles_file.read_text().splitlines()
-        return [json.loads(line)[0] for line in lines]
-
-    def check(self) -> None:
-        """Raises RuntimeError where it has ended."""
-        assert self._there
-
-    def stop(self, *, kill: bool = False) -> None:
-        if self._process is not None:
-            (self._process.kill if kill else self._process.terminate)()
-            self._process.wait(60)
-            self._process = None
+                async with asyncio.timeout(1.0):
+                    await self.moved.wait()
 
 
 class Audit:
-    """Requests of the operator as the API server's audit log has them."""
+    """Requests of an operator as the API server's audit log has them.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        user: the operator.
+    """
+
+    def __init__(self, folder: Path, user: str) -> None:
         self.log, self._policy = folder / "audit.log", folder / "audit.json"
-        rules = [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}]
+        rules = [{"level": "Metadata", "users": [user]}, {"level": "None"}]
         policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
         self._policy.write_text(json.dumps(policy | {"omitStages": ["RequestReceived"]}))
         self._at = 0
@@ -235,38 +192,32 @@ class Audit:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[tuple[ControlPlane, Audit, Path]]:
-    """A control plane whose audit log has what the operator asks, and the operator's kubeconfig."""
-    audit = Audit(folder)
+def cluster(folder: Path, side: type[Side]) -> Iterator[tuple[ControlPlane, Audit, Side]]:
+    """A control plane whose audit log has what the operator asks, and the operator."""
+    audit, user = Audit(folder, side.user()), side.user()
     token = os.urandom(16).hex()
     with control_plane(
         folder / "plane",
         programs=(CONTROLLERS, SCHEDULER, KWOK),
         api_server_flags=audit.flags,
-        tokens={OPERATOR: (token, _GROUP)},
+        tokens={user: (token, _GROUP)},
     ) as plane:
-        for name in (OWN, TEAM):
-            body = {"metadata": {"name": name}}
+        for name in (side.namespace, TEAM):
+            body: dict[str, Any] = {"metadata": {"name": name}}
             plane.api.ask("/api/v1/namespaces", method="POST", body=body)
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
-        plane.api.ask(
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-            method="POST",
-            body={
-                "metadata": {"name": "operator"},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": "cluster-admin",
-                },
-                "subjects": [{"kind": "User", "name": OPERATOR}],
-            },
-        )
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+        body = {
+            "metadata": {"name": "operator"},
+            "roleRef": {**role, "name": "cluster-admin"},
+            "subjects": [{"kind": "User", "name": user}],
+        }
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        plane.api.ask(path, method="POST", body=body)
         config = folder / "operator.kubeconfig"
         config.write_bytes(kubeconfig(plane.url, plane.api.authority, token))
-        yield plane, audit, config
+        operator = side(folder, config)
+        operator.install(plane)
+        yield plane, audit, operator
 
 
 @contextlib.asynccontextmanager
@@ -287,31 +238,20 @@ async def at_once(work: list[Callable[[], Awaitable[Any]]]) -> None:
     await asyncio.gather(*map(one, work))
 
 
-def a_job(name: str, workers: int) -> PlainObject:
-    return {
-        "apiVersion": "brim.dev/v1alpha1",
-        "kind": "ElasticJob",
-        "metadata": {"name": name, "namespace": TEAM},
-        "spec": {"file": "/opt/train.py", "workers": {"min": workers, "max": workers}},
-    }
+async def submit(server: ApiServer, operator: Side, names: list[str], workers: int) -> None:
+    def make(name: str) -> Awaitable[Any]:
+        job = operator.a_job(name, workers, _SLOT)
+        return server.create(operator.jobs, job, namespace=TEAM)
 
-
-async def submit(server: ApiServer, names: list[str], workers: int) -> None:
-    await at_once(
-        [
-            lambda name=name: server.create(ELASTIC_JOBS, a_job(name, workers), namespace=TEAM)  # type: ignore[misc]
-            for name in names
-        ]
-    )
+    await at_once([lambda name=name: make(name) for name in names])  # type: ignore[misc]
 
 
 async def lose(server: ApiServer, pods: Pods, job: str) -> float:
     """Take a pod away at once, and return the seconds until the one in its place is there."""
     victim = sorted(pods.running[job])[0]
-    there = await server.list(PODS, namespace=TEAM, labels=f"{JOB}={job}")
-    (pod,) = [each for each in there.items if each.metadata.uid == victim]
+    name = pods.names[victim]
     began = time.monotonic()
-    await server.delete(PODS, pod.metadata.name, namespace=TEAM, grace=0)
+    await server.delete(PODS, name, namespace=TEAM, grace=0)
 
     known = set(pods.running[job])
 
@@ -332,19 +272,17 @@ def servers_cpu(plane: ControlPlane) -> dict[str, float]:
 
 async def measure(size: Size, folder: Path, report: Report) -> Found:
     found = Found(size)
-    with cluster(folder) as (plane, audit, config):
+    with cluster(folder, size.side) as (plane, audit, operator):
         async with client(plane) as server, asyncio.TaskGroup() as tasks:
             began = time.monotonic()
             names = await asyncio.to_thread(plane.add_fake_nodes, size.nodes, {"cpu": "64"})
             report.say(f"{len(names)} nodes in {time.monotonic() - began:.0f} s")
-            pods = Pods()
-            pods.wanted = size.workers
+            pods = Pods(size)
             watching = Reflector(server, PODS, changed=pods.changed, namespace=TEAM)
             watch = tasks.create_task(watching.run())
             await watching.synced()
-            operator = OperatorProcess(folder, config)
-            operator.start()
-            pods.check = operator.check
+            await asyncio.to_thread(operator.start)
+            pods.check = lambda: operator.process and None
             try:
                 await asyncio.sleep(5.0)
                 await stages(size, found, server, pods, operator, audit, plane, report)
@@ -359,7 +297,7 @@ async def stages(
     found: Found,
     server: ApiServer,
     pods: Pods,
-    operator: OperatorProcess,
+    operator: Side,
     audit: Audit,
     plane: ControlPlane,
     report: Report,
@@ -368,7 +306,7 @@ async def stages(
     audit.new()
     cpu, servers = operator.cpu, servers_cpu(plane)
     began = time.monotonic()
-    await submit(server, names, size.workers)
+    await submit(server, operator, names, size.workers)
     found.made = time.monotonic() - began
     report.say(f"{size.jobs} jobs made in {found.made:.1f} s")
     await pods.until(lambda: len(pods.complete) >= size.jobs, "all jobs run")
@@ -379,7 +317,7 @@ async def stages(
     found.cpu = operator.cpu - cpu
     found.server_cpu = {name: at - servers[name] for name, at in servers_cpu(plane).items()}
     found.requests = dict(audit.new().most_common())
-    found.cycles = operator.cycles()
+    found.reconcile = operator.reconciles()
     report.say(f"{found.cpu:.1f} CPU s; {found.requests}")
 
     cpu, at = operator.cpu, time.monotonic()
@@ -394,7 +332,7 @@ async def stages(
     found.alone = statistics.median(alone)
     began, known = time.monotonic(), len(pods.complete)
     more = [f"more-{number}" for number in range(size.burst)]
-    await submit(server, more, size.workers)
+    await submit(server, operator, more, size.workers)
     await asyncio.sleep(0.2)
     found.behind = await lose(server, pods, names[5])
     await pods.until(lambda: len(pods.complete) >= known + size.burst, "the burst runs")
@@ -408,10 +346,9 @@ async def stages(
     await asyncio.sleep(20.0 if size.jobs > 100 else 5.0)
     operator.stop()
     audit.new()
-    operator.cycles_file.write_text("")
     began = time.monotonic()
-    operator.start()
-    while not operator.cycles_file.stat().st_size:  # it has looked at all, and decided
+    await asyncio.to_thread(operator.start)
+    while not await asyncio.to_thread(operator.has_reconciled, size.jobs + size.burst):
         await asyncio.sleep(0.05)
         if time.monotonic() - began > _LIMIT:
             raise RuntimeError("the operator does not come up")
@@ -426,25 +363,27 @@ async def stages(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run, without a report")
-    parser.add_argument("--size", type=int, choices=(1, 2), help="only one of the two sizes")
+    parser.add_argument(
+        "--only", type=int, choices=range(1, len(FULL) + 1), help="one column, and no report"
+    )
     given = parser.parse_args()
     report = Report(HERE, "The operator at scale", seed=0)
-    sizes = QUICK if given.quick else FULL
-    if given.size and not given.quick:
-        sizes = (FULL[given.size - 1],)
+    sizes: tuple[Size, ...] = QUICK if given.quick else FULL
+    if given.only:
+        sizes = (FULL[given.only - 1],)
     found = []
     for size in sizes:
         report.say(str(size))
         with tempfile.TemporaryDirectory(prefix="brim-scale-") as folder:
             found.append(asyncio.run(measure(size, Path(folder), report)))
     report.add(shown(found))
-    if not given.quick:
-        report.write({"sizes": [asdict(each) for each in found], "kubernetes": VERSION})
-
-
-def percentile(values: list[float], part: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(part * (len(ordered) - 1)))] if ordered else 0.0
+    if given.quick or given.only:
+        return
+    columns = [
+        {**asdict(each), "size": {**asdict(each.size), "side": each.size.side.name}}
+        for each in found
+    ]
+    report.write({"sizes": columns, "kubernetes": VERSION})
 
 
 def shown(found: list[Found]) -> str:
@@ -454,13 +393,7 @@ def shown(found: list[Found]) -> str:
         ["jobs made, s", *(f"{each.made:.1f}" for each in found)],
         ["all running, s", *(f"{each.running:.1f}" for each in found)],
         ["median job running, s", *(f"{percentile(each.to_run, 0.5):.1f}" for each in found)],
-        [
-            "cycle p50 / p99, s",
-            *(
-                f"{percentile(each.cycles, 0.5):.3f} / {percentile(each.cycles, 0.99):.3f}"
-                for each in found
-            ),
-        ],
+        ["reconcile p50 / p99, s", *("{:.3f} / {:.3f}".format(*each.reconcile) for each in found)],
         ["operator, CPU s", *(f"{each.cpu:.1f}" for each in found)],
         ["operator, peak MiB", *(f"{each.peak_mib:.0f}" for each in found)],
         ["API server, CPU s", *(f"{each.server_cpu[API_SERVER]:.0f}" for each in found)],
@@ -470,9 +403,15 @@ def shown(found: list[Found]) -> str:
         ["lost pod replaced, s", *(f"{each.alone:.3f}" for each in found)],
         ["the same behind a burst, s", *(f"{each.behind:.3f}" for each in found)],
         ["the burst running, s", *(f"{each.burst:.1f}" for each in found)],
-        ["restart to the first cycle, s", *(f"{each.restart:.1f}" for each in found)],
+        ["restart until reconciled, s", *(f"{each.restart:.1f}" for each in found)],
+        ["restart, writes", *(str(_writes(each.restart_requests)) for each in found)],
     ]
     return table(["", *(str(each.size) for each in found)], rows)
+
+
+def _writes(requests: dict[str, int]) -> int:
+    reads = ("get", "list", "watch")
+    return sum(count for what, count in requests.items() if not what.startswith(reads))
 
 
 if __name__ == "__main__":

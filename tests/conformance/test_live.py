@@ -64,6 +64,25 @@ def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
     assert world.processes.of("job-2").asked == ["start 5"]
 
 
+def test_a_look_that_would_see_what_the_last_one_saw_is_left_out(world: LiveWorld) -> None:
+    give(world, job_1=8)
+    world.settle()
+    assert not world.backend._may_rest(), "processes of hosts may do anything at any time"
+    world.backend._calm = lambda: True
+    assert world.backend._may_rest()
+    world.clock.advance(29.0)
+    assert world.backend._may_rest()
+    world.clock.advance(2.0)
+    assert not world.backend._may_rest(), "what nobody thought of is seen some time"
+    run(world.backend.look())
+    assert world.backend._may_rest()
+    world.backend.stir()
+    assert not world.backend._may_rest()
+    run(world.backend.look())
+    give(world, job_1=3)
+    assert not world.backend._may_rest(), "it is to give within its grace period"
+
+
 def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -> None:
     give(world, job_1=8)
     world.settle()

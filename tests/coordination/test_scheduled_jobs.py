@@ -5,6 +5,7 @@ Each row has a time, an event, and what is said to it: steps to take, and lines 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from brim.coordination.reconcile import Force, Resize, Start, Suspend
 from brim.coordination.scheduled_jobs import (
+    REPLAN,
     Answered,
     Decided,
     Described,
@@ -569,6 +571,49 @@ def test_what_cannot_happen_is_an_error_and_changes_nothing(heard: Heard) -> Non
     with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
         heard.jobs._must(job, Happening.FINISH, now=1.0)
     assert job.life == Life()
+
+
+def test_nobody_looks_where_nothing_goes_by_the_clock(heard: Heard) -> None:
+    rows: list[tuple[float, Event, bool]] = [
+        (0.0, look(), True),  # both wait
+        (0.0, plan(job_1=4), False),  # it is to be started
+        (0.0, look(), False),  # it is being started
+        (0.0, look(job_1=on(3)), False),  # one is missing
+        (0.1, look(job_1=on(4)), True),
+        (1.0, plan(job_1=2), False),
+        (1.0, look(job_1=on(4, step=1)), False),  # it owes an answer
+        (1.1, yes("job-1", 2), False),  # and then the workers
+        (2.0, look(job_1=on(2, step=1)), True),
+        (3.0, look(job_1=dead()), False),  # it is to be started again
+        (4.0, Drained(kill=False), False),
+    ]
+    for at, event, rests in rows:
+        heard.hear(event, at)
+        assert (at, event, heard.jobs.rest(at)) == (at, event, rests)
+
+
+def test_who_rests_has_not_been_away(heard: Heard) -> None:
+    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
+        heard.hear(event, at)
+    for at in range(1, 60):
+        assert heard.jobs.rest(float(at))
+    heard.hear(look(job_1=on(2)), 60.0)
+    assert heard.known["job-1"].progress.attained == 120.0
+
+
+def test_plans_are_made_again_only_where_a_job_came_closer_to_something(heard: Heard) -> None:
+    for at, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=on(2)))):
+        heard.hear(event, at)
+    assert heard.jobs.wake_at(0.0) == math.inf
+    heard.hear(look(job_1=on(2, step=1)), 1.0)
+    assert heard.jobs.wake_at(0.0) == REPLAN
+    heard.hear(plan(job_1=2), 15.0)
+    assert heard.jobs.wake_at(15.0) == math.inf
+    promised = heard.submit(deadline=500.0)  # a deadline comes closer by itself
+    heard.hear(plan(job_1=2, job_3=2), 20.0)
+    heard.hear(look(job_1=on(2, step=1)), 20.0)
+    assert promised.running
+    assert heard.jobs.wake_at(20.0) == 20.0 + REPLAN
 
 
 def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.identities import GROUP, SERVICE, KubeJob
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.manifests import MEMORY, NAME, Installation, deployment, manifests
 from brim.kubernetes.pods import KubeStart, network_policy
@@ -89,7 +89,7 @@ RUNS = {
     ("", "", "pods", "create delete"),
     ("", "", "secrets", "create delete"),
     ("", "", "configmaps", "get"),
-    ("", "", "services", "get create"),
+    ("", "", "services", "create"),
     ("", "", "persistentvolumeclaims", "get create"),
     ("", "networking.k8s.io", "networkpolicies", "get create"),
     ("", GROUP, "elasticjobs", "list watch"),
@@ -101,7 +101,7 @@ RUNS_FOR_KUBEFLOW = {
     *(("", KUBEFLOW, plural, "get list watch patch delete") for plural in PLURALS),
     *(("", KUBEFLOW, f"{plural}/status", "patch") for plural in PLURALS),
     *(("", KUBEFLOW, f"{plural}/finalizers", "update") for plural in PLURALS),
-    ("", "", "services", "deletecollection"),
+    ("", "", "services", "get deletecollection"),
     ("", "", "pods", "get patch"),
     ("", "", "pods/exec", "create"),
     ("", "", "configmaps", "create patch"),
@@ -205,6 +205,9 @@ def test_the_operator_has_these_rights_and_no_others(
             at = {"namespace": installed.namespace, "group": group, "resource": resource}
             at |= {"name": name} if name else {}
             assert may(api_server, user, verb=verb, **at), (resource, name, verb)
+    for name in (SERVICE, "theirs"):  # of Services, it deletes the one that its jobs share
+        at = {"namespace": "team", "group": "", "resource": "services", "name": name}
+        assert may(api_server, user, verb="delete", **at) == (name == SERVICE)
 
 
 def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(

@@ -21,6 +21,7 @@ from brim.kubernetes import operator
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import read_job, wishes_of
+from brim.kubernetes.identities import SERVICE
 from brim.kubernetes.operator import Operator, OperatorSettings
 from brim.kubernetes.processes import KubeProcesses
 from brim.kubernetes.schemas import crds
@@ -659,6 +660,26 @@ def test_a_pod_of_others_that_has_a_name_of_the_job_is_told(house: House, name: 
                 house.kubelets.remove(each)
             await house.until_running(3)
             await house.until(lambda: stalled(house) == ("", ""))
+
+    run(work)
+
+
+def test_a_service_of_others_that_has_the_name_of_the_masters_is_told(house: House) -> None:
+    services = f"/api/v1/namespaces/{house.namespace}/services"
+    spec = {"selector": {"app": "other"}, "ports": [{"port": 80}]}
+    body = {"metadata": {"name": SERVICE}, "spec": spec}
+    house.plane.api.ask(services, method="POST", body=body)
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until(lambda: stalled(house)[0] == "NameTaken")
+            assert f"the Service {house.namespace}/{SERVICE} is not of flights" in stalled(house)[1]
+            house.plane.api.ask(f"{services}/{SERVICE}", method="DELETE")
+            await house.until_running(3)
+            await house.until(lambda: stalled(house) == ("", ""))
+            house.delete()
+            await house.until(lambda: not house.plane.api.ask(services)["items"])
 
     run(work)
 

@@ -13,9 +13,9 @@ from brim.kubernetes.pods import (
     Manifest,
     PodWishes,
     master_pod,
+    masters_service,
     network_policy,
     secret,
-    service,
     volume_claim,
     worker_pod,
 )
@@ -50,11 +50,7 @@ def test_pods_are_restricted(pod: Manifest) -> None:
 
 def test_everything_has_the_job_as_its_owner() -> None:
     beside = [secret(START, b"{}")]
-    beside += [
-        service(START),
-        network_policy(START, "brim-system"),
-        volume_claim(START, {"size": "1Gi"}),
-    ]
+    beside += [network_policy(START, "brim-system"), volume_claim(START, {"size": "1Gi"})]
     made = [*pods(), *beside]
     for each in made:
         (owner,) = each["metadata"]["ownerReferences"]
@@ -101,7 +97,9 @@ def test_a_worker_asks_for_one_slot_and_its_node() -> None:
     env = {each["name"]: each for each in container["env"]}
     assert env["BRIM_MACHINE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert env["BRIM_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == START.files
-    assert container["command"][3:7] == ["agent", "flights-master:7077", "--workers", "1"]
+    assert container["command"][3:7] == [
+        "agent", "flights-master.brim-masters:7077", "--workers", "1",
+    ]  # fmt: skip
 
 
 def test_a_device_is_asked_for_as_the_server_wants_it() -> None:
@@ -176,9 +174,14 @@ def test_a_master_waits_for_copies_only_where_somebody_may_have_one() -> None:
 
 
 def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> None:
-    spec = service(START)["spec"]
+    service = masters_service("team")
+    spec = service["spec"]
     assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
-    master, worker = pods()
+    odd = {"spec": {"containers": [{"name": "master"}], "hostname": "other", "subdomain": "other"}}
+    master, worker = pods(replace(WISHES, master_template=odd))
+    name = f"{master['spec']['hostname']}.{master['spec']['subdomain']}"
+    assert name == f"flights-master.{service['metadata']['name']}"
+    assert f"{name}:7077" in worker["spec"]["containers"][0]["command"]
     selected = spec["selector"].items()
     assert selected <= master["metadata"]["labels"].items()
     assert not selected <= worker["metadata"]["labels"].items()

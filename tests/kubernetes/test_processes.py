@@ -22,7 +22,7 @@ from brim.domain.lifecycle import Happening, Phase
 from brim.domain.schedule import Admitted, Decision, Reason
 from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes import processes
-from brim.kubernetes.identities import KubeJob
+from brim.kubernetes.identities import SERVICE, KubeJob
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.outages import Outages, SeenClock
 from brim.kubernetes.pods import KubeStart
@@ -53,6 +53,7 @@ class World:
         self.clock, self.outages = VirtualClock(start=1e9), Outages()
         self.suspended: list[str] = []
         self.told: list[str] = []
+        self.shared: list[str] = []
         self.live()
 
     def live(self) -> None:
@@ -70,6 +71,7 @@ class World:
             clock=SeenClock(self.clock, self.outages),
             tell=self.told.append,
             settled=lambda jobs: self.settled(jobs),
+            shared=self.shared,
         )
         database = Database(self.folder / "scheduler.db")
         database._sql.execute("pragma synchronous = off")  # who dies here takes no power along
@@ -196,8 +198,8 @@ def test_a_job_becomes_a_master_and_workers_where_the_plan_has_them(world: World
     assert world.on() == {"node0": 2, "node1": 1}
     assert world.server.made[:3] == [
         f"Secret {FILES}",
-        "Service flights-master",
         "NetworkPolicy flights-master",
+        "Service brim-masters",
     ]
     world.settle()
     assert len(world.server.made) == 3 + 1 + 3, "something was made twice"
@@ -217,6 +219,51 @@ def test_a_job_grows_and_shrinks_pod_by_pod(world: World) -> None:
     world.settle()
     assert world.on() == {"node1": 1}
     assert "flights-master" in world.server.pods
+
+
+def test_nobody_looks_at_pods_that_are_as_they_should_be(world: World) -> None:
+    world.submit()
+    world.look()
+    assert world.processes.is_calm()
+    world.decide(flights={"node0": 2})
+    assert not world.processes.is_calm(), "the server has not told of what was made"
+    world.settle()
+    assert world.processes.is_calm()
+    world.trains(3)
+    assert not world.processes.is_calm(), "its run has news"
+    world.settle()
+    assert world.processes.is_calm()
+    world.server.end("flights-1-0", "Failed")
+    world.look(0.2)
+    assert not world.processes.is_calm(), "its pod is made again after a while"
+    world.look(2.0)
+    world.settle()
+    assert world.on() == {"node0": 2}
+    assert world.processes.is_calm()
+
+
+def test_masters_of_a_namespace_share_a_service_as_long_as_there_are_jobs(world: World) -> None:
+    key = "Service", "team", SERVICE
+    world.submit()
+    world.submit(KubeJob("team", "other"))
+    world.look()
+    world.decide(flights={"node0": 1}, other={"node1": 1})
+    assert world.server.made.count(f"Service {SERVICE}") == 1
+    del world.server.objects[key]  # somebody has deleted it
+    world.look(61.0)
+    world.decide(flights={"node0": 2}, other={"node1": 1})
+    assert key in world.server.objects
+    world.live()  # another operator, which has found none
+    world.run(lambda: world.processes.leave_namespace("team"))
+    assert key in world.server.objects
+    world.shared = ["team"]
+    world.live()
+    world.run(lambda: world.processes.leave_namespace("team"))
+    assert key not in world.server.objects
+    world.settle()
+    world.server.vanish("flights-master")
+    world.settle()
+    assert key in world.server.objects, "there is a pod again that needs it"
 
 
 def test_a_run_takes_as_many_workers_as_its_owner_may_ever_give_it(world: World) -> None:

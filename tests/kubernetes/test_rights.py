@@ -21,7 +21,7 @@ from brim.errors import EnvironmentFault
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.holder import LeaseHolder
-from brim.kubernetes.identities import GROUP
+from brim.kubernetes.identities import GROUP, SERVICE
 from brim.kubernetes.manifests import MEMORY, NAME, Installation, manifests
 from brim.kubernetes.schemas import in_yaml
 from brim.storage.bundles import pack
@@ -311,7 +311,10 @@ async def live_through_everything(house: House) -> None:
         house.change(workers={"min": 2, "max": 2})
         await house.until_running(2)
         house.delete()
-        await house.until(lambda: not house.kubelets.pods())
+        services = f"{house.core}/services"  # of which the last job's end leaves none
+        await house.until(
+            lambda: not (house.kubelets.pods() or house.plane.api.ask(services)["items"])
+        )
 
 
 def check_accounts(house: House) -> None:
@@ -392,7 +395,9 @@ def test_the_roles_name_what_is_the_operators_own() -> None:
         for each in rights_of(manifests(Installation(image="images/brim:1")))
         if each.name
     }
-    assert named == {("leases", NAME), ("configmaps", MEMORY), ("secrets", NAME)}
+    assert named == {
+        ("leases", NAME), ("configmaps", MEMORY), ("secrets", NAME), ("services", SERVICE),
+    }  # fmt: skip
 
 
 # People of a namespace ----------------------------------------------------------------------------

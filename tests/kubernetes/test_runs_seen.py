@@ -16,6 +16,8 @@ from brim.storage.mirror import RecordsMirror
 class Idle:
     """Follows nothing."""
 
+    is_connected = False
+
     async def run(self) -> None:
         await asyncio.Event().wait()
 
@@ -36,3 +38,30 @@ def test_one_word_of_a_master_does_not_fill_the_disk(tmp_path: Path) -> None:
 
     asyncio.run(follow())
     assert (tmp_path / "team.flights" / EVENTS).stat().st_size == 0
+
+
+def test_a_master_that_does_not_answer_is_called_at_once_when_its_pod_has_changed(
+    tmp_path: Path,
+) -> None:
+    calls: list[Idle] = []
+
+    def idle(*_: object) -> Idle:
+        calls.append(Idle())
+        return calls[-1]
+
+    async def follow() -> list[int]:
+        runs, counts = RunsSeen(tmp_path, idle), []
+        for version, answers in [("1", False), ("1", False), ("2", False), ("3", True)]:
+            if answers:
+                calls[-1].is_connected = True
+            runs.call("team.flights", "127.0.0.1:1", "token", version=version)
+            await asyncio.sleep(0)
+            counts.append(len(calls))
+        calls[-1].is_connected = False  # it is gone, and its pod is as it was when it answered
+        runs.call("team.flights", "127.0.0.1:1", "token", version="3")
+        counts.append(len(calls))
+        runs.close()
+        await asyncio.sleep(0)
+        return counts
+
+    assert asyncio.run(follow()) == [1, 1, 2, 2, 2]

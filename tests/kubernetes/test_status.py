@@ -17,7 +17,7 @@ from brim.domain.course import Change
 from brim.domain.estimates import Estimate, Estimates
 from brim.domain.lifecycle import ENDED, Life, Phase, Wish
 from brim.domain.schedule import Judgement, Standing
-from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob
+from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob, Starts
 from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.record_text import LARGEST, pack_record, unpack_record
 from brim.kubernetes.status import (
@@ -27,6 +27,9 @@ from brim.kubernetes.status import (
     MOST_LINES,
     UNREADABLE,
     Stall,
+    is_about_to_start,
+    records_the_same,
+    says_the_same,
     stall_of,
     stalled_status,
     status_of,
@@ -209,6 +212,48 @@ def test_a_record_comes_back_as_it_was(life: Life) -> None:
     assert unpack_record(pack_record(job), uid=job.key) == job
     job = submitted(everything())
     assert unpack_record(pack_record(job), uid=job.key) == job
+
+
+def test_what_says_the_same_to_everybody_need_not_be_written() -> None:
+    job = running()
+    before = status(job)
+    job.progress = replace(job.progress, attained=99.0)
+    assert says_the_same(before, status(job, before=before), uid=job.key)
+    assert status(job, before=before) != before
+    others = [
+        status(job, before=before, ready=1),
+        status(job, before=before, generation=4),
+        {**before, "record": "1.damaged"},
+    ]
+    job.allocation = replace(job.allocation, asked=NOW)  # since when it owes an answer
+    others.append(status(job, before=before))
+    assert not any(says_the_same(before, each, uid=job.key) for each in others)
+    # Nobody has to wait for what people read alone before something is done.
+    same = [records_the_same(before, each, uid=job.key) for each in others]
+    assert same == [True, True, False, False]
+    assert not any(
+        says_the_same(nothing, before, uid=job.key) for nothing in (None, dict[str, Any]())
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "is_so"),
+    [
+        ({}, True),
+        ({"submitted": NOW - 121}, False),
+        ({"allocation": Allocation()}, False),
+        ({"starts": Starts(launches=1)}, False),
+        ({"life": Life(Phase.ADMITTED, Wish.HOLD)}, False),
+        ({"judgement": Judgement(standing=Standing.ADMITTED, promised=True)}, False),
+    ],
+)
+def test_only_who_is_in_line_for_a_first_start_without_a_promise_has_a_status_later(
+    what: dict[str, Any], is_so: bool
+) -> None:
+    job = submitted(elastic_job())
+    job.submitted, job.life = NOW, Life(Phase.ADMITTED)
+    job.allocation = Allocation(plan={"n1": 3})
+    assert is_about_to_start(replace(job, **what), NOW) == is_so
 
 
 def test_a_record_that_cannot_be_read_is_no_reason_to_begin_again() -> None:

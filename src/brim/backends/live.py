@@ -45,7 +45,11 @@ from brim.telemetry.prometheus import Histogram
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of cycles and looks
 _KEPT = 200  # cycles and looks whose times are told
 _LOOK = 0.2  # seconds between two looks at the processes
-_SOON = 0.02  # seconds between two looks at least, where there is news of processes
+# Seconds between two looks, where there is news of processes: at least, and at most. In between as many as
+# a look takes, so that what it finds to do has half of the time.
+_SOON, _LONG = 0.02, 0.1
+_REST = 3.0  # times as long as it takes to decide, nothing is decided because of news
+_CALM = 30.0  # seconds between two looks at most, where another would see what the last one saw
 _PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
 
 
@@ -77,6 +81,11 @@ def all_seen() -> float:
     return 0.0
 
 
+def never() -> bool:
+    """Return False: processes may do anything at any time, and only a look tells."""
+    return False
+
+
 async def on_disk(_: Collection[str]) -> None:
     """Return at once: what a book has is on disk."""
 
@@ -100,6 +109,7 @@ class LiveBackend:
         unseen: the seconds so far in which nobody could see, and so nobody is charged with.
         every: seconds between two looks, where nobody says that there is news (see `stir`).
         starts: jobs that are being started at once, at most.
+        calm: whether processes are as the last look saw them, and nothing of them goes by the clock.
 
     Attributes:
         jobs: decide everything.
@@ -121,6 +131,7 @@ class LiveBackend:
         unseen: Callable[[], float] = all_seen,
         every: float = _LOOK,
         starts: float = math.inf,
+        calm: Callable[[], bool] = never,
     ) -> None:
         self.jobs = ScheduledJobs(book.unfinished(), spec, book)
         self.memory: object = None
@@ -134,6 +145,7 @@ class LiveBackend:
         self._clock = clock
         self._settled, self._every, self._starts = settled, every, starts
         self._unseen, self._passed_over = unseen, 0.0
+        self._calm, self._saw_all = calm, False
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
         self._starting: dict[str, asyncio.Task[None]] = {}  # nobody can tell yet what they have
         self._telling: set[asyncio.Task[None]] = set()  # masters of nodes that are lost
@@ -197,7 +209,8 @@ class LiveBackend:
 
     async def _wait(self, until: float | None) -> bool:
         while True:
-            await self.look()
+            if not self._may_rest():
+                await self.look()
             if self.jobs.draining:
                 if not self.jobs.to_look_at():
                     return False
@@ -214,7 +227,14 @@ class LiveBackend:
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
                 if not self._news or rest > 0.0:  # what pods and nodes do, they mostly do together
-                    await asyncio.sleep(_SOON)
+                    await asyncio.sleep(max(_SOON, min(self.looks[-1], _LONG)))
+
+    def _may_rest(self) -> bool:
+        """Return whether another look would see what the last one saw, and find nothing to do."""
+        if self._stirred.is_set() or self._clock.now() - self.looked > _CALM:
+            return False
+        is_heard = self._saw_all and not (self._asked or self._starting)
+        return is_heard and self._calm() and self.jobs.rest(self._clock.wall())
 
     def _due(self, until: float | None) -> float:
         wake = self.jobs.wake_at(self._observed)
@@ -232,8 +252,8 @@ class LiveBackend:
         if self._woke is not None:
             self.cycles.append(self._clock.now() - self._woke)
             self.cycle_seconds.observe(self.cycles[-1])
-            # Where many jobs take long to decide about, half of the time is for their steps.
-            self._rested = self._clock.now() + self.cycles[-1]
+            # Where many jobs take long to decide about, most of the time is for their steps.
+            self._rested = self._clock.now() + _REST * self.cycles[-1]
         await self.look()
 
     # What is read and asked -----------------------------------------------------------------------
@@ -256,6 +276,7 @@ class LiveBackend:
             # Where nobody can tell now whether it is alive, it is looked at again.
             with contextlib.suppress(EnvironmentFault, OSError):
                 seen[job.id] = self._processes.look(self._launch(job.id))
+        self._saw_all = len(seen) == len(looked_at)
         room = self._starts - sum(not task.done() for task in self._starting.values())
         unseen = self._unseen()
         steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over))

@@ -19,10 +19,12 @@ ROLE = f"{GROUP}/role"
 LAUNCH = f"{GROUP}/launch"
 NODE = f"{GROUP}/node"  # an annotation: a label may be shorter than the name of a node
 MASTER, WORKER = "master", "worker"
+SERVICE = "brim-masters"  # by which the masters of a namespace have names
 
 # Kinds of Kubeflow by the word that stands behind the name in the ids of their jobs.
 KUBEFLOW_KINDS = {"pytorchjob": "PyTorchJob", "tfjob": "TFJob", "mpijob": "MPIJob"}
 _WORDS = {kind: word for word, kind in KUBEFLOW_KINDS.items()}
+_KINDS = frozenset({KIND, *_WORDS})  # that own pods
 
 
 class KubeJob(NamedTuple):
@@ -55,7 +57,7 @@ class KubeJob(NamedTuple):
 
     @property
     def master(self) -> str:
-        """The name of its master's pod, and of the Service by which that is found."""
+        """The name of its master's pod."""
         return f"{self.name}-{MASTER}"
 
     def start(self, launch: int) -> str:
@@ -94,18 +96,17 @@ def identity_of(pod: KubePod) -> PodIdentity | None:
 
     Its labels alone do not make it a job's: that has to be its owner, by the same name.
     """
-    labels, meta = pod.metadata.labels, pod.metadata
-    role, launch = labels.get(ROLE, ""), labels.get(LAUNCH, "")
-    owners = [
-        each
-        for each in meta.owner_references
-        if each.controller and each.kind in (KIND, *_WORDS) and each.name == labels.get(JOB)
-    ]
-    if not owners or role not in (MASTER, WORKER) or not (launch.isascii() and launch.isdecimal()):
+    meta = pod.metadata
+    role, launch = meta.labels.get(ROLE, ""), meta.labels.get(LAUNCH, "")
+    if role not in (MASTER, WORKER) or not (launch.isascii() and launch.isdecimal()):
         return None
-    job = KubeJob(meta.namespace, labels[JOB], _WORDS.get(owners[0].kind, ""))
-    node = pod.spec.node_name or meta.annotations.get(NODE, "")
-    return PodIdentity(job.id, int(launch), role, node, owners[0].uid)
+    name = meta.labels.get(JOB)
+    for owner in meta.owner_references:
+        if owner.controller and owner.name == name and owner.kind in _KINDS:
+            job = KubeJob(meta.namespace, name, _WORDS.get(owner.kind, ""))
+            node = pod.spec.node_name or meta.annotations.get(NODE, "")
+            return PodIdentity(job.id, int(launch), role, node, owner.uid)
+    return None
 
 
 def number_of(pod: KubePod, job: KubeJob, launch: int) -> int | None:

@@ -31,6 +31,11 @@ class JobFaults:
         """Return what failed at a job; None where nothing does."""
         return next(iter(self._stalls.get(job, {}).values()), None)
 
+    @property
+    def jobs(self) -> list[str]:
+        """The jobs at which something fails."""
+        return [job for job, stalls in self._stalls.items() if stalls]
+
     def forget(self, job: str) -> None:
         """Know of no faults of a job: it is another one now, or gone."""
         self._stalls.pop(job, None)

@@ -47,6 +47,7 @@ class KnownPods:
         self._shown: dict[str, KubePod] = {}
         self._of: dict[str, set[str]] = {}  # keys by job
         self._ending: dict[str, float] = {}  # until when that is believed, by uid
+        self._made: set[str] = set()  # keys of those of which the server has not told
 
     def told(self, key: str, before: KubePod | None, after: KubePod | None) -> None:
         """Know what the server tells; None: there is, or was, no such pod."""
@@ -54,6 +55,7 @@ class KnownPods:
         pod.told = after
         if pod.made is not None and _uid_of(after or before) == pod.made.metadata.uid:
             pod.made = None
+            self._made.discard(key)
         if after is None and before is not None:
             self._ending.pop(before.metadata.uid, None)
         self._show(key, pod)
@@ -64,6 +66,7 @@ class KnownPods:
         known = self._pods.setdefault(key, _Pod())
         if known.told is None or known.told.metadata.uid != pod.metadata.uid:
             known.made, known.until = pod, now + _TO_TELL
+            self._made.add(key)
         self._show(key, known)
 
     def ending(self, pod: KubePod, now: float) -> None:
@@ -85,12 +88,19 @@ class KnownPods:
         """Return the ids of all jobs that have pods."""
         return list(self._of)
 
+    @property
+    def is_calm(self) -> bool:
+        """True while the server has told of all that this process has changed."""
+        return not (self._made or self._ending)
+
     def expire(self, now: float) -> None:
         """Believe nothing any more of which the server should have told."""
         self._ending = {uid: until for uid, until in self._ending.items() if until > now}
-        for key, pod in list(self._pods.items()):
-            if pod.made is not None and pod.until <= now:
+        for key in list(self._made):
+            pod = self._pods[key]
+            if pod.until <= now:
                 pod.made = None
+                self._made.discard(key)
                 self._show(key, pod)
 
     def _show(self, key: str, pod: _Pod) -> None:

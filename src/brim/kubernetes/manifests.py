@@ -15,7 +15,7 @@ from brim.errors import SpecError
 from brim.kubernetes.elastic_jobs import JOBS
 from brim.kubernetes.evictions import LIFECYCLE
 from brim.kubernetes.gangs import KUBERNETES, VOLCANO
-from brim.kubernetes.identities import GROUP, MANAGED_BY
+from brim.kubernetes.identities import GROUP, MANAGED_BY, SERVICE
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.schemas import crds
@@ -146,8 +146,10 @@ def _rights(chosen: Installation) -> Iterator[Manifest]:
         _rule("", ["secrets"], ["create", "delete"]),
         _rule("", ["configmaps"], ["get"]),  # the code that people put there
         # get: an object of that name may be there, and be somebody else's.
-        _rule("", ["services", "persistentvolumeclaims"], ["get", "create"]),
+        _rule("", ["persistentvolumeclaims"], ["get", "create"]),
         _rule("networking.k8s.io", ["networkpolicies"], ["get", "create"]),
+        _rule("", ["services"], ["create"]),
+        _rule("", ["services"], ["get", "list", "delete"], [SERVICE]),
         *(_for_kubeflow() if chosen.kubeflow else ()),
         *(_for_gangs() if chosen.gangs else ()),
         *(_for_evictions() if chosen.evictions else ()),
@@ -178,7 +180,7 @@ def _for_kubeflow() -> list[Manifest]:
         _rule(KUBEFLOW, [f"{plural}/status" for plural in plurals], ["patch"]),
         _rule(KUBEFLOW, [f"{plural}/finalizers" for plural in plurals], ["update"]),
         _rule("autoscaling", ["horizontalpodautoscalers"], [*_READ, "create", "patch", "delete"]),
-        _rule("", ["services"], ["deletecollection"]),  # all of a job at once
+        _rule("", ["services"], ["get", "deletecollection"]),  # all of a job at once
         # For launchers of MPIJobs, which are told of their hosts, and given no right that it lacks.
         _rule("", ["pods"], ["get", "patch"]),
         _rule("", ["pods/exec"], ["create"]),

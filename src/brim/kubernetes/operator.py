@@ -198,6 +198,7 @@ class Operator:
         self._has_news = asyncio.Event()
         self._known = KnownTenants()
         self._templates: dict[str, PodTemplates] = {}
+        self._orders: dict[str, tuple[PlainObject, PodOrder]] = {}  # by job, and of which objects
         self._failed: dict[str, deque[FailedPod]] = {}  # by job
         self._stalls: dict[str, Stall | None] = {}  # of objects as they are now
         self._key = b""
@@ -295,8 +296,10 @@ class Operator:
         )
         book.tell = keeper.tell
         faults = JobFaults(keeper.tell)
+        requests = PodRequests(self._server)
+        shared = await requests.shared(settings.watched)
         elastic = KubeProcesses(
-            PodRequests(self._server),
+            requests,
             self._pods,
             self._places,
             RunsSeen(jobs, self._follow),
@@ -309,7 +312,11 @@ class Operator:
             faults=faults,
             settled=keeper.settled,
             doubts=lambda: self._server.outages.doubts(self._clock.now()),
+            shared=shared,
         )
+        for namespace in shared:
+            if not self._has_jobs(namespace):
+                await elastic.leave_namespace(namespace)
         kubeflow = KubeflowProcesses(
             KubeflowRequests(self._server, self._kubeflow),
             self._pods,
@@ -332,6 +339,7 @@ class Operator:
             unseen=lambda: self._server.outages.unseen(self._clock.now()),
             every=_LOOK,
             starts=_STARTS,
+            calm=processes.is_calm,
         )
         scheduler = Scheduler(book, database, backend, jobs_folder=jobs, clock=self._clock)
         self._news |= set(self._all_ids()) - unreadable.keys()
@@ -403,6 +411,9 @@ class Operator:
         yield from (KubeJob(*key).id for key in self._objects.objects)
         yield from self._kubeflow.ids()
 
+    def _has_jobs(self, namespace: str) -> bool:
+        return any(key.namespace == namespace for key in self._objects.objects)
+
     def _object(self, job: str) -> PlainObject | None:
         name = KubeJob.parse(job)
         if name.kind:
@@ -422,7 +433,15 @@ class Operator:
         thing = self._object(job)
         record = self._life.book.jobs.get(job) if self._life is not None else None
         if thing is None or record is None or thing["metadata"]["uid"] != record.key:
+            self._orders.pop(job, None)
             return None
+        of, order = self._orders.get(job, (None, None))
+        if of is not thing:
+            order = self._order_in(thing, job)
+            self._orders[job] = thing, order
+        return order
+
+    def _order_in(self, thing: PlainObject, job: str) -> PodOrder:
         # Templates may be changed to what cannot be understood: then the last ones stand.
         with contextlib.suppress(SpecError):
             self._templates[job] = read_templates(thing["spec"])
@@ -441,7 +460,7 @@ class Operator:
             gang=templates.gang,
             evictions=self._evictions is not None,
         )
-        return PodOrder(uid=record.key, wishes=wishes)
+        return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
 
     def _token(self, uid: str, launch: int) -> str:
         """Return the token of a start, which every operator of this cluster makes alike."""
@@ -542,8 +561,12 @@ class Operator:
             self._stalls.pop(record.id, None)
             life.processes.forgive(record.id)
             self._templates.pop(record.id, None)
+            self._orders.pop(record.id, None)
             self._failed.pop(record.id, None)
             self._kubeflow.forget(record.id)
+            namespace = KubeJob.parse(record.id).namespace
+            if not self._has_jobs(namespace):
+                await life.processes.leave_namespace(namespace)
             await life.scheduler.forget(record.id)
             return True
         life.backend.handle(Wished(record.id, Happening.CANCEL, "its object is deleted"))

@@ -107,6 +107,7 @@ class NodePlaces:
         self._pods: dict[str, tuple[KubePod, str]] = {}  # and their nodes
         self._on: dict[str, dict[str, KubePod]] = {}  # pods by node
         self._asked: dict[str, Totals] = {}
+        self._beyond: dict[str, Totals] = {}  # what workers' pods request beyond a slot
         self._unready: dict[str, float] = {}  # since when
         self._refusals: dict[str, _Refusal] = {}
         self._seen: dict[str, NodeSeen] = {}
@@ -131,6 +132,7 @@ class NodePlaces:
         """Know a pod as it is now; None: it is gone."""
         _, before = self._pods.pop(key, (None, ""))
         self._asked.pop(key, None)
+        self._beyond.pop(key, None)
         if before:
             del self._on[before][key]
             if not self._on[before]:
@@ -155,6 +157,15 @@ class NodePlaces:
             self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}
             self._seen = {name: seen for name, seen in self._seen.items() if name in self._nodes}
         return self._seen
+
+    def last_seen(self, name: str) -> NodeSeen | None:
+        """Return what `seen` has said last of a node; None: there was none of that name."""
+        return self._seen.get(name)
+
+    def is_calm(self) -> bool:
+        """Return whether only another object can change what is seen, and no time that passes."""
+        refused = any(each.slots for each in self._refusals.values())
+        return not (self._changed or self._unready or refused)
 
     # One node -------------------------------------------------------------------------------------
 
@@ -212,14 +223,18 @@ class NodePlaces:
 
     def _slots(self, node: KubeNode, others: Iterable[str], *, workers: Iterable[str]) -> int:
         # Whoever may make pods can have one of a job's owner and name that requests anything.
-        more = (_beyond(self._asked_by(key), self._slot) for key in workers)
-        taken = total([*map(self._asked_by, others), *more])
+        taken = total([*map(self._asked_by, others), *map(self._beyond_slot, workers)])
         return slots_in(parse_amounts(node.status.allocatable), taken, self._slot)
 
     def _asked_by(self, key: str) -> Totals:
         if key not in self._asked:
             self._asked[key] = asked_by(self._pods[key][0])
         return self._asked[key]
+
+    def _beyond_slot(self, key: str) -> Totals:
+        if key not in self._beyond:
+            self._beyond[key] = _beyond(self._asked_by(key), self._slot)
+        return self._beyond[key]
 
     def _refused(self, name: str, slots: int, pods: Iterable[KubePod], now: float) -> int:
         """Count the slots of a node that are not there, as kube-scheduler says."""
@@ -245,7 +260,8 @@ class NodePlaces:
 
 def _beyond(asked: Totals, slot: Totals) -> Totals:
     """Return what a worker's pod requests beyond its slot, as for a container beside the worker."""
-    return {name: max(Fraction(0), asked.get(name, Fraction(0)) - slot[name]) for name in slot}
+    more = {name: asked.get(name, Fraction(0)) - slot[name] for name in slot}
+    return {name: amount for name, amount in more.items() if amount > 0}
 
 
 def _place_of(pod: KubePod) -> str:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 
 from brim.kubernetes.api_server import ApiServer
+from brim.kubernetes.identities import MANAGED_BY, OPERATOR, SERVICE
 from brim.kubernetes.install import resource_of
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.pods import KubeStart, Manifest
@@ -16,6 +17,7 @@ from brim.kubernetes.resources import PlainObject, Resource
 PODS = Resource("v1", "pods", KubePod)
 SECRETS = Resource("v1", "secrets", PlainObject)
 CONFIG_MAPS = Resource("v1", "configmaps", PlainObject)
+_DECIDES = ("clusterIP", "publishNotReadyAddresses", "selector")  # who has a name by a Service
 _KINDS = {
     "Secret": SECRETS,
     "ConfigMap": CONFIG_MAPS,
@@ -44,6 +46,34 @@ class PodRequests:
                 await self._check_owner(kind, manifest)
             return False
         return True
+
+    async def share(self, manifest: Manifest, *, job: str) -> None:
+        kind, meta = _KINDS[manifest["kind"]], manifest["metadata"]
+        try:
+            await self._server.create(kind, manifest, namespace=meta["namespace"])
+        except AlreadyExists:
+            there = await self._server.get(kind, meta["name"], namespace=meta["namespace"])
+            spec = there.get("spec", {})
+            if any(spec.get(name) != manifest["spec"][name] for name in _DECIDES):
+                key = f"{meta['namespace']}/{meta['name']}"
+                raise NameTaken(manifest["kind"], key, job) from None
+
+    async def shared(self, namespace: str = "") -> list[str]:
+        """Return the namespaces in which there is a Service that all jobs share.
+
+        Args:
+            namespace: the only one to look at; empty: all.
+        """
+        named = f"metadata.name={SERVICE}"
+        ours = f"{MANAGED_BY}={OPERATOR}"
+        found = await self._server.list(
+            _KINDS["Service"], namespace=namespace, fields=named, labels=ours
+        )
+        return [each["metadata"]["namespace"] for each in found.items]
+
+    async def unshare(self, namespace: str) -> None:
+        with contextlib.suppress(NotFound):
+            await self._server.delete(_KINDS["Service"], SERVICE, namespace=namespace)
 
     async def keep(self, manifest: Manifest) -> None:
         """Have an object be so; raises NameTaken where one of its name is not the job's."""

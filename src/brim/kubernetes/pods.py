@@ -1,7 +1,8 @@
 """The objects that run a job, as an API server takes them: pods, and what they need beside them.
 
-Pure: the same job gives the same objects. All of them have the job as their owner, so nothing is
-left of it where it is deleted. Pods satisfy the standard "restricted" of Pod Security.
+Pure: the same job gives the same objects. All of them but the Service that the jobs of a namespace
+share have the job as their owner, so nothing is left of it where it is deleted. Pods satisfy the
+standard "restricted" of Pod Security.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from brim.kubernetes.identities import (
     NODE,
     OPERATOR,
     ROLE,
+    SERVICE,
     VERSION,
     WORKER,
     KubeJob,
@@ -145,15 +147,26 @@ def secret(start: KubeStart, spec: bytes) -> Manifest:
     return owned("v1", "Secret", start.files, start) | {"type": "Opaque", "data": data}
 
 
-def service(start: KubeStart) -> Manifest:
-    """Return the Service by whose name a job's master is found, ready or not."""
-    return owned("v1", "Service", start.job.master, start) | {
+def masters_service(namespace: str) -> Manifest:
+    """Return the Service that gives each master of a namespace its name, ready or not.
+
+    The name is that of the pod, in front of the Service's. It is of no job: one for each would be a
+    request more for every job, and none is needed, since pods say by which name they are found.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": SERVICE,
+            "namespace": namespace,
+            "labels": {MANAGED_BY: OPERATOR},
+        },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {JOB: start.job.name, ROLE: MASTER},
+            "selector": {MANAGED_BY: OPERATOR, ROLE: MASTER},
             "ports": [{"name": MASTER, "port": MASTER_PORT}],
-        }
+        },
     }
 
 
@@ -197,6 +210,7 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
     claim = {"persistentVolumeClaim": {"claimName": start.job.master}}
     run = {"name": "run", **(claim if wishes.claim else {"emptyDir": {}})}
     pod = _pod(start, start.job.master, MASTER, wishes, command, requests=wishes.master)
+    pod["spec"] |= {"hostname": start.job.master, "subdomain": SERVICE}
     pod["spec"]["volumes"] += [run, files]
     pod["spec"]["containers"][0]["volumeMounts"] += [{"name": "run", "mountPath": _RUN}, mount]
     pod["spec"]["containers"][0]["ports"] = [{"name": MASTER, "containerPort": MASTER_PORT}]
@@ -211,7 +225,7 @@ def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> 
         "-m",
         "brim",
         "agent",
-        f"{start.job.master}:{MASTER_PORT}",
+        f"{start.job.master}.{SERVICE}:{MASTER_PORT}",
         "--workers",
         "1",
     ]

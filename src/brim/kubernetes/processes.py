@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -38,9 +39,9 @@ from brim.kubernetes.pods import (
     Manifest,
     PodWishes,
     master_pod,
+    masters_service,
     network_policy,
     secret,
-    service,
     volume_claim,
     worker_pod,
 )
@@ -52,6 +53,7 @@ from brim.wire.listening import joined_address
 
 _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
 _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
+_SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 _FORCED = 1  # seconds that a pod has to end that was to end before
 _TO_CHANGE = (
     "spec.template, spec.masterTemplate, spec.priorityClassName, spec.volumeClaim or spec.gang"
@@ -121,6 +123,21 @@ class PodServer(Protocol):
         """Have an object be so, whether it is there or not."""
         ...
 
+    async def share(self, manifest: Manifest, *, job: str) -> None:
+        """Have a Service that all jobs of a namespace share.
+
+        Args:
+            job: the name of one that needs it, for the message.
+
+        Raises:
+            NameTaken: one of its name finds other pods.
+        """
+        ...
+
+    async def unshare(self, namespace: str) -> None:
+        """Delete that Service; one that is gone needs nothing."""
+        ...
+
     async def make_pod(self, manifest: Manifest) -> KubePod | None:
         """Make a pod; None where there is one of its name."""
         ...
@@ -167,6 +184,7 @@ class KubeProcesses:
         settled: waits until the records of these jobs are on the server. How a job has ended may be
             known by its pods alone: they stay until then.
         doubts: whether nodes of which nobody hears may be there, see `Outages.doubts`.
+        shared: the namespaces in which an earlier operator has left the Service of their masters.
     """
 
     def __init__(
@@ -185,6 +203,7 @@ class KubeProcesses:
         faults: JobFaults | None = None,
         settled: Settled = at_once,
         doubts: Callable[[], bool] = lambda: False,
+        shared: Collection[str] = (),
     ) -> None:
         self._doubts = doubts
         self._faults, self._settled = faults or JobFaults(tell), settled
@@ -195,6 +214,9 @@ class KubeProcesses:
         self._wanted: dict[str, dict[str, int]] = {}  # workers by job, as it was asked last
         self._gangs: dict[str, int] = {}  # the fewest workers by job, as its PodGroup was told last
         self._retries, self._tell = Retries(), tell
+        # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
+        self._shared = dict.fromkeys(shared, -math.inf)
+        self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
         self._beside: set[asyncio.Task[None]] = set()
 
     def stall(self, job: str) -> Stall | None:
@@ -206,6 +228,12 @@ class KubeProcesses:
         self._retries.forget(job)
 
     # What is seen ---------------------------------------------------------------------------------
+
+    def is_calm(self) -> bool:
+        """Return whether another look would see what the last one saw, until there is news."""
+        beside = self._beside or self._clearing
+        here = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
+        return here and not beside and self._retries.is_calm(self._clock.now())
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         """Return all nodes; those that are named have no devices, and are always up."""
@@ -222,14 +250,16 @@ class KubeProcesses:
         there = self._there(launch)
         self._retries.note(launch.job, there, self._clock.now())
         order = self._order(launch.job)
-        if order is not None and (address := _address_of(there.master)):
-            self._runs.call(launch.job, address, self._token(order.uid, launch.number))
+        master = there.master
+        if order is not None and master is not None and (address := _address_of(master)):
+            token, version = self._token(order.uid, launch.number), master.metadata.resource_version
+            self._runs.call(launch.job, address, token, version=version)
         if order is not None:
             self._follow_gang(launch, order)
         watch = self._runs.watch(launch.job)
         words = self._words(launch, there)
         is_over = self._is_over(launch, there)
-        if is_over and (there.master is None or there.master.has_ended):
+        if is_over and (master is None or master.has_ended):
             self._end_all(there)  # one that waits for a node would wait for nothing
         agents = self._agents(launch, there, is_over=is_over)
         seen = watch.seen(
@@ -354,7 +384,6 @@ class KubeProcesses:
         """Make what the pods of a start need; what is there already was made for it."""
         manifests = [
             secret(start, _spec_of(launch)),
-            service(start),
             network_policy(start, wishes.operator_namespace),
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
         ]
@@ -426,13 +455,14 @@ class KubeProcesses:
 
     def _is_lost(self, pod: KubePod) -> bool:
         """Return whether nobody will ever hear how a pod has ended."""
-        node = self._places.seen(self._clock.now()).get(pod.spec.node_name)
+        node = self._places.last_seen(pod.spec.node_name)
         return bool(pod.spec.node_name) and (node is None or node.lost)
 
     async def _make(self, start: KubeStart, manifest: Manifest, node: str) -> None:
         """Make a pod, and note where that came to nothing."""
         job = start.job.id
         try:
+            await self._share_service(start.job)
             made = await self._server.make_pod(manifest)
             if made is None:
                 made = await self._made_before(start, manifest["metadata"]["name"])
@@ -444,6 +474,25 @@ class KubeProcesses:
         if self._retries.stall(job):
             self._retries.made(job, node)
             self._tell(job)
+
+    async def _share_service(self, job: KubeJob) -> None:
+        """Have the Service by which masters are found; somebody may have deleted it since."""
+        async with self._sharing.setdefault(job.namespace, asyncio.Lock()):
+            now = self._clock.now()
+            if now - self._shared.get(job.namespace, -math.inf) > _SHARED:
+                await self._server.share(masters_service(job.namespace), job=job.name)
+                self._shared[job.namespace] = now
+
+    async def leave_namespace(self, namespace: str) -> None:
+        """Delete the Service of a namespace, which has no jobs any more.
+
+        Raises:
+            EnvironmentFault: the server does not take that.
+        """
+        async with self._sharing.setdefault(namespace, asyncio.Lock()):
+            if namespace in self._shared:
+                await self._server.unshare(namespace)
+                del self._shared[namespace]
 
     def _failed(self, job: str, node: str, fault: EnvironmentFault) -> None:
         stall, known = stall_of(fault), self._retries.stall(job)

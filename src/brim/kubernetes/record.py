@@ -41,7 +41,13 @@ from brim.kubernetes.pod_requests import CONFIG_MAPS
 from brim.kubernetes.record_text import unpack_record
 from brim.kubernetes.refusals import Invalid, NotFound, Refusal
 from brim.kubernetes.resources import PlainObject, Resource
-from brim.kubernetes.status import Stall, status_of
+from brim.kubernetes.status import (
+    Stall,
+    is_about_to_start,
+    records_the_same,
+    says_the_same,
+    status_of,
+)
 from brim.scheduler.cycles import encode_cycle
 from brim.storage.book import Book
 from brim.storage.database import Database
@@ -115,7 +121,7 @@ class RecordKeeper:
         """
         left, pause = set(jobs), _AGAIN
         while True:
-            left, memory = await self._write_all(left)
+            left, memory = await self._write_all(left, records_only=True)
             if not left and memory:
                 return
             await asyncio.sleep(pause)
@@ -127,13 +133,19 @@ class RecordKeeper:
         while True:
             await asyncio.sleep(pause)
             self._due |= self._late()
-            due = sorted(self._due)
+            due = sorted(job for job in self._due if not self._is_about_to_start(job))
             left: set[str] = set()
             for at in range(0, len(due) or 1, _AT_ONCE):  # once at least, for the cycles' memory
                 some = due[at : at + _AT_ONCE]
-                not_taken, _ = await self._write_all(job for job in some if job in self._due)
+                still = [job for job in some if job in self._due]
+                not_taken, _ = await self._write_all(still)
                 left |= not_taken
             pause = min(_LONGEST_PAUSE, 2 * pause) if left else _TICK
+
+    def _is_about_to_start(self, job: str) -> bool:
+        record = self._book.jobs.get(job)
+        now = self._clock.wall() + self._clock.set_by()
+        return record is not None and not self._stall(job) and is_about_to_start(record, now)
 
     def _late(self) -> set[str]:
         """Return the jobs whose statuses have shown for too long what is not so any more."""
@@ -154,8 +166,13 @@ class RecordKeeper:
                     self._moved.add(record.id)
         return found
 
-    async def _write_all(self, jobs: Iterable[str]) -> tuple[set[str], bool]:
+    async def _write_all(
+        self, jobs: Iterable[str], *, records_only: bool = False
+    ) -> tuple[set[str], bool]:
         """Write the statuses of jobs, and what the last cycle left.
+
+        Args:
+            records_only: leave statuses for later whose records are on the server.
 
         Returns:
             The jobs that are to be written again later, and whether the memory is on the server.
@@ -163,7 +180,8 @@ class RecordKeeper:
         left: set[str] = set()
         asked = list(jobs)
         self._due -= set(asked)
-        writing = [*map(self._write, asked), self._write_memory()]
+        writing = [self._write(job, record_only=records_only) for job in asked]
+        writing.append(self._write_memory())
         results = await asyncio.gather(*writing, return_exceptions=True)
         for job, result in zip([*asked, ""], results, strict=True):
             if job and isinstance(result, Exception) and _is_for_ever(result):
@@ -177,7 +195,7 @@ class RecordKeeper:
         self._due |= left
         return left, not isinstance(results[-1], BaseException)
 
-    async def _write(self, job: str) -> None:
+    async def _write(self, job: str, *, record_only: bool) -> None:
         """Write the status of a job where it is another one.
 
         One at a time of a job, or what is written last would not be what is so.
@@ -204,7 +222,12 @@ class RecordKeeper:
                 failed=self._failed(job),
                 stall=self._stall(job),
             )
-            if status != before:
+            if record_only and records_the_same(before, status, uid=record.key):
+                self._due.add(job)
+                return
+            if says_the_same(before, status, uid=record.key):
+                status = before or status
+            else:
                 await write_status(self._server, thing, status)
             self._written[job] = status, self._clock.now()
 

@@ -88,6 +88,10 @@ class Retries:
             return set()
         return {node for node, failures in known.failures.items() if now < failures.until}
 
+    def is_calm(self, now: float) -> bool:
+        """Return whether nothing waits until a time."""
+        return not any(self.waits(job, now) for job in self._jobs)
+
     def forget(self, job: str) -> None:
         """Know nothing of the last start any more."""
         self._jobs.pop(job, None)

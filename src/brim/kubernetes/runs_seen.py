@@ -15,12 +15,20 @@ from brim.storage.mirror import RecordsMirror
 from brim.wire.following import RecordsFollower
 
 _STEPS_AT_MOST = 1 << 20  # bytes of new steps: what a look takes in
+# Seconds between two calls in vain at most. They are as far apart as the master has been silent, so one
+# that nobody can reach is heard again after twice the time of that; a thousand of them cost little.
+_LONGEST_PAUSE = 300.0
 _LARGEST = 256 << 20  # bytes of a run's records here: a master says what its job's owner wants
 _log = logging.getLogger(__name__)
 
 
 class RunFollower(Protocol):
     """Brings a mirror of a run up to date."""
+
+    @property
+    def is_connected(self) -> bool:
+        """True while the run's master answers."""
+        ...
 
     async def run(self) -> None:
         """Follow the run, until the call is cancelled."""
@@ -36,7 +44,12 @@ def follow_by_port(
 ) -> RunFollower:
     """Return what follows a run over the port of its master."""
     return RecordsFollower(
-        mirror, address, token=token, steps_at_most=_STEPS_AT_MOST, on_change=news
+        mirror,
+        address,
+        token=token,
+        steps_at_most=_STEPS_AT_MOST,
+        longest_pause=_LONGEST_PAUSE,
+        on_change=news,
     )
 
 
@@ -49,13 +62,17 @@ class _SeenRun:
         mirror: what it reads; None: it is as an earlier operator has left it.
         news: more has come.
         address: that is called; empty: nobody is.
+        version: of the master's pod when that began.
+        follower: that calls.
     """
 
     watch: RunWatch
     mirror: RecordsMirror | None = None
     news: bool = True
     address: str = ""
+    version: str = ""
     restarts: int = 0
+    follower: RunFollower | None = None
     task: asyncio.Task[None] | None = None
 
 
@@ -80,6 +97,10 @@ class RunsSeen:
             run.watch.poll()
         return run.watch
 
+    def is_calm(self) -> bool:
+        """Return whether nothing has come of any run since it was looked at."""
+        return not any(run.news or run.watch.behind for run in self._runs.values())
+
     def begin(self, job: str, now: float) -> None:
         """Know that processes are about to be started: what the last ones said of their end is over.
 
@@ -89,20 +110,28 @@ class RunsSeen:
         self._hang_up(self._of(job))
         self._of(job).watch.begin(now)
 
-    def call(self, job: str, address: str, token: str) -> None:
-        """Follow a run at this address from now on; it may be called again."""
+    def call(self, job: str, address: str, token: str, *, version: str = "") -> None:
+        """Follow a run at this address from now on; it may be called again.
+
+        Args:
+            version: of the master's pod: where it is another one, a master that does not answer is
+                called at once.
+        """
         run = self._of(job)
         if run.address == address and run.task is not None and not run.task.done():
-            return
+            connected = run.follower is not None and run.follower.is_connected
+            if connected or run.version == version:
+                run.version = version
+                return
         self._hang_up(run)
         try:
             run.mirror = run.mirror or RecordsMirror(self._folder / job, limit=_LARGEST)
         except EnvironmentFault as fault:  # the disk may have room again later
             _log.warning("%s is not followed now: %s", job, fault)
             return
-        run.address = address
-        follower = self._follow(run.mirror, address, token, lambda: self._hear(run))
-        run.task = asyncio.create_task(follower.run())
+        run.address, run.version = address, version
+        run.follower = self._follow(run.mirror, address, token, lambda: self._hear(run))
+        run.task = asyncio.create_task(run.follower.run())
 
     def keep(self, jobs: Iterable[str]) -> None:
         """Follow no other jobs than these any more."""
@@ -132,4 +161,4 @@ class RunsSeen:
             run.task.cancel()
             if run.task.done() and not run.task.cancelled() and (why := run.task.exception()):
                 _log.warning("a run was not followed any more: %s", why)
-        run.task, run.address = None, ""
+        run.task, run.follower, run.address = None, None, ""

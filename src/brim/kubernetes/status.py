@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from brim.domain.course import Change, reason_of, sentence_of
@@ -15,10 +16,10 @@ from brim.domain.lifecycle import Phase, Wish
 from brim.domain.printable import printable
 from brim.domain.quantities import counted
 from brim.domain.scheduled_job import ScheduledJob
-from brim.errors import SpecError
+from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.failed_pods import failed_pods
 from brim.kubernetes.fields import camel
-from brim.kubernetes.record_text import pack_record
+from brim.kubernetes.record_text import pack_record, unpack_record
 from brim.kubernetes.times import write_time
 
 STATES = (*(phase.value.capitalize() for phase in Phase), "Invalid")
@@ -37,6 +38,9 @@ STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED)
 _WAITS = "it waits for workers"
 _ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
 _LARGEST_NUMBER = 2**53
+_IN_LINE = (
+    120.0  # seconds for which a job may be in line for its first start before anybody is told
+)
 
 
 class Stall(NamedTuple):
@@ -158,6 +162,49 @@ def stalled_jobs(objects: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     )
     counts = Counter(held)
     return {reason: counts[reason] for reason in STALLS}
+
+
+# What need not be written ------------------------------------------------------------------------
+
+
+def is_about_to_start(record: ScheduledJob, now: float) -> bool:
+    """Return whether a job is in line for its first start, and nothing was promised to it.
+
+    The start writes its status, and a next operator decides about the job as this one did.
+
+    Args:
+        now: seconds since 1970. Who has been in line for long is told so.
+    """
+    is_new = record.life.may_run and not (record.starts.launches or record.promised)
+    return is_new and record.workers > 0 and now - record.submitted < _IN_LINE
+
+
+def says_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
+    """Return whether a status says nothing, to people or to a next operator, that another one does not.
+
+    Args:
+        uid: of the object of both.
+    """
+    if not isinstance(before, Mapping) or {**before, "record": ""} != {**status, "record": ""}:
+        return False
+    return records_the_same(before, status, uid=uid)
+
+
+def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
+    """Return whether the records in two statuses are the same, but for what grows by itself.
+
+    That is the time for which a job has had its workers: who reads the record goes on from there.
+    """
+    try:
+        was, is_now = (
+            unpack_record(each.get("record"), uid=uid)
+            for each in (before, status)
+            if isinstance(each, Mapping)
+        )
+    except (EnvironmentFault, ValueError):  # one cannot be read, or there is no status
+        return False
+    was.progress = replace(was.progress, attained=is_now.progress.attained)
+    return was == is_now
 
 
 # Conditions ---------------------------------------------------------------------------------------

@@ -123,11 +123,12 @@ class _Cycle:
                 if plan.spare < MARGIN * due[name].change - 1e-6
             ),
             needed={name: workers_now(promise, self.now) for name, promise in self.plans.items()},
+            # Without a plan, nothing was planned: who keeps it writes nothing down.
             memory=Remembered(
                 plans=both,
                 arrivals=arrivals,
-                planned=planned,
-                devices=self.devices,
+                planned=planned if both else 0.0,
+                devices=self.devices if both else 0,
                 paces=self.paces,
             ),
         )

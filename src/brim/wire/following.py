@@ -59,6 +59,7 @@ class RecordsFollower:
         steps_at_most: bytes of steps that are of use; where more are new, older ones are left out.
             None: all.
         linger: seconds that steps and logs may wait for company; events come at once.
+        longest_pause: seconds between two calls in vain at most.
         on_change: called in the event loop when something was written.
 
     Attributes:
@@ -74,11 +75,13 @@ class RecordsFollower:
         token: str,
         steps_at_most: int | None = None,
         linger: float = 0.5,
+        longest_pause: float = _LONGEST_PAUSE,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._mirror, self._address, self._secret = mirror, address, workers_secret(token)
         self._identity = RunIdentity(self._secret, WORKER)
         self._steps_at_most, self._linger, self._on_change = steps_at_most, linger, on_change
+        self._longest_pause = longest_pause
         self._noted = 0.0
         self.is_connected = False
         self.problem = ""
@@ -99,7 +102,7 @@ class RecordsFollower:
                 self.problem = str(fault)
             except (OSError, EOFError, BrimError) as error:
                 self.problem = stranger_of(error) or str(error) or type(error).__name__
-            pause = _AGAIN if self.is_connected else min(2 * pause, _LONGEST_PAUSE)
+            pause = _AGAIN if self.is_connected else min(2 * pause, self._longest_pause)
             self.is_connected = False
             await asyncio.sleep(pause)
 

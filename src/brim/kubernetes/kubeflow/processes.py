@@ -520,6 +520,14 @@ class ProcessesOfEachKind:
         self._faults.forget(job)
         self._of(job).forgive(job)
 
+    async def leave_namespace(self, namespace: str) -> None:
+        """See `KubeProcesses`: jobs of Kubeflow share nothing."""
+        await self._elastic.leave_namespace(namespace)
+
+    def is_calm(self) -> bool:
+        """See `KubeProcesses`; of Kubeflow's jobs much goes by the clock."""
+        return self._elastic.is_calm() and not (self._faults.jobs or any(self._jobs()))
+
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         seen = self._elastic.nodes(names, running)
         self._kubeflow.tidy(running, self._jobs())
