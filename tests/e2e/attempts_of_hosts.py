@@ -125,10 +125,12 @@ def _called(address: str, secret: bytes) -> str:
 
 
 def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]]]:
-    """Each attempt, at the port of the master and at that of a worker."""
-    master, worker = target["master"], target["worker"]
+    """Each attempt, at the port of the master and at that of a worker, as far as they are named."""
+    master, worker = target["master"], target.get("worker", "")
     identities: dict[str, dict[str, str]] = target["identities"]
-    again = {name: base64.b64decode(said) for name, said in target["recorded"].items()}
+    recorded: dict[str, str] = target.get("recorded", {})
+    again = {"master": _HELLO, "worker": _HELLO}
+    again |= {name: base64.b64decode(said) for name, said in recorded.items()}
     rows: dict[str, dict[str, Callable[[], str]]] = {
         "no encryption": {
             "master": partial(_plain, master, [_HELLO]),
@@ -152,6 +154,7 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
         "the words of a real connection, once more": {
             name: partial(_plain, address, [again[name]])
             for name, address in (("master", master), ("worker", worker))
+            if name in recorded
         },
         "silence": {
             name: partial(_plain, address, [])
@@ -166,7 +169,11 @@ def attempts_on(target: dict[str, Any]) -> dict[str, dict[str, Callable[[], str]
             for name, address in (("master", master), ("worker", worker))
         },
     }
-    return rows
+    doors = {"master"} | ({"worker"} if worker else set())
+    open_to = {
+        what: {name: row[name] for name in row if name in doors} for what, row in rows.items()
+    }
+    return {what: row for what, row in open_to.items() if row}
 
 
 def main() -> None:

@@ -7,17 +7,23 @@ another host where the master moves.
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brim.wire.authority import Authority
+from brim.wire.proofs import workers_secret
+from brim.wire.run_identity import AGENT
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, Run, check_ledger, train, until
+from e2e.running import DEADLINE, DIGITS, ROOT, Run, check_ledger, train, until
+from e2e.test_attempts import as_json, table
 
 pytestmark = [
     pytest.mark.e2e,
@@ -166,3 +172,51 @@ def test_a_run_waits_without_pods_behind_a_checkpoint_and_goes_on(
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
     assert summary["steps_redone"] == 0
     check_ledger(hosts[0].folder / "run")
+
+
+OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"
+
+
+def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not_notice(
+    hosts: tuple[Host, ...], calm: str
+) -> None:
+    """On a network that lets it: where that enforces NetworkPolicies, it cannot even call."""
+    ours, other = (Authority.derived_from(workers_secret(each)) for each in (TOKEN, "another"))
+    target = {
+        "master": f"{hosts[0].address}:{PORT}",
+        "identities": {
+            "no certificate": {"authority": ours.certificate.decode()},
+            "a certificate of another run": as_json(other.issue(AGENT)),
+            "a certificate that has expired": as_json(ours.issue(AGENT, for_s=-3600.0)),
+        },
+        "other_token": "of another run",
+        "other_secret": "of another run",
+    }
+    lead_to(hosts, hosts[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=PACED))
+        for _ in range(2):
+            stack.enter_context(worker(hosts[1]))
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        before = len(run.steps())
+        script = str(ROOT / "tests" / "e2e" / "attempts_of_hosts.py")
+        theirs = subprocess.run(
+            [*hosts[2].prefix, sys.executable, script],
+            input=f"{json.dumps(target)}\n\n",
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert theirs.returncode == 0, theirs.stderr
+        run.wait_for_step(before + 5)
+        assert world(run) == 2
+        hurry(hosts)
+        summary = finish(run)
+    assert summary["weights_sha256"] == calm
+    assert summary["steps_redone"] == 0
+    written = (ROOT / "SECURITY.md").read_text()
+    written = written.partition(OF_PODS_BEGIN)[2].partition(OF_PODS_END)[0]
+    columns = {"master": "port of the job's master"}
+    shown = table(json.loads(theirs.stdout), columns, "a pod of somebody else")
+    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
