@@ -104,6 +104,7 @@ class Found:
     alone: float = 0.0
     behind: float = 0.0
     burst: float = 0.0
+    restarts: int = 0  # of the operator, by itself
     restart: float = 0.0
     restart_cpu: float = 0.0
     restart_requests: dict[str, int] = field(default_factory=dict)
@@ -145,7 +146,7 @@ class Pods:
         deadline = time.monotonic() + _LIMIT
         while not holds():
             self.moved.clear()
-            self.check()
+            self.check()  # at least once a second
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{what}: not in {_LIMIT:.0f} s")
             with contextlib.suppress(TimeoutError):
@@ -282,7 +283,7 @@ async def measure(size: Size, folder: Path, report: Report) -> Found:
             watch = tasks.create_task(watching.run())
             await watching.synced()
             await asyncio.to_thread(operator.start)
-            pods.check = lambda: operator.process and None
+            pods.check = operator.keep_up
             try:
                 await asyncio.sleep(5.0)
                 await stages(size, found, server, pods, operator, audit, plane, report)
@@ -345,6 +346,7 @@ async def stages(
 
     await asyncio.sleep(20.0 if size.jobs > 100 else 5.0)
     operator.stop()
+    found.restarts = operator.restarts
     audit.new()
     began = time.monotonic()
     await asyncio.to_thread(operator.start)
@@ -363,27 +365,24 @@ async def stages(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run, without a report")
-    parser.add_argument(
-        "--only", type=int, choices=range(1, len(FULL) + 1), help="one column, and no report"
-    )
+    columns = [*range(1, len(FULL) + 1)]
+    parser.add_argument("--columns", nargs="+", type=int, choices=columns, help="only these")
     given = parser.parse_args()
     report = Report(HERE, "The operator at scale", seed=0)
-    sizes: tuple[Size, ...] = QUICK if given.quick else FULL
-    if given.only:
-        sizes = (FULL[given.only - 1],)
-    found = []
+    sizes = list(QUICK) if given.quick else [FULL[k - 1] for k in given.columns or columns]
+    found: list[Found] = []
     for size in sizes:
         report.say(str(size))
         with tempfile.TemporaryDirectory(prefix="brim-scale-") as folder:
             found.append(asyncio.run(measure(size, Path(folder), report)))
+        print(shown(found))  # the next one may take long
     report.add(shown(found))
-    if given.quick or given.only:
-        return
-    columns = [
-        {**asdict(each), "size": {**asdict(each.size), "side": each.size.side.name}}
-        for each in found
-    ]
-    report.write({"sizes": columns, "kubernetes": VERSION})
+    if not given.quick:
+        sides = [
+            {**asdict(each), "size": {**asdict(each.size), "side": each.size.side.name}}
+            for each in found
+        ]
+        report.write({"sizes": sides, "kubernetes": VERSION})
 
 
 def shown(found: list[Found]) -> str:
@@ -397,6 +396,7 @@ def shown(found: list[Found]) -> str:
         ["operator, CPU s", *(f"{each.cpu:.1f}" for each in found)],
         ["operator, peak MiB", *(f"{each.peak_mib:.0f}" for each in found)],
         ["API server, CPU s", *(f"{each.server_cpu[API_SERVER]:.0f}" for each in found)],
+        ["ended by itself, times", *(str(each.restarts) for each in found)],
         ["requests a job", *(f"{each:.1f}" for each in per_job)],
         ["idle, CPU s a minute", *(f"{each.idle_cpu_a_minute:.2f}" for each in found)],
         ["idle, requests", *(str(each.idle_requests) for each in found)],

@@ -30,6 +30,7 @@ from brim_lab.kubernetes.peers import TRAINING_OPERATOR, build_peer
 TEAM = "team"  # the namespace of all jobs
 _LAST_LINES = 60  # of an operator's log
 _TO_START = 120.0  # seconds
+_MOST_RESTARTS = 5
 # Where the operator of Kubeflow looks for the certificates of its webhook; it does not begin without.
 _THEIR_CERTIFICATES = Path("/tmp/k8s-webhook-server/serving-certs")
 
@@ -45,6 +46,7 @@ class Side(ABC):
         name: in the report.
         namespace, account: as which it asks.
         jobs: the kind of its jobs.
+        restarts: how often it has ended by itself, and was started again.
     """
 
     name: str
@@ -54,6 +56,9 @@ class Side(ABC):
 
     def __init__(self, folder: Path, config: Path) -> None:
         self.folder, self.config = folder, config
+        self.restarts = 0
+        self._spent = 0.0  # CPU seconds of processes that have ended
+        self._cpu = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -97,27 +102,41 @@ class Side(ABC):
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(60)
-            self._process = None
+            self._process, self._spent, self._cpu = None, 0.0, 0.0
 
-    @property
-    def process(self) -> psutil.Process:
-        """It, as the system knows it; raises RuntimeError where it has ended."""
+    def keep_up(self) -> None:
+        """Start it again where it has ended, as its Deployment would.
+
+        Raises:
+            RuntimeError: it does so again and again.
+        """
         assert self._process is not None
-        if self._process.poll() is not None:
+        if self._process.poll() is None:
+            return
+        self.restarts += 1
+        if self.restarts > _MOST_RESTARTS:
             said = (self.folder / "operator.log").read_text().splitlines()[-_LAST_LINES:]
             raise RuntimeError("the operator has ended:\n" + "\n".join(said))
-        return psutil.Process(self._process.pid)
+        self._spent, self._cpu = self._spent + self._cpu, 0.0
+        self.start()
 
     @property
     def cpu(self) -> float:
-        """CPU seconds so far, of user and system."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
+        """CPU seconds of user and system so far, to a second of one that has ended."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = self._there.cpu_times()
+            self._cpu = float(times.user + times.system)
+        return self._spent + self._cpu
+
+    @property
+    def _there(self) -> psutil.Process:
+        assert self._process is not None
+        return psutil.Process(self._process.pid)
 
     @property
     def peak_mib(self) -> float:
         """MiB of memory at most so far."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        status = Path(f"/proc/{self._there.pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
         return int(line.split()[1]) / 1024.0
 
@@ -239,7 +258,6 @@ class TrainingOperator(Side):
         path = f"/api/v1/namespaces/{self.namespace}/secrets/training-operator-webhook-cert"
         deadline = time.monotonic() + _TO_START
         while not (data := self._plane.api.ask(path).get("data")):
-            assert self.process
             if time.monotonic() > deadline:
                 raise RuntimeError("the operator does not make its certificates")
             time.sleep(0.05)
