@@ -27,6 +27,7 @@ from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
 from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
 from brim.kubernetes.evictions import with_responder
+from brim.kubernetes.freed_slots import FreedSlots
 from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFault, JobFaults
@@ -209,6 +210,7 @@ class KubeProcesses:
         self._faults, self._settled = faults or JobFaults(tell), settled
         self._clearing: set[str] = set()  # jobs whose left-over pods are being ended
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
+        self._freed = FreedSlots()
         self._order, self._token, self._ask = order, token, ask_to_suspend
         self._clock, self._untouched = clock, frozenset(untouched)
         self._wanted: dict[str, dict[str, int]] = {}  # workers by job, as it was asked last
@@ -244,7 +246,8 @@ class KubeProcesses:
         self._gangs = {job: kept for job, kept in self._gangs.items() if job in running}
         self._end_left_over(running)
         here = {name: NodeSeen(up=True) for name in names}
-        return {**self._places.seen(self._clock.now()), **here}
+        now = self._clock.now()
+        return {**self._freed.counted(self._places.seen(now), now), **here}
 
     def look(self, launch: Launch) -> Seen:
         there = self._there(launch)
