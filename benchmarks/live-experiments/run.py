@@ -1,4 +1,4 @@
-"""ElasticDL's experiments 1 and 3, live, beside what the simulator predicts: see README.md."""
+"""ElasticDL's experiments, live, beside what the simulator predicts: see README.md."""
 
 from __future__ import annotations
 
@@ -8,23 +8,37 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, seconds, spread, table
 from brim_lab.experiments import scale as scales
+from brim_lab.experiments.beside_service import BesideService, beside_service
 from brim_lab.experiments.changing_workers import ChangingWorkers, changing_workers
 from brim_lab.experiments.claims import error
-from brim_lab.experiments.cluster import demo_cluster
+from brim_lab.experiments.cluster import MakeCluster, demo_cluster
 from brim_lab.experiments.course import makespan
-from brim_lab.experiments.figures import changing_workers_figure, two_jobs_figure
+from brim_lab.experiments.figures import (
+    beside_service_figure,
+    changing_workers_figure,
+    two_jobs_figure,
+)
 from brim_lab.experiments.joined import joined_cluster
+from brim_lab.experiments.on_nodes import nodes_cluster
 from brim_lab.experiments.outcome import numbers_of
 from brim_lab.experiments.scale import Scale
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs, two_jobs
+from brim_lab.kubernetes.cluster import DEFAULT, NodeCluster, is_up
 
+Found = TwoJobs | BesideService | ChangingWorkers
 HERE = Path(__file__).parent
+EXPERIMENTS: dict[int, Callable[..., Found]] = {
+    1: two_jobs,
+    2: beside_service,
+    3: changing_workers,
+}
 _REPEAT = 2
 
 
@@ -33,6 +47,7 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
     for side in SIDES:
         spans = [makespan(each[side]) for each in found.rounds]
         waits = [each[side][1].to_first_step for each in found.rounds]
+        means = [fmean(job.ended - job.submitted for job in each[side]) for each in found.rounds]
         predicted = found.predicted[side].makespan
         errors = [100 * error(span, predicted) for span in spans]
         same = sum(
@@ -50,11 +65,15 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
                     f"{predicted:.2f}",
                     spread(errors),
                 ),
-                *(seconds(waits), f"{same} of {2 * len(spans)}"),
+                *(seconds(means), seconds(waits), f"{same} of {2 * len(spans)}"),
             ]
         )
     head = ["run", "policy", "times", "makespan, s", "simulated, s", "live beyond simulated, %"]
-    head += ["second: submission to first step, s", "weights as undisturbed"]
+    head += [
+        "mean time of a job, s",
+        "second: submission to first step, s",
+        "weights as undisturbed",
+    ]
     gains = [
         100 * error(makespan(each["elastic"]), makespan(each["gang"])) for each in found.rounds
     ]
@@ -64,6 +83,35 @@ def tell_two_jobs(report: Report, found: TwoJobs) -> None:
         f"{found.scale.gap:g} s after the first\n\nMedian (minimum–maximum).\n\n"
         + table(head, rows)
         + f"\n\nElastic against gang: {spread(gains)} % of the makespan."
+    )
+
+
+def tell_beside_service(report: Report, found: BesideService) -> None:
+    slots, rounds = found.scale.slots, found.rounds
+    waited = [each for run in rounds for each in run.waited]
+    used = [100 * run.use(slots) for run in rounds]
+    alone = [100 * run.use_of_service(slots) for run in rounds]
+    same = sum(run.course.digest == found.calm for run in rounds)
+    rows: list[list[object]] = [
+        ["slots in use from the job's first step to its last, %", spread(used)],
+        ["simulated", f"{100 * found.predicted_use:.1f}"],
+        ["of these the service's", spread(alone)],
+        ["the service wants more, times", len(waited)],
+        ["until it has all of it, s", seconds(waited)],
+        [f"until it has {max(found.scale.service)} that are free, s", f"{found.alone:.2f}"],
+        ["changes of workers", spread([float(len(run.course.workers) - 2) for run in rounds], digits=0)],
+        ["starts of the job", spread([float(run.launches) for run in rounds], digits=0)],
+        ["steps", spread([float(len(run.course.steps)) for run in rounds], digits=0)],
+        ["steps redone", sum(run.course.redone for run in rounds)],
+        ["the longest time without a step, s", seconds([run.longest_pause for run in rounds])],
+        ["the job took, s", seconds([run.course.ended for run in rounds])],
+        ["simulated, s", f"{found.predicted.makespan:.2f}"],
+        ["weights as undisturbed", f"{same} of {len(rounds)}"],
+    ]  # fmt: skip
+    report.add(
+        "## A job beside an online service that takes and gives slots every "
+        f"{found.scale.every:g} s, {len(rounds)} times\n\nMedian (minimum–maximum).\n\n"
+        + table(["", ""], rows)
     )
 
 
@@ -96,7 +144,7 @@ def tell_changing_workers(report: Report, found: ChangingWorkers) -> None:
     )
 
 
-def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
+def tell_claims(report: Report, found: Found) -> None:
     costs = found.learnt.overheads
     steps = ", ".join(f"{1 / rate:.3f} s on {n}" for n, rate in sorted(found.learnt.rates.items()))
     rows = [
@@ -115,7 +163,7 @@ def tell_claims(report: Report, found: TwoJobs | ChangingWorkers) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=f"{__doc__} Takes about 5 minutes each.")
-    parser.add_argument("experiment", type=int, choices=(1, 3))
+    parser.add_argument("experiment", type=int, choices=EXPERIMENTS)
     parser.add_argument(
         "--repeat", type=int, default=_REPEAT, help=f"repetitions; default: {_REPEAT}"
     )
@@ -132,25 +180,41 @@ def main() -> None:
         action="store_true",
         help="the slots on three hosts, the scheduler on a fourth, made of namespaces; needs root",
     )
+    parser.add_argument(
+        "--kubernetes",
+        nargs="?",
+        const=DEFAULT,
+        metavar="CLUSTER",
+        help="experiments 1 and 2 on the three nodes of a cluster that is up; default: "
+        f"that of `make cluster`, {DEFAULT}",
+    )
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     arguments = parser.parse_args()
-    if arguments.hosts and arguments.path:
+    if (arguments.hosts or arguments.kubernetes) and arguments.path:
         parser.error("--path names a file of this host, which the others do not have")
+    if arguments.kubernetes and (arguments.hosts or arguments.experiment == 3):
+        parser.error("--kubernetes is for experiments 1 and 2, and without --hosts")
+    if arguments.hosts and arguments.experiment == 2:
+        parser.error("--hosts is for experiments 1 and 3")
     os.environ["PYTHONPATH"] = str(repository())
-    run: Callable[..., Any] = two_jobs if arguments.experiment == 1 else changing_workers
+    run = EXPERIMENTS[arguments.experiment]
+    on = _cluster(arguments)
     repeat = 1 if arguments.quick else arguments.repeat
     title = f"ElasticDL's experiment {arguments.experiment}, live" + (
         " on Criteo" if arguments.path else ""
     )
     title += ", by rows" if arguments.by_rows else ""
     title += ", over three hosts" if arguments.hosts else ""
+    title += ", on Kubernetes" if arguments.kubernetes else ""
     report = Report(HERE, title, seed=0)
     folder = Path(tempfile.mkdtemp(prefix="brim-benchmark-"))
-    on = joined_cluster if arguments.hosts else demo_cluster
     found = run(_scale(arguments), folder, report.say, repeat=repeat, on=on)
     if isinstance(found, TwoJobs):
         tell_two_jobs(report, found)
         figure = two_jobs_figure(found)
+    elif isinstance(found, BesideService):
+        tell_beside_service(report, found)
+        figure = beside_service_figure(found)
     else:
         tell_changing_workers(report, found)
         figure = changing_workers_figure(found)
@@ -160,12 +224,33 @@ def main() -> None:
         name = f"experiment-{arguments.experiment}" + ("-criteo" if arguments.path else "")
         name += "-by-rows" if arguments.by_rows else ""
         name += "-hosts" if arguments.hosts else ""
+        name += "-kubernetes" if arguments.kubernetes else ""
         report.write(numbers_of(found), figure, name=name)
 
 
+def _cluster(arguments: argparse.Namespace) -> MakeCluster:
+    if not arguments.kubernetes:
+        return joined_cluster if arguments.hosts else demo_cluster
+    if not is_up(arguments.kubernetes):
+        raise SystemExit(f"no cluster {arguments.kubernetes} is up: make cluster NODES=3")
+    cluster = NodeCluster(arguments.kubernetes)
+    if len(cluster.nodes) != 3:
+        raise SystemExit(f"{arguments.kubernetes} has {len(cluster.nodes)} nodes, and this takes 3")
+    return partial(nodes_cluster, cluster=cluster)
+
+
 def _scale(arguments: argparse.Namespace) -> Scale:
+    scale = _usual_scale(arguments)
+    if arguments.quick and arguments.kubernetes:  # pods take longer to start than such jobs take
+        scale = replace(scale, parameters={"months": "4"})
+    return scale
+
+
+def _usual_scale(arguments: argparse.Namespace) -> Scale:
     if arguments.experiment == 1:
         return scales.QUICK_TWO_JOBS if arguments.quick else scales.TWO_JOBS
+    if arguments.experiment == 2:
+        return scales.QUICK_BESIDE_SERVICE if arguments.quick else scales.BESIDE_SERVICE
     scale = scales.QUICK_CHANGING_WORKERS if arguments.quick else scales.CHANGING_WORKERS
     if arguments.path:
         # A tenth of the rows that the flights have: smaller batches and more epochs, for as many

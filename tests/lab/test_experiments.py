@@ -12,12 +12,17 @@ from brim.domain.job import WorkerRange
 from brim.domain.resizing import Overheads
 from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
+from brim_lab.experiments.beside_service import BesideService, FilledOnce
 from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.course import Request, TrainingCourse, makespan, overheads_of
-from brim_lab.experiments.figures import draw_changing_workers, draw_two_jobs
+from brim_lab.experiments.figures import (
+    beside_service_figure,
+    draw_changing_workers,
+    draw_two_jobs,
+)
 from brim_lab.experiments.outcome import numbers_of, sentence_of, table_of
 from brim_lab.experiments.prediction import Learnt, predict
-from brim_lab.experiments.scale import CHANGING_WORKERS, TWO_JOBS, Scale
+from brim_lab.experiments.scale import BESIDE_SERVICE, CHANGING_WORKERS, TWO_JOBS, Scale
 from brim_lab.experiments.two_jobs import TwoJobs
 
 LEARNT = Learnt(
@@ -171,17 +176,75 @@ def test_experiment_3_says_what_did_not_hold(elastic: TrainingCourse, broken: st
     assert broken in " / ".join(claim.claim for claim in held if not claim.held)
 
 
-def test_figures_tables_and_numbers_are_made_of_both(tmp_path: Path) -> None:
+BESIDE = replace(BESIDE_SERVICE, every=10.0)
+WANTED = ((0.0, 0), (10.0, 4), (20.0, 2), (30.0, 6))
+
+
+def _beside(served: float, **changes: object) -> BesideService:
+    """A job whose workers leave as soon as a service has what it wants, so many seconds later."""
+    had = tuple((at + served * (count > 2), count) for at, count in WANTED)
+    rates = {count: float(count) for count in range(1, 9)}
+    pieces = [(int((8 - count) * 10), 8 - count) for _, count in WANTED]
+    course = _course("elastic", 0.0, pieces, lost=0.0)
+    course = replace(course, **changes)  # type: ignore[arg-type]
+    wanted = (*WANTED, (course.ended, 0))
+    learnt = Learnt(rates=rates, overheads=Overheads(name="none"))
+    predicted = predict(
+        {"elastic": 0.0}, policy="brim", steps=len(course.steps), workers=WorkerRange.parse("1:8"),
+        scale=BESIDE, learnt=learnt, capacity=BESIDE.capacity(until=900.0),
+    )  # fmt: skip
+    return BesideService(
+        scale=BESIDE,
+        learnt=learnt,
+        alone=1.0,
+        rounds=[FilledOnce(course=course, wanted=wanted, had=had, launches=1)],
+        predicted=predicted,
+        calm="cc",
+    )
+
+
+def test_experiment_2_holds_where_training_gives_way_at_once() -> None:
+    found = _beside(0.5)
+    (run,) = found.rounds
+    assert [claim.claim for claim in found.claims if not claim.held] == []
+    assert run.waited == pytest.approx([0.5, 0.5])
+    assert run.use(8) == pytest.approx(1.0 - 0.5 * (4 + 4) / (8 * 40.0), abs=0.005)
+    assert run.use_of_service(8) == pytest.approx((4 * 9.5 + 2 * 10 + 6 * 9.5 + 1) / 320, abs=0.005)
+    assert found.predicted_use == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("found", "broken"),
+    [
+        (_beside(2.5), "soon"),
+        (_beside(9.5), "used"),
+        (_beside(0.5, redone=1), "goes on"),
+        (_beside(0.5, digest="dd"), "weights"),
+    ],
+)
+def test_experiment_2_says_what_did_not_hold(found: BesideService, broken: str) -> None:
+    assert broken in " / ".join(claim.claim for claim in found.claims if not claim.held)
+    assert numbers_of(found)["held"] is False
+
+
+def test_a_job_that_was_started_twice_did_not_go_on() -> None:
+    (run,) = _beside(0.5).rounds
+    found = replace(_beside(0.5), rounds=[replace(run, launches=2)])
+    assert [claim.got for claim in found.claims if not claim.held] == ["2 start(s), 0 steps redone"]
+
+
+def test_figures_tables_and_numbers_are_made_of_all(tmp_path: Path) -> None:
     two, changing = _two(), _changing(UNSTEADY, STEADY)
     draw_two_jobs(two, tmp_path / "1.png")
+    beside_service_figure(_beside(0.5)).savefig(tmp_path / "2.png")
     draw_changing_workers(changing, tmp_path / "3.png")
-    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("1.png", "3.png"))
+    assert all((tmp_path / name).stat().st_size > 10_000 for name in ("1.png", "2.png", "3.png"))
     assert [row[0] for row in table_of(two)[1]] == ["gang", "elastic"]
     assert [row[:3] for row in table_of(changing)[1]] == [
         ["elastic", "3", "1 3 5"],
         ["5", "0", "5"],
     ]
-    for found in (two, changing):
+    for found in (two, _beside(0.5), changing):
         assert json.loads(json.dumps(numbers_of(found)))["held"] is True
 
 
@@ -189,4 +252,4 @@ def test_a_scale_can_be_divided_by_the_workers_of_its_experiment() -> None:
     def parts(scale: Scale) -> set[int]:
         return {scale.micro_batches % workers for workers in (*scale.sizes, *scale.fixed)}
 
-    assert parts(TWO_JOBS) == parts(CHANGING_WORKERS) == {0}
+    assert parts(TWO_JOBS) == parts(CHANGING_WORKERS) == parts(BESIDE_SERVICE) == {0}

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brim.domain.job import WorkerRange
-from brim.errors import EnvironmentFault
 from brim_lab.experiments import claims
 from brim_lab.experiments.claims import Claim
 from brim_lab.experiments.cluster import (
@@ -66,7 +65,7 @@ def changing_workers(
     with on(scale, folder, tell) as cluster:
         tell("measuring the job alone, for the prediction")
         learnt = measure(cluster, tell)
-        rounds = [_beside_a_service(cluster, tell) for _ in range(repeat)]
+        rounds = [_beside_a_service(cluster) for _ in range(repeat)]
     tell("undisturbed runs, for the digests and the AUC")
     fixed = [
         calm_run(scale, folder / "calm", f"fixed-{workers}", workers=workers)
@@ -86,20 +85,12 @@ def changing_workers(
     )
 
 
-def _beside_a_service(cluster: DemoCluster, tell: Tell) -> TrainingCourse:
+def _beside_a_service(cluster: DemoCluster) -> TrainingCourse:
     """The job, on the slots that the service leaves."""
     scale = cluster.scale
     cluster.configure()
     job = cluster.submit("elastic", _wanted(scale))
-    for at, slots in scale.capacity(until=_LIMIT)[1:]:
-        cluster.pause(at, since=job.submitted)
-        if cluster.client.job(job.job).has_ended:
-            break
-        tell(f"the service takes {scale.slots - slots} slots")
-        cluster.configure(headroom=scale.slots - slots)
-    else:
-        raise EnvironmentFault(f"{job.job} has not ended after {_LIMIT:.0f} s")
-    (course,) = cluster.ended([job], timeout=10.0, origin=job.submitted)
+    course, _ = cluster.serve_until_ended(job, timeout=_LIMIT)
     return course
 
 

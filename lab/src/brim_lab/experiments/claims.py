@@ -10,6 +10,8 @@ from brim_lab.experiments.prediction import Predicted
 
 _OF_PREDICTION = 0.05
 _TO_FIRST_STEP = 2.0
+_TO_SERVE = 2.0
+_USED = 0.9  # Source: ElasticDL, experiment 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,46 @@ def _same_weights(courses: Sequence[TrainingCourse], calm: Mapping[str, str]) ->
         need="the same",
         held=not other,
     )
+
+
+def beside_service(
+    course: TrainingCourse,
+    *,
+    waited: Sequence[float],
+    use: float,
+    predicted: float,
+    launches: int,
+    calm: str,
+) -> list[Claim]:
+    """The claims of experiment 2.
+
+    Args:
+        waited: seconds of the service, at each rise of what it wanted.
+        use: the part of the slots that was used; `predicted` is the simulator's.
+        launches: how often the job was started.
+        calm: the digest of an undisturbed run.
+    """
+    return [
+        Claim(
+            claim="the slots that the service leaves are used",
+            got=f"{use:.1%} of all slots in use, simulated {predicted:.1%}",
+            need=f"at least {_USED:.0%}",
+            held=use >= _USED,
+        ),
+        Claim(
+            claim="the service has what it wants soon",
+            got=f"after {max(waited, default=0.0):.1f} s at most",
+            need=f"at most {_TO_SERVE:.0f} s",
+            held=max(waited, default=0.0) <= _TO_SERVE,
+        ),
+        Claim(
+            claim="training goes on from the first step to the last",
+            got=f"{launches} start(s), {course.redone} steps redone",
+            need="one start, no step redone",
+            held=launches == 1 and course.redone == 0,
+        ),
+        _same_weights([course], {course.name: calm}),
+    ]
 
 
 def changing_workers(elastic: TrainingCourse, fixed: Sequence[TrainingCourse]) -> list[Claim]:

@@ -26,11 +26,12 @@ from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, read_history
 from brim.wire.cluster import JobView, Submit
 from brim_lab.driver import MARK, Driver
-from brim_lab.experiments.course import TrainingCourse
+from brim_lab.experiments.course import TrainingCourse, Workers, left_for
 from brim_lab.experiments.scale import Scale
 
 _LOOK = 0.2
 _NODE, _METRIC = "demo", "auc"
+_TO_TELL = 10.0  # seconds until the end of a job that has ended is told
 _TO_ANSWER = 180.0  # seconds that a first step may take
 
 Tell = Callable[[str], None]
@@ -83,6 +84,45 @@ class DemoCluster:
         """Set the policy, and the number of slots that no job may have."""
         spec = ClusterSpec(cluster=self._described, policy=policy, headroom=headroom)
         self.client.apply(spec)
+
+    def serve(self, slots: int) -> None:
+        """Have an online service, which comes first, take so many slots."""
+        self.configure(headroom=slots)
+
+    def until_served(self, slots: int) -> None:
+        """Wait until the service has so many slots that nobody else holds."""
+
+    def served(self, wanted: Workers, course: TrainingCourse, origin: float) -> Workers:
+        """Return the slots that the service had: of those that it wanted, what one job left.
+
+        Args:
+            origin: where the times of the course begin, seconds since 1970.
+        """
+        return left_for(wanted, course.workers, self.scale.slots)
+
+    def serve_until_ended(self, job: JobView, *, timeout: float) -> tuple[TrainingCourse, Workers]:
+        """Have the service of the experiment come and go until a job has ended.
+
+        Returns:
+            The job's course, and the slots that the service wanted, in seconds since the job's
+            submission.
+
+        Raises:
+            EnvironmentFault: the job failed, or it took longer than `timeout` seconds.
+        """
+        wanted = [(0.0, 0)]
+        for at, slots in self.scale.capacity(until=timeout)[1:]:
+            self.pause(at, since=job.submitted)
+            if self.client.job(job.job).has_ended:
+                break
+            taken = self.scale.slots - slots
+            self._tell(f"the service takes {taken} slots")
+            wanted.append((self.wall() - job.submitted, taken))
+            self.serve(taken)
+        else:
+            raise EnvironmentFault(f"{job.job} has not ended after {timeout:.0f} s")
+        (course,) = self.ended([job], timeout=_TO_TELL, origin=job.submitted)
+        return course, (*wanted, (course.ended, 0))
 
     def submit(
         self,

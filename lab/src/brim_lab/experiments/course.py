@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from brim.domain.resizing import Overheads
@@ -16,7 +17,7 @@ from brim.errors import EnvironmentFault
 _SETTLED = 4  # steps of a new world after which its change is over
 
 Workers = tuple[tuple[float, int], ...]
-"""(seconds, workers from then on), in order; the last says 0."""
+"""(seconds, workers from then on), in order; the last says 0. So are slots of others counted."""
 
 
 class Request(NamedTuple):
@@ -57,6 +58,63 @@ class TrainingCourse:
     def steps_by(self, at: float) -> int:
         """Steps that were done at a time."""
         return sum(step <= at for step in self.steps)
+
+
+def count_at(points: Workers, time: float) -> int:
+    """Return how many there are at a time.
+
+    >>> [count_at(((1.0, 4), (2.0, 0)), time) for time in (0.5, 1.0, 2.0)]
+    [0, 4, 0]
+    """
+    return next((count for at, count in reversed(points) if at <= time), 0)
+
+
+def left_for(wanted: Workers, workers: Workers, slots: int) -> Workers:
+    """Return what a service has of the slots that it wants, where a job's workers have others.
+
+    >>> left_for(((0.0, 0), (2.0, 4)), ((1.0, 8), (2.5, 4)), 8)
+    ((0.0, 0), (1.0, 0), (2.0, 0), (2.5, 4))
+    """
+    times = sorted({at for at, _ in (*wanted, *workers)})
+    return tuple((at, min(count_at(wanted, at), slots - count_at(workers, at))) for at in times)
+
+
+def waits(wanted: Workers, had: Workers) -> list[float]:
+    """Return the seconds that each rise of what is wanted has waited until all was had.
+
+    One that was not had before less was wanted has waited until then.
+
+    >>> waits(((0.0, 0), (2.0, 4), (4.0, 2), (6.0, 3), (7.0, 0)), ((2.5, 3), (3.0, 4), (4.0, 2)))
+    [1.0, 1.0]
+    """
+    return [
+        _reached(had, count, since=at, until=until) - at
+        for (_, before), (at, count), (until, _) in zip(
+            wanted, wanted[1:], wanted[2:], strict=False
+        )
+        if count > before
+    ]
+
+
+def _reached(points: Workers, count: int, *, since: float, until: float) -> float:
+    """The first time of an interval at which there were so many; its end where there never were."""
+    if count_at(points, since) >= count:
+        return since
+    return next((at for at, has in points if since <= at < until and has >= count), until)
+
+
+def use_of(parts: Sequence[Workers], slots: int, *, begin: float, end: float) -> float:
+    """Return the part of the slots that was used, on average over a time.
+
+    Args:
+        parts: who used them.
+
+    >>> use_of([((0.0, 4), (8.0, 2)), ((5.0, 4),)], 8, begin=0.0, end=10.0)
+    0.7
+    """
+    times = sorted({begin, end, *(at for part in parts for at, _ in part if begin < at < end)})
+    used = sum((until - at) * count_at(part, at) for at, until in pairwise(times) for part in parts)
+    return used / (slots * (end - begin))
 
 
 def makespan(courses: Iterable[TrainingCourse]) -> float:

@@ -5,15 +5,15 @@ Live workers are areas, and simulated ones dashed lines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from brim_lab.experiments.beside_service import BesideService
 from brim_lab.experiments.changing_workers import ChangingWorkers
-from brim_lab.experiments.course import TrainingCourse, Workers, makespan
+from brim_lab.experiments.course import Workers, count_at, makespan
 from brim_lab.experiments.two_jobs import SIDES, TwoJobs
 
 _SIZE = (9.0, 6.0)  # inches
@@ -30,7 +30,7 @@ def two_jobs_figure(found: TwoJobs) -> Figure:
     axes = figure.subplots(2, 1, sharex=True, sharey=True)
     for axis, side in zip(axes, SIDES, strict=True):
         courses, predicted = found.rounds[-1][side], found.predicted[side]
-        _stack(axis, courses)
+        _stack(axis, {f"{course.name} job": course.workers for course in courses})
         _outline(axis, [predicted.workers[course.name] for course in courses])
         for course in courses:
             axis.plot(course.submitted, 0, "k^", markersize=6, clip_on=False, zorder=5)
@@ -55,7 +55,7 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     figure = Figure(figsize=_SIZE, layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=[1.2, 1.0])
     course = found.rounds[-1]
-    _stack(above, [course])
+    _stack(above, {"elastic job": course.workers})
     _outline(above, [found.predicted.workers["elastic"]])
     left = [*found.scale.capacity(until=course.ended), (course.ended, 0)]
     _steps(above, tuple(left), color="grey", linewidth=1.0, label="left by the online service")
@@ -80,19 +80,37 @@ def changing_workers_figure(found: ChangingWorkers) -> Figure:
     return figure
 
 
-def _stack(axis: Any, courses: Sequence[TrainingCourse]) -> None:
-    """Live workers as areas, the first job lowest."""
-    times = sorted({0.0, *(at for course in courses for at, _ in course.workers)})
-    rows = [[_at(course.workers, time) for time in times] for course in courses]
-    labels = [f"{course.name} job" for course in courses]
-    axis.stackplot(times, rows, step="post", labels=labels, colors=["C0", "C1"], alpha=0.55)
+def beside_service_figure(found: BesideService) -> Figure:
+    """The slots of the last repetition of experiment 2: training below, the service on top."""
+    figure = Figure(figsize=(9.0, 3.6), layout="constrained")
+    axis = figure.subplots()
+    run, slots = found.rounds[-1], found.scale.slots
+    _stack(axis, {"training": run.course.workers, "the service": run.had})
+    _outline(axis, [found.predicted.workers["elastic"]])
+    left = tuple((at, slots - count) for at, count in run.wanted)
+    _steps(axis, left, color="grey", linewidth=1.0, label="left by the service")
+    _slots(axis, slots)
+    axis.legend(loc="upper right", ncols=4, fontsize=8.5)
+    axis.set_xlabel("seconds since the submission")
+    text = f"{run.use(slots):.1%} of the slots in use, simulated {found.predicted_use:.1%}"
+    axis.set_title(f"a job beside an online service: {text}", loc="left", fontsize=9.5)
+    return figure
+
+
+def _stack(axis: Any, parts: Mapping[str, Workers]) -> None:
+    """Live workers as areas, the first lowest."""
+    times = sorted({0.0, *(at for part in parts.values() for at, _ in part)})
+    rows = [[count_at(part, time) for time in times] for part in parts.values()]
+    axis.stackplot(times, rows, step="post", labels=parts, colors=["C0", "C1"], alpha=0.55)
 
 
 def _outline(axis: Any, jobs: Sequence[Workers]) -> None:
     """Simulated workers as dashed lines, each on top of the one before."""
     times = sorted({0.0, *(at for job in jobs for at, _ in job)})
     for number in range(len(jobs)):
-        total = tuple((time, sum(_at(job, time) for job in jobs[: number + 1])) for time in times)
+        total = tuple(
+            (time, sum(count_at(job, time) for job in jobs[: number + 1])) for time in times
+        )
         label = "simulated" if number == 0 else None
         _steps(axis, total, color="black", linewidth=1.2, linestyle=(0, (4, 2)), label=label)
 
@@ -108,15 +126,6 @@ def _slots(axis: Any, slots: int) -> None:
     )
     axis.set(ylabel="workers", ylim=(0, slots + 2.4), yticks=range(0, slots + 1, 2), xlim=(0, None))
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _at(points: Workers, time: float) -> int:
-    """Workers at a time."""
-    found = 0
-    for (at, count), (until, _) in pairwise([*points, (float("inf"), 0)]):
-        if at <= time < until:
-            found = count
-    return found
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -51,7 +51,7 @@ def joined_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoClust
         with _scheduler(home, driver) as state, home.network():
             nodes = [
                 _join(host, driver, home, state, devices=devices)
-                for host, devices in zip(others, _shared(scale.slots), strict=True)
+                for host, devices in zip(others, shared(scale.slots), strict=True)
             ]
             contact = read_scheduler_contact(state)
             assert contact is not None, "brim up waits for it"
@@ -67,10 +67,10 @@ def joined_cluster(scale: Scale, folder: Path, tell: Tell) -> Iterator[DemoClust
         _check_clean(home, others)
 
 
-def _shared(slots: int) -> list[int]:
-    """Return the slots of each host.
+def shared(slots: int) -> list[int]:
+    """Return the slots of each of three hosts.
 
-    >>> _shared(8)
+    >>> shared(8)
     [3, 3, 2]
     """
     return [(slots + _HOSTS - 1 - k) // _HOSTS for k in range(_HOSTS)]

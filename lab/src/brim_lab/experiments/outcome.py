@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from brim.demo import Shown
+from brim_lab.experiments.beside_service import BesideService
 from brim_lab.experiments.changing_workers import ChangingWorkers
 from brim_lab.experiments.claims import error
 from brim_lab.experiments.course import makespan
@@ -28,7 +29,7 @@ def shown(found: TwoJobs | ChangingWorkers, figure: Path) -> Shown:
     )
 
 
-def numbers_of(found: TwoJobs | ChangingWorkers) -> dict[str, Any]:
+def numbers_of(found: TwoJobs | BesideService | ChangingWorkers) -> dict[str, Any]:
     """Return all that was found, in types that JSON has."""
     numbers = {name: getattr(found, name) for name in found.__dataclass_fields__ if name != "scale"}
     content = {"claims": found.claims, "held": all(claim.held for claim in found.claims), **numbers}

@@ -22,7 +22,7 @@ class Scale:
         wait: seconds that a sample waits; see `brim.demo.flights`.
         sizes: worker counts at which the job is measured before, `steps_each` steps each.
         gap: seconds between the two submissions of experiment 1.
-        service: slots that the online service of experiment 3 takes, one after the other and again
+        service: slots that the online service of experiments 2 and 3 takes, one after the other and again
             from the start, for `every` seconds each.
         fixed: worker counts of the undisturbed runs that an elastic one is compared with.
         file: the training file, with its `parameters`; it has a parameter `wait`.
@@ -77,6 +77,7 @@ QUICK_TWO_JOBS = replace(
     parameters={"months": "1"},
 )
 
+_SERVICE = (0, 4, 2, 6, 4, 0, 5, 2)
 CHANGING_WORKERS = Scale(
     workers=8,
     global_batch_size=1200,
@@ -84,7 +85,7 @@ CHANGING_WORKERS = Scale(
     wait=0.8e-3,
     epochs=4,
     sizes=(8, 6, 4, 2),
-    service=(0, 4, 2, 6, 4, 0, 5, 2),
+    service=_SERVICE,
     every=4.0,
     fixed=(4, 8),
     parameters={
@@ -99,5 +100,20 @@ QUICK_CHANGING_WORKERS = replace(
     sizes=(8, 4),
     steps_each=5,
     every=2.0,
+    parameters={"months": "1"},
+)
+
+BESIDE_SERVICE = replace(
+    CHANGING_WORKERS,
+    wait=2.4e-3,
+    every=30.0,  # a pod takes ten seconds until it trains
+    fixed=(4,),
+)
+QUICK_BESIDE_SERVICE = replace(
+    BESIDE_SERVICE,
+    epochs=2,
+    sizes=(8, 4),
+    steps_each=5,
+    every=10.0,
     parameters={"months": "1"},
 )

@@ -26,7 +26,8 @@ GPU = "example.com/gpu"  # of which each node has 8
 OPERATORS = "brim-system"
 WITHIN = 240.0  # seconds: a node that is lost is seen to be after 17, and the machine may be busy
 _LOOK = 0.1
-_CLASS = "of-tests"
+CLASS = "of-tests"  # of volumes
+_SIZE = {"storage": "1Gi"}
 _MINE = {"app.kubernetes.io/part-of": "brim-tests"}
 
 
@@ -72,6 +73,8 @@ class JobsOnNodes:
     ) -> None:
         """Install two operators, of which one waits, and the namespace with its volume.
 
+        Done again with other arguments, operators with these take over.
+
         Args:
             arguments: of `brim operator`.
             security: the standard of Pod Security that the namespace enforces.
@@ -89,6 +92,9 @@ class JobsOnNodes:
         meta = {"name": self.namespace, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.add_volume("data", self.folder)
+        self._add_claim("data")
+        words = ("rollout", "status", f"deployment/{NAME}", f"--namespace={OPERATORS}")
+        self.cluster.kubectl(*words, "--timeout=110s")
         self.operator()
 
     def uninstall(self) -> None:
@@ -104,13 +110,14 @@ class JobsOnNodes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def operator(self) -> str:
-        """The name of the operator's pod that holds the Lease; waits for one that runs."""
+        """The name of the operator's pod that holds the Lease and is to stay; waits for one."""
         lease = f"/apis/coordination.k8s.io/v1/namespaces/{OPERATORS}/leases/{NAME}"
         pods = f"/api/v1/namespaces/{OPERATORS}/pods"
 
         def look() -> str:
             holder = self.api.ask(lease)["spec"].get("holderIdentity", "")
-            names = [each["metadata"]["name"] for each in self.api.ask(pods)["items"]]
+            metas = [each["metadata"] for each in self.api.ask(pods)["items"]]
+            names = [meta["name"] for meta in metas if "deletionTimestamp" not in meta]
             return next((name for name in names if name and holder.startswith(name)), "")
 
         return str(until(look, lambda: self.cluster.kubectl("get", "pods,events", "-n", OPERATORS)))
@@ -132,21 +139,20 @@ class JobsOnNodes:
         self.cluster.kubectl("apply", "--server-side", "-f", "-", stdin=text)
 
     def add_volume(self, claim: str, folder: Path) -> None:
-        """Have a folder of this machine as the volume of a claim, on all nodes."""
-        name = f"{self.namespace}-{claim}"
-        size = {"storage": "1Gi"}
-        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": _CLASS}
-        meta = {"name": name, "labels": _MINE}
+        """Have a folder of this machine as the volume of a claim to come, on all nodes."""
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
         path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
         reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
         volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta}
-        wants = {**shared, "resources": {"requests": size}, "volumeName": name}
-        meta = {"name": claim, "namespace": self.namespace}
-        there = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta}
-        self.apply(
-            volume | {"spec": {**shared, "capacity": size, **path, **reference}},
-            there | {"spec": wants},
-        )
+        modes = ["ReadWriteMany", "ReadWriteOnce"]
+        has = {"accessModes": modes, "capacity": _SIZE, "storageClassName": CLASS}
+        self.apply(volume | {"spec": {**has, **path, **reference}})
+
+    def _add_claim(self, name: str) -> None:
+        meta = {"name": name, "namespace": self.namespace}
+        claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta}
+        wants = {"accessModes": ["ReadWriteMany"], "resources": {"requests": _SIZE}}
+        self.apply(claim | {"spec": {**wants, "storageClassName": CLASS}})
 
     def add_volume_for(self, claim: str, folder: Path) -> None:
         """Have a folder of this machine for a claim that somebody makes who names no class."""

@@ -1,0 +1,166 @@
+"""Experiment 2: training fills in around an online service, which comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from brim.domain.job import WorkerRange
+from brim_lab.experiments import claims
+from brim_lab.experiments.claims import Claim
+from brim_lab.experiments.cluster import (
+    DemoCluster,
+    MakeCluster,
+    Tell,
+    calm_run,
+    demo_cluster,
+)
+from brim_lab.experiments.course import TrainingCourse, Workers, use_of, waits
+from brim_lab.experiments.measure import measure
+from brim_lab.experiments.prediction import Learnt, Predicted, predict
+from brim_lab.experiments.scale import Scale
+
+_LIMIT = 1200.0  # seconds for the job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilledOnce:
+    """The job beside the service, once.
+
+    Args:
+        wanted, had: slots of the service, in seconds since the job's submission.
+        launches: how often the job was started.
+    """
+
+    course: TrainingCourse
+    wanted: Workers
+    had: Workers
+    launches: int
+
+    @property
+    def waited(self) -> list[float]:
+        """Seconds that the service waited, for each rise of what it wanted."""
+        return waits(self.wanted, self.had)
+
+    def use(self, slots: int) -> float:
+        """Return the part of the slots that was used, from the job's first step to its last."""
+        return self._use([self.course.workers, self.had], slots)
+
+    def use_of_service(self, slots: int) -> float:
+        """Return the part of the slots that the service used meanwhile."""
+        return self._use([self.had], slots)
+
+    def _use(self, parts: Sequence[Workers], slots: int) -> float:
+        steps = self.course.steps
+        return use_of(parts, slots, begin=steps[0], end=steps[-1])
+
+    @property
+    def longest_pause(self) -> float:
+        """The longest time between two steps, in seconds."""
+        return max(after - at for at, after in pairwise(self.course.steps))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BesideService:
+    """The findings of experiment 2.
+
+    Args:
+        alone: seconds until the service had the most that it ever wants, on free slots.
+        predicted: from what was `learnt` before, for a service that has at once what it wants.
+        calm: digest of an undisturbed run.
+    """
+
+    scale: Scale
+    learnt: Learnt
+    alone: float
+    rounds: Sequence[FilledOnce]
+    predicted: Predicted
+    calm: str
+
+    @property
+    def predicted_use(self) -> float:
+        """The part of the slots that the simulator uses."""
+        scale, workers = self.scale, self.predicted.workers["elastic"]
+        service = tuple(
+            (at, scale.slots - left) for at, left in scale.capacity(until=self.predicted.makespan)
+        )
+        end = self.predicted.makespan
+        return use_of([workers, service], scale.slots, begin=0.0, end=end)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims, each with whether it held in every repetition."""
+        return claims.in_all(
+            [
+                claims.beside_service(
+                    each.course,
+                    waited=each.waited,
+                    use=each.use(self.scale.slots),
+                    predicted=self.predicted_use,
+                    launches=each.launches,
+                    calm=self.calm,
+                )
+                for each in self.rounds
+            ]
+        )
+
+
+def beside_service(
+    scale: Scale,
+    folder: Path,
+    tell: Tell,
+    *,
+    repeat: int = 1,
+    on: MakeCluster = demo_cluster,
+) -> BesideService:
+    """Run it.
+
+    Args:
+        folder: for everything that it leaves.
+        on: makes the cluster.
+    """
+    with on(scale, folder, tell) as cluster:
+        alone = _serve_alone(cluster)
+        tell(f"alone, the service has its slots after {alone:.1f} s")
+        tell("measuring the job alone, for the prediction")
+        learnt = measure(cluster, tell)
+        rounds = [_fill(cluster) for _ in range(repeat)]
+    tell("an undisturbed run, for the digest")
+    calm = calm_run(scale, folder / "calm", "fixed", workers=scale.fixed[0]).digest
+    predicted = predict(
+        {"elastic": 0.0},
+        policy="brim",
+        steps=len(rounds[0].course.steps),
+        workers=_wanted(scale),
+        scale=scale,
+        learnt=learnt,
+        capacity=scale.capacity(until=_LIMIT),
+    )
+    return BesideService(
+        scale=scale, learnt=learnt, alone=alone, rounds=rounds, predicted=predicted, calm=calm
+    )
+
+
+def _serve_alone(cluster: DemoCluster) -> float:
+    most, began = max(cluster.scale.service), cluster.wall()
+    cluster.serve(most)
+    cluster.until_served(most)
+    took = cluster.wall() - began
+    cluster.serve(0)
+    return took
+
+
+def _fill(cluster: DemoCluster) -> FilledOnce:
+    """The job, on the slots that the service leaves."""
+    cluster.serve(0)
+    job = cluster.submit("elastic", _wanted(cluster.scale))
+    course, wanted = cluster.serve_until_ended(job, timeout=_LIMIT)
+    had = cluster.served(wanted, course, job.submitted)
+    launches = cluster.client.job(job.job).launches
+    return FilledOnce(course=course, wanted=wanted, had=had, launches=launches)
+
+
+def _wanted(scale: Scale) -> WorkerRange:
+    return WorkerRange(minimum=1, maximum=scale.workers)
