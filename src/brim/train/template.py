@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
@@ -44,6 +44,19 @@ from brim.wire.run_identity import WORKER as AS_WORKER
 from brim.wire.run_identity import is_encrypted, run_identity
 
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+
+
+class _Birth(NamedTuple):
+    """A worker that is to be, and the descriptors that come with the request."""
+
+    worker: str
+    place: int
+    link: int
+    memory: int
+    tables: int
+    notice: int
+    log: int
+    stacks: int
 
 
 class TemplateProcess:
@@ -137,47 +150,37 @@ class TemplateProcess:
         name, place = request.decode().split()
         pid = _fork_for_another_parent()
         if pid == 0:
-            self._become_worker(name, int(place), *descriptors)
+            self._become_worker(_Birth(name, int(place), *descriptors))
         for descriptor in descriptors:
             os.close(descriptor)
         self._tell(WorkerForked(worker=name, pid=pid))
         return True
 
-    def _become_worker(
-        self,
-        worker: str,
-        place: int,
-        link: int,
-        memory: int,
-        tables: int,
-        notice: int,
-        log: int,
-        stacks: int,
-    ) -> None:
+    def _become_worker(self, birth: _Birth) -> None:
         """Become a worker, in the child; never return."""
         status = 1
         try:
             die_with_adopter(self._agent)
-            be_called(f"brim-{worker}")
-            os.environ[WORKER] = worker
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            os.close(log)
+            be_called(f"brim-{birth.worker}")
+            os.environ[WORKER] = birth.worker
+            os.dup2(birth.log, 1)
+            os.dup2(birth.log, 2)
+            os.close(birth.log)
             self._control.close()
             if self._method == "spawn":
-                self._execute(worker, place, link, memory, tables, notice, stacks)
-            show_when_asked(stacks)
+                self._execute(birth)
+            show_when_asked(birth.stacks)
             context = WorkerContext(
-                worker=worker,
-                place=place,
+                worker=birth.worker,
+                place=birth.place,
                 spec=self._spec,
                 run_dir=self._run_dir,
                 host=self._host,
                 secret=self._secret,
-                link=socket.socket(fileno=link),
-                memory=memory,
-                tables=tables,
-                notice=notice,
+                link=socket.socket(fileno=birth.link),
+                memory=birth.memory,
+                tables=birth.tables,
+                notice=birth.notice,
                 start_method="fork",
             )
             status = self._work(context)
@@ -193,31 +196,22 @@ class TemplateProcess:
             return worker.run_file(self._prepared, context)
         return worker.run_script(self._spec.command, context)
 
-    def _execute(
-        self,
-        worker: str,
-        place: int,
-        link: int,
-        memory: int,
-        tables: int,
-        notice: int,
-        stacks: int,
-    ) -> None:
+    def _execute(self, birth: _Birth) -> None:
         """Become a new program, which finds its context in the environment."""
         os.environ |= environment_for(
-            worker=worker,
-            place=place,
+            worker=birth.worker,
+            place=birth.place,
             spec=self._spec,
             run_dir=self._run_dir,
             host=self._host,
             secret=self._secret,
-            link=link,
-            memory=memory,
-            tables=tables,
-            notice=notice,
-            stacks=stacks,
+            link=birth.link,
+            memory=birth.memory,
+            tables=birth.tables,
+            notice=birth.notice,
+            stacks=birth.stacks,
         )
-        for descriptor in (link, memory, tables, notice, stacks):
+        for descriptor in (birth.link, birth.memory, birth.tables, birth.notice, birth.stacks):
             os.set_inheritable(descriptor, True)
         command = self._spec.command
         if not command or runs_python(command):
