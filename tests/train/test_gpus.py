@@ -101,12 +101,15 @@ def test_what_was_hidden_is_seen_again(seen: pytest.MonkeyPatch) -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
-def test_a_fork_that_fails_on_the_gpu_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fault", [RuntimeError, AssertionError])
+def test_a_fork_that_fails_on_the_gpu_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, fault: type[Exception]
+) -> None:
     assert gpus.forks_can_use_gpus()  # also where there are none
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     def spoiled(*_: object, **__: object) -> None:
-        raise RuntimeError("CUDA error: initialization error")
+        raise fault("CUDA error: initialization error")
 
     monkeypatch.setattr(torch, "ones", spoiled)
     assert not gpus.forks_can_use_gpus()

@@ -63,8 +63,12 @@ def forks_can_use_gpus() -> bool:
     """
     pid = os.fork()
     if pid == 0:
-        signal.alarm(_TO_TRY)  # which ends it
-        os._exit(0 if _can_compute() else 1)
+        status = 1
+        try:
+            signal.alarm(_TO_TRY)  # which ends it
+            status = 0 if _can_compute() else 1
+        finally:
+            os._exit(status)
     return os.waitpid(pid, 0)[1] == 0
 
 
