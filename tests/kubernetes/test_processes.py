@@ -242,6 +242,17 @@ def test_nobody_looks_at_pods_that_are_as_they_should_be(world: World) -> None:
     assert world.processes.is_calm()
 
 
+def test_slots_that_have_come_free_are_looked_at_until_they_count(world: World) -> None:
+    world.look()
+    assert world.processes.is_calm()
+    larger = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "64", "pods": "110"}
+    world.server.nodes["node0"] = node("node0", allocatable=larger)
+    world.look()
+    assert not world.processes.is_calm(), "more may come free within a second"
+    world.look(1.1)
+    assert world.processes.is_calm()
+
+
 def test_masters_of_a_namespace_share_a_service_as_long_as_there_are_jobs(world: World) -> None:
     key = "Service", "team", SERVICE
     world.submit()

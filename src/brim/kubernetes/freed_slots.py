@@ -24,6 +24,11 @@ class FreedSlots:
         self._first: float | None = None  # since when some do not count
         self._last = 0.0  # when one came free
 
+    @property
+    def is_calm(self) -> bool:
+        """False while there are slots that will count once time has passed."""
+        return self._first is None
+
     def counted(self, nodes: Mapping[str, NodeSeen], now: float) -> Mapping[str, NodeSeen]:
         """Return these nodes with the devices that count.
 

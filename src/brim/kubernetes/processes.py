@@ -235,6 +235,7 @@ class KubeProcesses:
         """Return whether another look would see what the last one saw, until there is news."""
         beside = self._beside or self._clearing
         here = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
+        here = here and self._freed.is_calm
         return here and not beside and self._retries.is_calm(self._clock.now())
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
