@@ -70,7 +70,11 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
     [
         (cli_train.train, RunOptions, {"json"}),
         (cli_run.run, RunOptions, {"json", "prints"}),
-        (cli_submit.submit, SubmitOptions, {"json", "wait", "dry_run", "state", "to"}),
+        (
+            cli_submit.submit,
+            SubmitOptions,
+            {"json", "wait", "dry_run", "state", "to", "image"},
+        ),
     ],
 )
 def test_keywords_are_the_options_of_the_command_line(

@@ -144,7 +144,7 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         assert told(ports["one"], "/healthz") == "ok\n"
         assert "brim_lease_held 1" in metrics("one")
         assert 'brim_jobs{state="running"} 0' in metrics("one")
-        lists = 'brim_api_requests_total{verb="list",code="200"} 4'
+        lists = 'brim_api_requests_total{verb="list",code="200"} 5'
         assert lists in metrics("one"), "of nodes, pods, jobs and tenants"
         standby = begun("two")
         until(lambda: told(ports["two"], "/readyz") == "ok\n")

@@ -282,7 +282,6 @@ class ScheduledJobs:
         self._commands: list[Command] = []
         self._steps: list[Action] = []
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
-        self._planned_from: dict[str, int] = {}  # the step of each job that the last plan went by
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event in.
@@ -397,18 +396,11 @@ class ScheduledJobs:
         due = math.inf
         for job in self.jobs.values():
             if job.running:
-                if job.profile is not None and job.target < job.profile.size:
-                    due = min(due, decided + _RETRY)
-                elif self._outdates_plans(job):
-                    due = min(due, decided + REPLAN)
+                waits = job.profile is not None and job.target < job.profile.size
+                due = min(due, decided + (_RETRY if waits else REPLAN))
             elif job.starts.not_before > decided:  # the last cycle left it out
                 due = min(due, job.starts.not_before)
         return due
-
-    def _outdates_plans(self, job: ScheduledJob) -> bool:
-        """Return whether a job has come closer to its end, or to a deadline, since plans were made."""
-        has_deadline = job.submission.deadline is not None
-        return has_deadline or job.progress.step != self._planned_from.get(job.id)
 
     def rest(self, now: float) -> bool:
         """Go without a look where nothing goes by the clock until `wake_at`, as far as jobs go.
@@ -530,7 +522,6 @@ class ScheduledJobs:
     # What the policy says -------------------------------------------------------------------------
 
     def _decided(self, decision: Decision, now: float) -> None:
-        self._planned_from = {job.id: job.progress.step for job in self.jobs.values()}
         for verdict in decision.verdicts:
             job = self.jobs.get(verdict.job)
             # It may have been cancelled while this was decided.
