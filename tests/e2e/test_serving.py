@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ def serving(bundle: Path, log: Path, *options: str) -> Iterator[Server]:
         if process.poll() is None:
             process.kill()
         process.wait()
+        sys.stderr.write(log.read_text())  # shown where a test fails
 
 
 @pytest.fixture(scope="module")

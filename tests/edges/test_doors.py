@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import brim
 from brim.errors import EnvironmentFault
@@ -47,7 +48,7 @@ def test_another_user_cannot_call_a_nodes_agent() -> None:
 
 def test_the_store_of_torch_distributed_listens_on_the_runs_address_alone() -> None:
     meeting: Any = Distributed.__new__(Distributed)
-    meeting._rank = 0
+    meeting._rank, meeting._device = 0, torch.device("cpu")
     said: list[bytes] = []
 
     def share(word: bytes) -> list[bytes]:

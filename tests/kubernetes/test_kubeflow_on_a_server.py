@@ -568,7 +568,7 @@ def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlac
             replicas = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
             place.change({"spec": replicas})
             await place.until(lambda: mpi.hosts() == ["worker-0"])
-            assert mpi.pods() == {"launcher", "worker-0"}
+            await place.until(lambda: mpi.pods() == {"launcher", "worker-0"})
         async with place.operator():
             place.kubelets.say(f"{MPI}-launcher", phase="Succeeded")
             await place.until(lambda: place.held().get("Succeeded") == "True")
