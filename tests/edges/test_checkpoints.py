@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -231,6 +232,24 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
     with pytest.raises(EnvironmentFault, match="No space left on device"):
         draft(store, 2)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_checkpoint_that_goes_while_they_are_listed_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Directory(tmp_path)
+    place.write("step-00000004/manifest.json", b"{}")
+    place.write("step-00000008/manifest.json", b"{}")
+    scandir = os.scandir
+
+    def after_a_removal(path: Any = ".") -> Any:
+        if str(path).endswith("step-00000004"):
+            Path(path, "manifest.json").unlink()
+            Path(path).rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", after_a_removal)
+    assert place.names() == {"step-00000008/manifest.json": 2}
 
 
 def test_a_directory_that_vanishes_is_made_again(tmp_path: Path) -> None:

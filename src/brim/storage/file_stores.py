@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
-from brim.storage.files import sync_directory, write_through, write_whole
+from brim.storage.files import sizes_of, sync_directory, write_through, write_whole
 
 T = TypeVar("T")
 Data = bytes | bytearray
@@ -76,13 +76,8 @@ class Directory:
         return str(self._root / name) if name else str(self._root)
 
     def names(self) -> dict[str, int]:
-        found = {}
         with self._told("list", ""):
-            for path in self._root.rglob("*"):
-                with contextlib.suppress(FileNotFoundError):  # another writer may just remove it
-                    if path.is_file():
-                        found[str(path.relative_to(self._root))] = path.stat().st_size
-        return found
+            return sizes_of(self._root)
 
     def read(self, name: str) -> bytes:
         with self._told("read", name):

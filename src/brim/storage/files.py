@@ -231,6 +231,30 @@ def nearby(path: Path, suffixes: tuple[str, ...] = ()) -> str:
     return f"did you mean {str(folder / close[0])!r}?" if close else f"ls {folder}"
 
 
+def sizes_of(folder: Path) -> dict[str, int]:
+    """Return the sizes in bytes of all files in a folder and below, by names relative to it.
+
+    Others may write and remove files and folders meanwhile. A folder that is gone, or that may not be
+    read, such as a disk's `lost+found`, has no files.
+
+    Raises:
+        OSError: the disk gives no answer.
+    """
+    found = {}
+    for below, _, names in os.walk(folder, onerror=_raise_unless_closed):
+        for name in names:
+            path = Path(below, name)
+            with contextlib.suppress(FileNotFoundError):
+                if path.is_file():
+                    found[str(path.relative_to(folder))] = path.stat().st_size
+    return found
+
+
+def _raise_unless_closed(error: OSError) -> None:
+    if not isinstance(error, (FileNotFoundError, PermissionError)):
+        raise error
+
+
 @contextlib.contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
     """Fill a draft that becomes `directory` at the end, whole, or leaves nothing.

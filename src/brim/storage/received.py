@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from brim.storage.files import sync_directory
+from brim.storage.files import sizes_of, sync_directory
 
 _CHUNK = 1 << 20
 _RECEIVING = ".receiving"  # the folder of files that are being received, beside that of all
@@ -69,12 +69,7 @@ class ReceivedFiles:
 
     def names(self) -> dict[str, int]:
         """Return all files with their sizes in bytes, by names relative to the folder."""
-        found = {}
-        for path in self._folder.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # another writer may just remove it
-                if path.is_file():
-                    found[str(path.relative_to(self._folder))] = path.stat().st_size
-        return found
+        return sizes_of(self._folder)
 
     def open(self, name: str) -> tuple[int, Iterator[bytes]]:
         """Return the size of a file, and its bytes in chunks. Raises OSError."""
