@@ -25,7 +25,7 @@ from brim.kubernetes import processes
 from brim.kubernetes.identities import SERVICE, KubeJob
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.outages import Outages, SeenClock
-from brim.kubernetes.pods import KubeStart
+from brim.kubernetes.pods import KubeStart, Manifest
 from brim.kubernetes.processes import KubeProcesses, PodOrder
 from brim.kubernetes.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.runs_seen import RunsSeen
@@ -219,6 +219,68 @@ def test_a_job_grows_and_shrinks_pod_by_pod(world: World) -> None:
     world.settle()
     assert world.on() == {"node1": 1}
     assert "flights-master" in world.server.pods
+
+
+def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) -> None:
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    made: list[str] = []
+
+    async def deciding() -> None:
+        decision = asyncio.get_running_loop().create_future()
+        waiting = asyncio.create_task(world.backend.meanwhile(decision))
+        await asyncio.sleep(0)
+        world.server.vanish("flights-1-0")
+        world.watched.catch_up()
+        world.backend.stir()
+        async with asyncio.timeout(10.0):
+            while world.on() != {"node0": 2}:
+                await asyncio.sleep(0.01)
+        made.extend(world.server.pods)
+        assert not waiting.done(), "it waits for the decision"
+        answer = Decision(workers={JOB.id: 2}, nodes={JOB.id: {"node0": 2}})
+        decision.set_result(answer)
+        assert await waiting is answer
+
+    world.run(deciding)
+    assert "flights-1-0" in made
+
+
+def test_what_a_job_has_lost_does_not_wait_behind_the_pods_of_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_OF_STARTS", 2)
+    world = World(tmp_path / "jobs")
+    world.submit()
+    world.submit(KubeJob("team", "other"))
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    make_pod, hanging = world.server.make_pod, Counter[str]()
+
+    async def slow(manifest: Manifest) -> KubePod | None:
+        name = manifest["metadata"]["name"]
+        if name.startswith("other"):
+            hanging[name] += 1
+            await asyncio.Event().wait()
+        return await make_pod(manifest)
+
+    monkeypatch.setattr(world.server, "make_pod", slow)
+
+    async def starting() -> None:
+        await world.deciding(flights={"node0": 2}, other={"node1": 3})
+        world.server.vanish("flights-1-0")
+        await world.looking()
+        async with asyncio.timeout(10.0):
+            while world.on() != {"node0": 2}:
+                await world.looking()
+        for task in world.backend._starting.values():
+            task.cancel()
+
+    world.run(starting)
+    assert hanging.total() == 2, "all pods of a start are asked for at once"
 
 
 def test_nobody_looks_at_pods_that_are_as_they_should_be(world: World) -> None:

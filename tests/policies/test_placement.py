@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,3 +166,29 @@ def test_a_migration_is_told_and_who_is_pinned_makes_none() -> None:
     apart = on_nodes(_snapshot(held, cluster), Decision(workers=workers, pinned=frozenset("ab")))
     assert not apart.moved
     assert apart.nodes["c"] == {"node0": 2, "node1": 2}
+
+
+def test_four_times_as_many_nodes_and_jobs_take_about_four_times_as_long() -> None:
+    def seconds(size: int) -> float:
+        """Of the processor: to place as many jobs, of 9 workers each, as there are nodes."""
+        nodes = tuple(Node(id=f"n{k:04}", devices=64) for k in range(size))
+        curve = ScalingCurve(points=((1, 1.0),))
+        names = [f"j{k:04}" for k in range(size)]
+        jobs = [Job(id=name, submitted=0.0, work=1.0, curve=curve) for name in names]
+        snapshot = Snapshot(
+            now=0.0,
+            cluster=Cluster(nodes=nodes),
+            capacity=64 * size,
+            jobs=tuple(
+                JobState(job, 1.0, workers=9, nodes={nodes[k // 7].id: 9})
+                for k, job in enumerate(jobs)
+            ),
+            overheads=BELIEVED,
+        )
+        decision = Decision(workers=dict.fromkeys(names, 9))
+        began = time.thread_time()
+        on_nodes(snapshot, decision)
+        return time.thread_time() - began
+
+    small, large = (min(seconds(size) for _ in range(3)) for size in (150, 600))
+    assert large < 9 * small, "it takes as long as there are nodes, times as there are jobs"

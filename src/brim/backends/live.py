@@ -240,6 +240,26 @@ class LiveBackend:
         wake = self.jobs.wake_at(self._observed)
         return wake if until is None else min(wake, until)
 
+    async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
+        """Wait for a decision that takes long; until then, have jobs be as they were planned last.
+
+        Where a worker of a job is lost meanwhile, nothing of the next plan need be known to
+        have another in its place.
+        """
+        decided = asyncio.ensure_future(deciding)
+        try:
+            while not decided.done():
+                stirred = asyncio.ensure_future(self._stirred.wait())
+                await asyncio.wait((decided, stirred), return_when=asyncio.FIRST_COMPLETED)
+                stirred.cancel()
+                if not decided.done():
+                    await self.look()
+                    pause = max(_SOON, min(self.looks[-1], _LONG))
+                    await asyncio.wait((decided,), timeout=pause)
+            return decided.result()
+        finally:
+            decided.cancel()
+
     async def observe(self) -> Snapshot:
         """The jobs that may run, as they are."""
         self._observed = self._clock.wall()

@@ -99,6 +99,8 @@ Action = Start | Resize | Leave | Suspend | Force
 
 def most(one: ByNode, other: ByNode) -> dict[str, int]:
     """The larger of two counts on each node."""
+    if one == other:
+        return dict(one)  # as of most jobs at most times
     return {node: max(one.get(node, 0), other.get(node, 0)) for node in {**one, **other}}
 
 

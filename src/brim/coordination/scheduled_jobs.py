@@ -274,6 +274,7 @@ class ScheduledJobs:
         self.spec = spec
         self.nodes = NodesSeen({})
         self._present: ClusterSpec | None = None
+        self._capacity = 0  # of it: each job asks
         self.draining = False
         self._killing = False
         self._tracking = Tracking(lessons, self._learn_cost)
@@ -332,7 +333,13 @@ class ScheduledJobs:
             # One that has lost nodes may have less than its headroom.
             headroom = min(self.spec.headroom, max(0, cluster.devices - 1))
             self._present = replace(self.spec, cluster=cluster, headroom=headroom)
+            self._capacity = self._present.capacity
         return self._present
+
+    @property
+    def capacity(self) -> int:
+        """The devices for training of all nodes that are known."""
+        return self._capacity if self._present is not None else self.present.capacity
 
     @property
     def away(self) -> frozenset[str]:
@@ -373,7 +380,7 @@ class ScheduledJobs:
 
     def state(self, job: ScheduledJob, now: float) -> JobState:
         """Show one job as a policy sees it."""
-        return self._tracking.state(job, self.present, now)
+        return self._tracking.state(job, self.capacity, now)
 
     def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
         """Return the steps per second of a job that runs, and what one more worker would add."""
@@ -386,6 +393,11 @@ class ScheduledJobs:
     def is_known(self, job: ScheduledJob) -> bool:
         """True if its deadline can be judged."""
         return self._tracking.is_known(job)
+
+    @property
+    def has_measured(self) -> bool:
+        """True where the end of at least one job can be foretold."""
+        return any(self._tracking.is_measured(job) for job in self.jobs.values())
 
     def wake_at(self, decided: float) -> float:
         """Return when to decide again even if nothing happens.
@@ -568,8 +580,10 @@ class ScheduledJobs:
     def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
         """Tell once why a job has no workers, though as many as it needs are free."""
         reason, detail = decision.reasons.get(job.id, ("", ""))
-        unlike = self._unlike(job)
-        why = f"{detail}{f': {unlike}' if unlike else ''}" if reason == Reason.ONE_KIND else ""
+        why = ""
+        if reason == Reason.ONE_KIND:
+            unlike = self._unlike(job)
+            why = f"{detail}: {unlike}" if unlike else detail
         if why != self._waits.get(job.id, ""):
             self._waits[job.id] = why
             if why:
@@ -594,10 +608,12 @@ class ScheduledJobs:
         nodes = NodesSeen(event.nodes)
         for what, detail in nodes.news(self.nodes):
             self._commands.append(Note(_CLUSTER, what, detail=detail))
-        before = self.present.cluster, self.away
+        present, away = self.present, self.away
         silent = nodes.silent - self.nodes.silent
-        self.nodes, self._present = nodes, None
-        if (self.present.cluster, self.away) != before:
+        self.nodes = nodes
+        if nodes.cluster(self.spec.cluster) != present.cluster:
+            self._present = None
+        if self._present is None or self.away != away:
             self._decide()
         for id, seen in event.seen.items():
             job = self.jobs.get(id)
@@ -689,7 +705,7 @@ class ScheduledJobs:
     def _profiled(self, job: ScheduledJob, now: float) -> bool:
         """Go on with the profile of a new model; True if it has got any further."""
         before = job.profile
-        said = self._tracking.advance(job, self.present, now)
+        said = self._tracking.advance(job, self.capacity, now)
         if job.profile != before:
             self._save(job)
         if said:
@@ -821,9 +837,14 @@ class ScheduledJobs:
             node: 0 if node in closed else max(0, count - left_over.get(node, 0))
             for node, count in self.nodes.devices(self.present.cluster).items()
         }
-        capacity = self.present.capacity
-        grace = self.spec.grace
-        return reconcile(holdings, desired, nodes=nodes, capacity=capacity, now=now, grace=grace)
+        return reconcile(
+            holdings,
+            desired,
+            nodes=nodes,
+            capacity=self.capacity,
+            now=now,
+            grace=self.spec.grace,
+        )
 
     def _bound_to(self, job: ScheduledJob) -> HostKind | None:
         """Return the kind that a job's nodes have to be of; None where it can be on any."""
@@ -902,7 +923,7 @@ class ScheduledJobs:
 
         A scheduler that dies in between finds no processes, and starts them then.
         """
-        job.profile = job.profile or self._tracking.profile(job, self.present)
+        job.profile = job.profile or self._tracking.profile(job, self.capacity)
         job.starts = replace(job.starts, launches=job.starts.launches + 1)
         self._tracking.begin(job, now)
         job.allocation = replace(job.allocation, home=self._home_for(workers))

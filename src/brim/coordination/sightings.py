@@ -109,13 +109,20 @@ class NodesSeen:
 
     Args:
         seen: by name; empty before the first look.
+
+    Attributes:
+        gone: the nodes of which all processes have ended.
+        leaving: the nodes that give way.
     """
 
-    __slots__ = ("_away", "seen")
+    __slots__ = ("_away", "gone", "leaving", "seen")
 
     def __init__(self, seen: Mapping[str, NodeSeen]) -> None:
         self.seen = seen
         self._away = frozenset(name for name, node in seen.items() if node.lost)
+        # Asked for each job.
+        self.gone = frozenset(name for name, node in seen.items() if node.gone)
+        self.leaving = frozenset(name for name, node in seen.items() if node.leaving)
 
     def cluster(self, described: Cluster) -> Cluster:
         """Return the cluster: the nodes that were described, and those that have joined.
@@ -137,30 +144,26 @@ class NodesSeen:
         """
         return self._away if len(self._away) < len(self.seen) else frozenset()
 
-    @property
-    def leaving(self) -> frozenset[str]:
-        """The nodes that give way."""
-        return frozenset(name for name, node in self.seen.items() if node.leaving)
-
     def news(self, before: NodesSeen) -> list[tuple[str, str]]:
         """An event and a sentence for each node that was lost or came back since."""
         lost = sorted(self._away - before._away)
         back = sorted((before._away - self._away) & self.seen.keys())
         mine, theirs = self._joined, before._joined
         return [
-            *(("node joined", mine[name]) for name in sorted(mine.keys() - theirs.keys())),
-            *(("node left", name) for name in sorted(theirs.keys() - mine.keys())),
+            *(("node joined", self._as_joined(name)) for name in sorted(mine - theirs)),
+            *(("node left", name) for name in sorted(theirs - mine)),
             *(("node lost", f"{name}: {self.seen[name].problem}") for name in lost),
             *(("node back", name) for name in back),
         ]
 
     @property
-    def _joined(self) -> dict[str, str]:
-        return {
-            name: f"{name}: {counted(node.brings.devices, 'device')}, from {node.address or '?'}"
-            for name, node in self.seen.items()
-            if node.brings is not None
-        }
+    def _joined(self) -> frozenset[str]:
+        return frozenset(name for name, node in self.seen.items() if node.brings is not None)
+
+    def _as_joined(self, name: str) -> str:
+        node = self.seen[name]
+        assert node.brings is not None, "it has joined"
+        return f"{name}: {counted(node.brings.devices, 'device')}, from {node.address or '?'}"
 
     def kinds(self, cluster: Cluster) -> dict[str, HostKind]:
         """The kinds of nodes by the label that these have, as far as they are known."""
@@ -189,11 +192,6 @@ class NodesSeen:
             for name, node in self.seen.items()
             if (count := sum(a.workers for a in node.agents if running.get(a.job) != a.launch))
         }
-
-    @property
-    def gone(self) -> frozenset[str]:
-        """The nodes of which all processes have ended."""
-        return frozenset(name for name, node in self.seen.items() if node.gone)
 
     def unlike(self, cluster: Cluster) -> dict[str, str]:
         """Say of each node that is not like most devices how it differs from a node that is."""

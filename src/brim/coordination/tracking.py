@@ -253,13 +253,13 @@ class Tracking:
         below = max((n for n in rates if n < profile.size), default=None)
         return {} if below is None else {below: rates[below]}
 
-    def _bounds(self, job: ScheduledJob, cluster: ClusterSpec) -> tuple[int, int]:
+    def _bounds(self, job: ScheduledJob, capacity: int) -> tuple[int, int]:
         """Return the fewest and the most workers that it can have here.
 
         A curve has a number for each count up to there: of a job that needs many more than there
         are, nobody asks how many.
         """
-        workers, capacity = job.submission.spec.workers, cluster.capacity
+        workers = job.submission.spec.workers
         minimum = min(workers.minimum, max(capacity + 1, _TOO_MANY))
         return minimum, min(workers.maximum, max(capacity, minimum))
 
@@ -275,10 +275,10 @@ class Tracking:
             track.gain = _Gain(workers, rates, gain)
         return rates.get(workers), track.gain.gain
 
-    def _curve(self, job: ScheduledJob, cluster: ClusterSpec) -> ScalingCurve:
+    def _curve(self, job: ScheduledJob, capacity: int) -> ScalingCurve:
         track = self.track(job)
         rates = self._believed(job)
-        bounds = self._bounds(job, cluster)
+        bounds = self._bounds(job, capacity)
         if track.curve is None or bounds != track.bounds or _differ(rates, track.rates):
             track.rates = rates
             track.bounds = bounds
@@ -287,21 +287,21 @@ class Tracking:
 
     # Its profile ----------------------------------------------------------------------------------
 
-    def profile(self, job: ScheduledJob, cluster: ClusterSpec) -> Profile | None:
+    def profile(self, job: ScheduledJob, capacity: int) -> Profile | None:
         """Return the profile that a job would begin with.
 
         Only a model that nobody has measured gets one, if sizes can be tried.
         """
         if job.submission.opaque or job.starts.launches or self._measured(job).rates:
             return None
-        sizes = self._sizes(job, cluster)
+        sizes = self._sizes(job, capacity)
         return Profile(size=sizes[0]) if len(sizes) > 1 else None
 
-    def _sizes(self, job: ScheduledJob, cluster: ClusterSpec) -> tuple[int, ...]:
-        minimum, maximum = self._bounds(job, cluster)
+    def _sizes(self, job: ScheduledJob, capacity: int) -> tuple[int, ...]:
+        minimum, maximum = self._bounds(job, capacity)
         return sizes_to_measure(parts=_parts(job), minimum=minimum, maximum=maximum)
 
-    def advance(self, job: ScheduledJob, cluster: ClusterSpec, now: float) -> str:
+    def advance(self, job: ScheduledJob, capacity: int, now: float) -> str:
         """Go on with the profile of a job that runs.
 
         Return what was measured, or why it is over, in words.
@@ -315,7 +315,7 @@ class Tracking:
         job.profile, said = advance(
             profile,
             self._measured(job),
-            self._sizes(job, cluster),
+            self._sizes(job, capacity),
             now=now,
             deadline=job.submission.deadline,
         )
@@ -341,13 +341,13 @@ class Tracking:
             lost: nodes whose devices nobody can have now.
             kinds: of nodes, by job that can go on on these only.
         """
-        cluster = spec.cluster.without(lost)
+        cluster, capacity = spec.cluster.without(lost), spec.capacity
         arrived = [job.id for job in jobs if not job.judgement.judged and self.is_known(job)]
         return Snapshot(
             now=now,
             cluster=cluster,
             capacity=max(0, cluster.devices - spec.headroom),
-            jobs=tuple(self.state(job, spec, now, kinds=kinds.get(job.id)) for job in jobs),
+            jobs=tuple(self.state(job, capacity, now, kinds=kinds.get(job.id)) for job in jobs),
             arrived=tuple(arrived),
             overheads=self._lessons.overheads.paid_ahead,
             tenants=spec.tenants,
@@ -358,17 +358,21 @@ class Tracking:
     def state(
         self,
         job: ScheduledJob,
-        spec: ClusterSpec,
+        capacity: int,
         now: float,
         *,
         kinds: tuple[str, ...] | None = None,
     ) -> JobState:
-        """Return one job as a policy sees it."""
+        """Return one job as a policy sees it.
+
+        Args:
+            capacity: devices for training here, also those that are lost now.
+        """
         submission = job.submission
         workers = submission.spec.workers
-        curve = self._curve(job, spec)
+        curve = self._curve(job, capacity)
         known = self.is_known(job)
-        profile = job.profile or self.profile(job, spec)
+        profile = job.profile or self.profile(job, capacity)
         work = float(self._steps(job) or _UNKNOWN_WORK)
         wanted = Job(
             id=job.id,
@@ -378,7 +382,7 @@ class Tracking:
             deadline=submission.deadline if known else None,
             requested=workers.maximum,
             duration=work / curve.best[min(workers.maximum, len(curve.best) - 1)],
-            minimum=self._bounds(job, spec)[0],
+            minimum=self._bounds(job, capacity)[0],
             # So a policy need not know of profiles.
             maximum=profile.size if profile else workers.maximum,
             tenant=submission.tenant,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
@@ -125,7 +126,7 @@ class ClusterSpec:
         for tenant in self.tenants:
             check_name(tenant.id, field="tenants")
             check_name(tenant.cohort, field=f"tenant {tenant.id}: cohort")
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise SpecError("nodes", got=f"{twice[0]!r} twice", need="one entry per node")
         negative = [node.id for node in self.cluster.nodes if node.devices < 0]

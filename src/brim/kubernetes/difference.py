@@ -42,31 +42,21 @@ class JobPods:
         master: of this start; it may have ended.
         workers: of this start, by their numbers; some may have ended.
         others: of starts that are over, and of objects that are gone and had the same name.
+        by_node: the numbers of the workers that have not ended, by their nodes.
+        held: the slots that these hold, by node: one that is to end holds its slot until then.
     """
 
     master: KubePod | None = None
     workers: dict[int, KubePod] = field(default_factory=dict)
     others: list[KubePod] = field(default_factory=list)
+    by_node: dict[str, list[int]] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
 
     @property
     def alive(self) -> bool:
         """True while one that is there has not ended."""
         masters = [self.master] if self.master else []
         return not all(pod.has_ended for pod in [*masters, *self.workers.values()])
-
-    @property
-    def held(self) -> dict[str, int]:
-        """The slots that its workers hold, by node: one that is to end holds its slot until then."""
-        return {node: len(numbers) for node, numbers in self.by_node().items()}
-
-    def by_node(self) -> dict[str, list[int]]:
-        """The numbers of the workers that have not ended, by their nodes."""
-        found: dict[str, list[int]] = {}
-        for number, pod in self.workers.items():
-            identity = identity_of(pod)
-            if identity is not None and not pod.has_ended:
-                found.setdefault(identity.node, []).append(number)
-        return found
 
 
 def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = "") -> JobPods:
@@ -75,10 +65,10 @@ def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = ""
     Args:
         uid: of the job's object; empty: it is gone, and who was made for which nobody knows.
     """
-    found = JobPods()
+    found, id = JobPods(), job.id
     for pod in pods:
         identity = identity_of(pod)
-        if identity is None or identity.job != job.id:
+        if identity is None or identity.job != id:
             continue
         number = number_of(pod, job, launch)
         if identity.launch != launch or (uid and identity.uid != uid):
@@ -87,6 +77,9 @@ def pods_of(pods: Iterable[KubePod], job: KubeJob, launch: int, *, uid: str = ""
             found.master = pod
         elif number is not None:
             found.workers[number] = pod
+            if not pod.has_ended:
+                found.by_node.setdefault(identity.node, []).append(number)
+    found.held = {node: len(numbers) for node, numbers in found.by_node.items()}
     return found
 
 
@@ -110,7 +103,7 @@ def differences(
     make: list[NewWorker] = []
     names = {pod.metadata.name for pod in [*there.others, *there.workers.values()]}
     free = (name for k in itertools.count() if (name := job.worker(launch, k)) not in names)
-    on = there.by_node()
+    on = there.by_node
     for node, numbers in on.items():
         staying = [number for number in numbers if not there.workers[number].is_leaving]
         over += _least(there, staying, len(staying) - workers.get(node, 0))
@@ -127,7 +120,7 @@ def beyond(there: JobPods, workers: Mapping[str, int]) -> tuple[str, ...]:
     Those that were asked to end are among them before any other.
     """
     found: list[KubePod] = []
-    for node, numbers in there.by_node().items():
+    for node, numbers in there.by_node.items():
         found += _least(there, numbers, len(numbers) - workers.get(node, 0))
     return tuple(sorted(pod.metadata.name for pod in found))
 

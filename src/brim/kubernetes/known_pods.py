@@ -46,6 +46,7 @@ class KnownPods:
         self._pods: dict[str, _Pod] = {}
         self._shown: dict[str, KubePod] = {}
         self._of: dict[str, set[str]] = {}  # keys by job
+        self._listed: dict[str, tuple[KubePod, ...]] = {}  # pods by job, until one changes
         self._ending: dict[str, float] = {}  # until when that is believed, by uid
         self._made: set[str] = set()  # keys of those of which the server has not told
 
@@ -76,9 +77,14 @@ class KnownPods:
         if key in self._pods:
             self._show(key, self._pods[key])
 
-    def of(self, job: str) -> list[KubePod]:
-        """Return the pods of a job."""
-        return [self._shown[key] for key in self._of.get(job, ())]
+    def of(self, job: str) -> tuple[KubePod, ...]:
+        """Return the pods of a job: the very same tuple, as long as none of them changes."""
+        listed = self._listed.get(job)
+        if listed is None:
+            listed = tuple(self._shown[key] for key in self._of.get(job, ()))
+            if listed:
+                self._listed[job] = listed
+        return listed
 
     def named(self, key: str) -> KubePod | None:
         """Return a pod by its key; None where there is none, as far as is known."""
@@ -111,6 +117,7 @@ class KnownPods:
         before = self._shown.pop(key, None)
         job = _job_of(before)
         if job:
+            self._listed.pop(job, None)
             self._of[job].discard(key)
             if not self._of[job]:
                 del self._of[job]
@@ -119,6 +126,7 @@ class KnownPods:
         else:
             self._shown[key] = shown
             if job := _job_of(shown):
+                self._listed.pop(job, None)
                 self._of.setdefault(job, set()).add(key)
         self._places.take_pod(key, shown)
 

@@ -477,6 +477,7 @@ class Operator:
             self._has_news.clear()
             news, self._news = self._news, set()
             for job in sorted(news, key=self._age):
+                await asyncio.sleep(0)  # where many come at once, others have their turn in between
                 try:
                     if not await self._follow_object(life, job):
                         self._news.add(job)  # later

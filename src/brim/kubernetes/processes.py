@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -56,6 +56,8 @@ _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does
 _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 _FORCED = 1  # seconds that a pod has to end that was to end before
+# Requests of starts that are sent at once: what jobs that run need finds a connection, and its turn.
+_OF_STARTS = 12
 _TO_CHANGE = (
     "spec.template, spec.masterTemplate, spec.priorityClassName, spec.volumeClaim or spec.gang"
 )
@@ -71,6 +73,12 @@ Raises EnvironmentFault where it does not say yes.
 
 Settled = Callable[[Collection[str]], Awaitable[None]]
 """Waits until the records of jobs are where they cannot be lost."""
+
+
+Line = contextlib.AbstractAsyncContextManager[None]
+"""Is entered by each request before it is sent."""
+
+_NO_LINE: Line = contextlib.nullcontext()
 
 
 async def at_once(_: Collection[str]) -> None:
@@ -168,6 +176,15 @@ class PodOrder:
     wishes: PodWishes
 
 
+class _SortedPods(NamedTuple):
+    """The pods of a start of a job, sorted, and of which pods that is true."""
+
+    of: tuple[KubePod, ...]
+    launch: int
+    uid: str
+    there: JobPods
+
+
 class KubeProcesses:
     """The pods of jobs.
 
@@ -215,11 +232,13 @@ class KubeProcesses:
         self._clock, self._untouched = clock, frozenset(untouched)
         self._wanted: dict[str, dict[str, int]] = {}  # workers by job, as it was asked last
         self._gangs: dict[str, int] = {}  # the fewest workers by job, as its PodGroup was told last
+        self._sorted: dict[str, _SortedPods] = {}  # by job
         self._retries, self._tell = Retries(), tell
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
         self._shared = dict.fromkeys(shared, -math.inf)
         self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
         self._beside: set[asyncio.Task[None]] = set()
+        self._line = asyncio.Semaphore(_OF_STARTS)  # in which requests of starts wait
 
     def stall(self, job: str) -> Stall | None:
         """Return why the pods of a job are not made; None where they are."""
@@ -245,6 +264,7 @@ class KubeProcesses:
         self._runs.keep(running)
         self._wanted = {job: kept for job, kept in self._wanted.items() if job in running}
         self._gangs = {job: kept for job, kept in self._gangs.items() if job in running}
+        self._sorted = {job: kept for job, kept in self._sorted.items() if job in running}
         self._end_left_over(running)
         here = {name: NodeSeen(up=True) for name in names}
         now = self._clock.now()
@@ -284,9 +304,17 @@ class KubeProcesses:
         return bool(watch.summary or watch.failed or self._words(launch, there))
 
     def _there(self, launch: Launch) -> JobPods:
-        job, order = KubeJob.parse(launch.job), self._order(launch.job)
+        return self._sorted_pods(launch.job, launch.number)
+
+    def _sorted_pods(self, job: str, launch: int) -> JobPods:
+        """Return the pods of a job, sorted again where one has changed since."""
+        order, pods = self._order(job), self._pods.of(job)
         uid = order.uid if order is not None else ""
-        return pods_of(self._pods.of(launch.job), job, launch.number, uid=uid)
+        known = self._sorted.get(job)
+        if known is None or known.of is not pods or (known.launch, known.uid) != (launch, uid):
+            there = pods_of(pods, KubeJob.parse(job), launch, uid=uid)
+            known = self._sorted[job] = _SortedPods(pods, launch, uid, there)
+        return known.there
 
     def _agents(self, launch: Launch, there: JobPods, *, is_over: bool) -> Collection[str]:
         """Return the nodes on which nothing is missing.
@@ -318,7 +346,7 @@ class KubeProcesses:
             except EnvironmentFault as fault:
                 self._failed(launch.job, MASTERS, fault)
                 raise
-            await self._bring_about(launch, start, order.wishes, workers)
+            await self._bring_about(launch, start, order.wishes, workers, line=self._line)
 
         await persist(make, self._clock)
         if launch.number > 1:
@@ -335,7 +363,7 @@ class KubeProcesses:
 
     async def leave(self, launch: Launch, node: str) -> None:
         there = self._there(launch)
-        numbers = there.by_node().get(node, [])
+        numbers = there.by_node.get(node, [])
         await self._end_each([there.workers[number] for number in numbers])
 
     async def lose(self, launch: Launch, node: str) -> None:
@@ -391,9 +419,12 @@ class KubeProcesses:
             network_policy(start, wishes.operator_namespace),
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
         ]
-        await asyncio.gather(
-            self._keep_gang(start, wishes, launch), *(self._server.make(each) for each in manifests)
-        )
+
+        async def make(manifest: Manifest) -> None:
+            async with self._line:
+                await self._server.make(manifest)
+
+        await asyncio.gather(self._keep_gang(start, wishes, launch), *map(make, manifests))
 
     async def _keep_gang(self, start: KubeStart, wishes: PodWishes, launch: Launch) -> None:
         """Have the PodGroup of a job be there, if it is to have one, before pods that are of it."""
@@ -419,9 +450,19 @@ class KubeProcesses:
         self._later(keep())
 
     async def _bring_about(
-        self, launch: Launch, start: KubeStart, wishes: PodWishes, workers: ByNode
+        self,
+        launch: Launch,
+        start: KubeStart,
+        wishes: PodWishes,
+        workers: ByNode,
+        *,
+        line: Line = _NO_LINE,
     ) -> None:
-        """Make the pods that are missing, and end those that are too many."""
+        """Make the pods that are missing, and end those that are too many.
+
+        Args:
+            line: in which the requests for pods wait.
+        """
         self._wanted[launch.job] = dict(workers)
         there, now = self._there(launch), self._clock.now()
         waits = self._retries.waits(launch.job, now)
@@ -429,9 +470,9 @@ class KubeProcesses:
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
         await self._end_each([by_name[name] for name in todo.end])
         results = await asyncio.gather(
-            self._bring_master(start, wishes, there, waits=waits),
+            self._bring_master(start, wishes, there, waits=waits, line=line),
             *(
-                self._make(start, _worker(start, wishes, name, node), node)
+                self._make(start, _worker(start, wishes, name, node), node, line=line)
                 for name, node in todo.make
             ),
             return_exceptions=True,
@@ -441,7 +482,13 @@ class KubeProcesses:
                 raise result
 
     async def _bring_master(
-        self, start: KubeStart, wishes: PodWishes, there: JobPods, *, waits: Collection[str]
+        self,
+        start: KubeStart,
+        wishes: PodWishes,
+        there: JobPods,
+        *,
+        waits: Collection[str],
+        line: Line = _NO_LINE,
     ) -> None:
         """Make the master's pod where there is none; one that has ended has its name until then."""
         master = there.master
@@ -450,7 +497,8 @@ class KubeProcesses:
         elif master is None and MASTERS not in waits:
             rejoins = any(not pod.has_ended for pod in there.workers.values())
             pod = master_pod(start, wishes, rejoins=rejoins)
-            await self._make(start, with_responder(pod) if wishes.evictions else pod, MASTERS)
+            pod = with_responder(pod) if wishes.evictions else pod
+            await self._make(start, pod, MASTERS, line=line)
 
     def _has_master(self, there: JobPods) -> bool:
         """Return whether a pod of the master runs, or will."""
@@ -462,12 +510,15 @@ class KubeProcesses:
         node = self._places.last_seen(pod.spec.node_name)
         return bool(pod.spec.node_name) and (node is None or node.lost)
 
-    async def _make(self, start: KubeStart, manifest: Manifest, node: str) -> None:
+    async def _make(
+        self, start: KubeStart, manifest: Manifest, node: str, *, line: Line = _NO_LINE
+    ) -> None:
         """Make a pod, and note where that came to nothing."""
         job = start.job.id
         try:
             await self._share_service(start.job)
-            made = await self._server.make_pod(manifest)
+            async with line:
+                made = await self._server.make_pod(manifest)
             if made is None:
                 made = await self._made_before(start, manifest["metadata"]["name"])
             if made is not None:
@@ -549,9 +600,11 @@ class KubeProcesses:
             if job in self._untouched or job in self._clearing or KubeJob.parse(job).kind:
                 continue
             with contextlib.suppress(JobFault), self._faults.at(job, "end what is left of it"):
-                order, launch = self._order(job), running.get(job)
-                uid = order.uid if order is not None else ""
-                pods = [pod for pod in self._pods.of(job) if not _is_of(pod, launch, uid)]
+                launch = running.get(job)
+                if launch is None:
+                    pods: Iterable[KubePod] = self._pods.of(job)
+                else:
+                    pods = self._sorted_pods(job, launch).others
                 if over := [pod for pod in pods if not pod.is_leaving]:
                     self._clearing.add(job)
                     self._later(self._clear(job, over))
@@ -634,12 +687,6 @@ def _with_last_words(seen: Seen, summary: dict[str, Any]) -> Seen:
         problem="its run has failed: the logs of its pods say why" if failed else "",
         summary=summary,
     )
-
-
-def _is_of(pod: KubePod, launch: int | None, uid: str) -> bool:
-    """Return whether a pod is of this start of this object; an empty uid is that of any."""
-    identity = identity_of(pod)
-    return identity is not None and identity.launch == launch and uid in ("", identity.uid)
 
 
 def _spec_of(launch: Launch) -> bytes:

@@ -348,11 +348,14 @@ def _packed(
 ) -> dict[str, tuple[DeviceBlock, ...]]:
     """The blocks of jobs by the nodes that they are on, and of those places that are no devices."""
     blocks: dict[str, list[DeviceBlock]] = {}
+    by_node: dict[str, list[tuple[int, str]]] = {node.id: [] for node in cluster.nodes}
+    for job, nodes in held.items():
+        for name, count in nodes.items():
+            if name in by_node:  # the others are gone
+                by_node[name] += [(size, job) for size in _halves(count)]
     for index, node in enumerate(cluster.nodes):
         start, end = index * width, index * width + node.devices
-        pieces = [
-            (size, job) for job, nodes in held.items() for size in _halves(nodes.get(node.id, 0))
-        ]
+        pieces = by_node[node.id]
         # Behind larger powers of two, each is where a multiple of its size begins.
         for size, job in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
             if start + size <= end:  # else the node has fewer devices than it had

@@ -80,6 +80,10 @@ class LiveCluster(Backend, Protocol):
 
     def close(self) -> None: ...
 
+    async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
+        """Wait for a decision; until then, have jobs be as they were planned last."""
+        ...
+
     def reconfigure(self, spec: ClusterSpec) -> None: ...
 
     def drain(self, *, kill: bool) -> None: ...
@@ -308,11 +312,13 @@ class Scheduler:
     def _decide(self, snapshot: Snapshot) -> Decision | Awaitable[Decision]:
         """Decide the next cycle; where jobs are many, in a thread.
 
-        What people ask meanwhile is answered.
+        What people ask meanwhile is answered, and what a job has lost comes back.
         """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
-        return asyncio.to_thread(ask) if len(snapshot.jobs) > _MANY else ask()
+        if len(snapshot.jobs) <= _MANY:
+            return ask()
+        return self._backend.meanwhile(asyncio.to_thread(ask))
 
     def _journal(self, snapshot: Snapshot, decision: Decision) -> None:
         self._last_policy = policy = self._policy  # another may have been applied meanwhile
@@ -320,9 +326,10 @@ class Scheduler:
         self._database.add_cycle(snapshot.now, policy, encode_cycle(snapshot, decision), memory)
         if _log.isEnabledFor(logging.INFO):
             _log.info(_line_of(snapshot, decision, policy))
-        self._foretelling.tell(
-            snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True)
-        )
+        if self._backend.jobs.has_measured:  # nobody hears of the others
+            self._foretelling.tell(
+                snapshot, decision, partial(decide, policy=policy, left_by=policy, ahead=True)
+            )
 
     # Jobs -----------------------------------------------------------------------------------------
 
