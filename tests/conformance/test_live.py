@@ -76,6 +76,9 @@ def test_a_look_that_would_see_what_the_last_one_saw_is_left_out(world: LiveWorl
     assert not world.backend._may_rest(), "what nobody thought of is seen some time"
     run(world.backend.look())
     assert world.backend._may_rest()
+    looks = len(world.backend.looks)
+    give(world, job_1=8)
+    assert len(world.backend.looks) == looks, "the plan is what there is"
     world.backend.stir()
     assert not world.backend._may_rest()
     run(world.backend.look())

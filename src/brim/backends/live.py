@@ -274,7 +274,8 @@ class LiveBackend:
             self.cycle_seconds.observe(self.cycles[-1])
             # Where many jobs take long to decide about, most of the time is for their steps.
             self._rested = self._clock.now() + _REST * self.cycles[-1]
-        await self.look()
+        if not self._may_rest():  # else the plan is what there is
+            await self.look()
 
     # What is read and asked -----------------------------------------------------------------------
 
