@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -102,7 +101,9 @@ class Found:
     idle_cpu_a_minute: float = 0.0
     idle_requests: int = 0
     alone: float = 0.0
+    alone_made: float = 0.0  # when the pod in its place was made
     behind: float = 0.0
+    behind_made: float = 0.0
     burst: float = 0.0
     restarts: int = 0  # of the operator, by itself
     restart: float = 0.0
@@ -247,8 +248,8 @@ async def submit(server: ApiServer, operator: Side, names: list[str], workers: i
     await at_once([lambda name=name: make(name) for name in names])  # type: ignore[misc]
 
 
-async def lose(server: ApiServer, pods: Pods, job: str) -> float:
-    """Take a pod away at once, and return the seconds until the one in its place is there."""
+async def lose(server: ApiServer, pods: Pods, job: str) -> tuple[float, float]:
+    """Take a pod away at once; return the seconds until one in its place runs, and was made."""
     victim = sorted(pods.running[job])[0]
     name = pods.names[victim]
     began = time.monotonic()
@@ -256,11 +257,11 @@ async def lose(server: ApiServer, pods: Pods, job: str) -> float:
 
     known = set(pods.running[job])
 
-    def has_new() -> bool:
-        return bool(pods.running[job] - known)
+    def new() -> set[str]:
+        return pods.running[job] - known
 
-    await pods.until(has_new, "a lost pod has another in its place")
-    return time.monotonic() - began
+    await pods.until(lambda: bool(new()), "a lost pod has another in its place")
+    return time.monotonic() - began, min(pods.made[uid] for uid in new()) - began
 
 
 def servers_cpu(plane: ControlPlane) -> dict[str, float]:
@@ -329,18 +330,19 @@ async def stages(
         f"idle: {found.idle_cpu_a_minute:.2f} CPU s a minute, {found.idle_requests} requests"
     )
 
-    alone = [await lose(server, pods, names[number]) for number in range(3)]
-    found.alone = statistics.median(alone)
+    alone = sorted([await lose(server, pods, names[number]) for number in range(3)])
+    found.alone, found.alone_made = alone[1]  # the median
     began, known = time.monotonic(), len(pods.complete)
     more = [f"more-{number}" for number in range(size.burst)]
     await submit(server, operator, more, size.workers)
     await asyncio.sleep(0.2)
-    found.behind = await lose(server, pods, names[5])
+    found.behind, found.behind_made = await lose(server, pods, names[5])
     await pods.until(lambda: len(pods.complete) >= known + size.burst, "the burst runs")
     found.burst = time.monotonic() - began
     found.peak_mib = operator.peak_mib
     report.say(
-        f"lost pod: alone {found.alone:.3f} s, behind the burst {found.behind:.3f} s; "
+        f"lost pod: alone {found.alone:.3f} s ({found.alone_made:.3f} s until it was made), "
+        f"behind the burst {found.behind:.3f} s ({found.behind_made:.3f} s); "
         f"burst after {found.burst:.1f} s; {found.peak_mib:.0f} MiB"
     )
 
@@ -401,7 +403,9 @@ def shown(found: list[Found]) -> str:
         ["idle, CPU s a minute", *(f"{each.idle_cpu_a_minute:.2f}" for each in found)],
         ["idle, requests", *(str(each.idle_requests) for each in found)],
         ["lost pod replaced, s", *(f"{each.alone:.3f}" for each in found)],
+        ["until it was made, s", *(f"{each.alone_made:.3f}" for each in found)],
         ["the same behind a burst, s", *(f"{each.behind:.3f}" for each in found)],
+        ["until it was made, s", *(f"{each.behind_made:.3f}" for each in found)],
         ["the burst running, s", *(f"{each.burst:.1f}" for each in found)],
         ["restart until reconciled, s", *(f"{each.restart:.1f}" for each in found)],
         ["restart, writes", *(str(_writes(each.restart_requests)) for each in found)],
