@@ -100,8 +100,8 @@ def short(command: Command) -> str:
             return f"kill {worker}" + (f" ({reason})" if reason else "")
         case GiveUpOn(agent, deaths, reason, target):
             return f"give up on {agent} after {deaths} ({reason}), go on with {target}"
-        case LetGo(agent):
-            return f"let {agent} go"
+        case LetGo(agent, well):
+            return f"let {agent} go" + ("" if well else " as failed")
         case End(outcome, reason):
             return f"{outcome}: {reason}"
 
@@ -738,6 +738,48 @@ def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
     rendezvous.stands_alone = True
     tell(rendezvous, AgentDeparts("A"), Stop("asked"), Held(1, 2), CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
+
+
+def in_pods(target: int, *agents: str, most: int = 1000) -> Rendezvous:
+    """A job that outlives its hosts, each of which takes one worker."""
+    rendezvous = job(target, most=most)
+    rendezvous.stands_alone = True
+    tell(rendezvous, *(AgentJoined(agent, 1) for agent in agents))
+    tell(rendezvous, *ready(*range(1, len(agents) + 1)))
+    while rendezvous.workers and any(w.state.value == "ready" for w in rendezvous.workers.values()):
+        tell(rendezvous, Held(rendezvous.round, 0))
+    installed(rendezvous, 1)
+    tell(rendezvous, Committed(rendezvous.round, 1))
+    return rendezvous
+
+
+@pytest.mark.parametrize("target", [2, 8])
+def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_before(
+    target: int,
+) -> None:
+    """With nobody on it, it would be a pod that is never ready, in place of one that is made again."""
+    rendezvous = in_pods(target, "A", "B")
+    at = rendezvous.round
+    assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {at}"]
+    assert tell(rendezvous, Held(at, 2)) == [f"round {at + 1}: w2 (agent A leaves)", "dismiss w1"]
+    assert tell(rendezvous, *gone(1)) == ["let A go"]
+    assert rendezvous.target == target
+    assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
+
+
+def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -> None:
+    rendezvous = in_pods(1, "A")
+    tell(rendezvous, WorkerAsksToLeave("w1"), Held(rendezvous.round, 2), CheckpointCompleted("w1"))
+    assert tell(rendezvous, AgentJoined("B", 1), *gone(1)) == ["start w2 on B", "let A go"]
+
+
+def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
+    rendezvous = in_pods(8, "A", "B", most=1)
+    assert tell(rendezvous, *gone(1))[-2:] == [
+        "give up on A after 1 (signal 9), go on with 8",
+        "let A go as failed",
+    ]
+    assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
 
 
 def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -167,6 +168,35 @@ def test_a_run_waits_without_pods_behind_a_checkpoint_and_goes_on(
         assert run.process.poll() is None, "it did not wait"
         stack.enter_context(worker(hosts[1]))
         until(lambda: run.steps()[-1]["step"] > stood_at, "a step", run)
+        hurry(hosts)
+        summary = finish(run)
+    assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
+    assert summary["steps_redone"] == 0
+    check_ledger(hosts[0].folder / "run")
+
+
+def test_a_worker_that_is_asked_to_leave_takes_its_pod_with_it_and_another_joins(
+    hosts: tuple[Host, ...], calm: str
+) -> None:
+    """A pod whose agent lived on would never be made again, and train nothing."""
+    job = (*PACED, "--workers", "1:2")  # as many as there are pods: none is started in its place
+    lead_to(hosts, hosts[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
+        pods = [stack.enter_context(worker(hosts[1]))]
+        until(lambda: has_stepped(run, 1), "a step", run)
+        pods.append(stack.enter_context(worker(hosts[1])))
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        os.kill(hosts[1].outside(run.pid("w1")), signal.SIGTERM)
+        assert pods[0].wait(timeout=20) == 0
+        until(lambda: has_stepped(run, 1), "a step of one", run)
+        os.kill(hosts[1].outside(run.pid("w2")), signal.SIGTERM)
+        assert pods[1].wait(timeout=20) == 0
+        stood_at = run.steps()[-1]["step"]
+        assert run.process.poll() is None, "it did not wait for another pod"
+        pods += [stack.enter_context(worker(host)) for host in hosts[1:]]
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        assert run.steps()[-1]["step"] > stood_at
         hurry(hosts)
         summary = finish(run)
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)

@@ -409,19 +409,26 @@ class GiveUpOn:
     Args:
         reason: why the last one died.
         target: workers that the job goes on with.
+        ends: the agent ends with that.
     """
 
     agent: str
     deaths: int
     reason: str
     target: int
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """Tell an agent that departs that none of its workers is left: its part in the job is over."""
+    """Tell an agent that none of its workers is left: its part in the job is over.
+
+    Args:
+        well: it departs; else it is let go because no worker lives on it.
+    """
 
     agent: str
+    well: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,15 @@ class Rendezvous:
             self.roster.lose(agent)
         return [LetGo(agent) for agent in sorted(free)]
 
+    def _is_one_worker(self, agent: str) -> bool:
+        """Return whether an agent is there for one worker, and ends with it.
+
+        So it is with a pod: who made it sees that it has ended, and makes another. With no worker
+        in it, it would hold its place for nobody.
+        """
+        places = self.roster.places
+        return self.stands_alone and not places and places.room.get(agent) == 1
+
     def _is_open(self, agent: str) -> bool:
         """Return whether an agent may get workers."""
         return agent not in self.roster.departing and not self.attempts.given_up(agent)
@@ -278,6 +287,8 @@ class Rendezvous:
             or self.phase is RendezvousPhase.ENDING
         ):
             return []
+        if self._is_one_worker(leaver.agent):
+            return self._agent_departs(leaver.agent)
         if not leaver.in_round:
             leaver.state = WorkerState.LEAVING  # so that no round names it any more
             return [Dismiss(worker)]
@@ -347,7 +358,12 @@ class Rendezvous:
         commands = [*self._after_loss(gone.in_round), *self._let_go()]
         if self.is_stopping or not last_straw:
             return commands
-        return [*commands, GiveUpOn(gone.agent, self.attempts.most, reason, self.target)]
+        ends = self._is_one_worker(gone.agent)
+        commands.append(GiveUpOn(gone.agent, self.attempts.most, reason, self.target, ends))
+        if ends:
+            self.roster.lose(gone.agent)
+            commands.append(LetGo(gone.agent, well=False))
+        return commands
 
     def _after_loss(self, was_member: bool) -> list[Command]:
         if self.phase is RendezvousPhase.ENDING:

@@ -621,8 +621,8 @@ class Decisions:
                 run = self.progress.run
                 text = words.host_given_up(command, host=host, run=run, spec=self.spec)
                 self._event("warning", message=text)
-            case LetGo(agent):
-                self._tell(agent, wire.EndRun(well=True))
+            case LetGo(agent, well):
+                self._tell(agent, wire.EndRun(well=well))
                 self._note_that_none_is_left()
             case End(outcome, reason):
                 self._end(outcome, reason)

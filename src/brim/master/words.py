@@ -30,10 +30,11 @@ def slow_worker(slow: Bottleneck, *, host: str, parts: int) -> str:
 def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> str:
     """A host on which workers die young gets no more of them."""
     goes_on = f"{given_up.target} worker{'' if given_up.target == 1 else 's'}"
+    resize = f"the job goes on with {goes_on}; brim resize {run} {spec.workers.maximum}"
+    again = "its agent ends; another" if given_up.ends else resize
     return (
         f"{host} gets no more workers: {given_up.deaths} in a row died young there, the last: "
-        f"{given_up.reason}; the job goes on with {goes_on}; brim resize {run} "
-        f"{spec.workers.maximum} gives it another try"
+        f"{given_up.reason}; {again} gives it another try"
     )
 
 
