@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from brim.kubernetes.access import KUBECONFIG, find_access
 from brim.kubernetes.holder import LeaseHolder, LeaseLost
+from brim.kubernetes.lease import LeaseTerms
 from brim_lab.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane, control_plane
 from clusters import need
 
@@ -127,6 +129,38 @@ def test_a_host_that_slept_holds_it_no_longer_when_it_wakes(
 
     with pytest.raises(LeaseLost, match="not renewed in 10 s"):
         asyncio.run(holder.run(work))
+
+
+def test_a_holder_whose_loop_and_threads_compute_holds_it_all_the_while(
+    api_server: ControlPlane, namespace: str
+) -> None:
+    make(api_server, namespace)
+    terms = LeaseTerms(duration=6.0, renew_within=4.0, retry=0.5)
+    holder = LeaseHolder(
+        find_access({KUBECONFIG: str(api_server.kubeconfig)}),
+        namespace=namespace,
+        name="one",
+        identity="busy",
+        terms=terms,
+    )
+    seen: list[bool] = []
+
+    async def work() -> None:
+        end = time.monotonic() + terms.duration
+        decides = threading.Thread(target=compute, args=(end,))
+        decides.start()
+        compute(end)
+        decides.join()
+        seen.append(holder.holds())
+
+    asyncio.run(holder.run(work))
+    assert seen == [True]
+
+
+def compute(end: float) -> None:
+    """Have the interpreter busy until then, as cycles of many jobs have it."""
+    while time.monotonic() < end:
+        sum(range(10_000))
 
 
 def test_a_holder_that_reaches_nobody_ends_before_another_may_begin(

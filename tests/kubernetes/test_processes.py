@@ -226,9 +226,13 @@ def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) ->
     world.look()
     world.decide(flights={"node0": 2})
     world.settle()
+    world.submit(KubeJob("team", "other"))
     made: list[str] = []
 
     async def deciding() -> None:
+        world.backend._starts = 0  # the other has to wait
+        await world.deciding(flights={"node0": 2}, other={"node1": 3})
+        world.backend._starts = 1
         decision = asyncio.get_running_loop().create_future()
         waiting = asyncio.create_task(world.backend.meanwhile(decision))
         await asyncio.sleep(0)
@@ -240,6 +244,8 @@ def test_a_lost_pod_is_made_again_while_a_decision_is_under_way(world: World) ->
                 await asyncio.sleep(0.01)
         made.extend(world.server.pods)
         assert not waiting.done(), "it waits for the decision"
+        phase = world.phase(KubeJob("team", "other"))
+        assert phase is Phase.ADMITTED, "it is decided about now: it may go elsewhere"
         answer = Decision(workers={JOB.id: 2}, nodes={JOB.id: {"node0": 2}})
         decision.set_result(answer)
         assert await waiting is answer

@@ -241,10 +241,9 @@ class LiveBackend:
         return wake if until is None else min(wake, until)
 
     async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
-        """Wait for a decision that takes long; until then, have jobs be as they were planned last.
+        """Wait for a decision that takes long; until then, give jobs back what they lose.
 
-        Where a worker of a job is lost meanwhile, nothing of the next plan need be known to
-        have another in its place.
+        For another worker in the place of one that is lost, nothing of the next plan need be known.
         """
         decided = asyncio.ensure_future(deciding)
         try:
@@ -253,7 +252,7 @@ class LiveBackend:
                 await asyncio.wait((decided, stirred), return_when=asyncio.FIRST_COMPLETED)
                 stirred.cancel()
                 if not decided.done():
-                    await self.look()
+                    await self.look(deciding=True)
                     pause = max(_SOON, min(self.looks[-1], _LONG))
                     await asyncio.wait((decided,), timeout=pause)
             return decided.result()
@@ -279,8 +278,12 @@ class LiveBackend:
 
     # What is read and asked -----------------------------------------------------------------------
 
-    async def look(self) -> None:
-        """See what nodes and processes do, and take the next steps."""
+    async def look(self, *, deciding: bool = False) -> None:
+        """See what nodes and processes do, and take the next steps.
+
+        Args:
+            deciding: a decision is under way: see `Looked`.
+        """
         began = self._clock.now()
         self._pass_on_faults()  # of what was not waited for
         self._stirred.clear()
@@ -300,7 +303,7 @@ class LiveBackend:
         self._saw_all = len(seen) == len(looked_at)
         room = self._starts - sum(not task.done() for task in self._starting.values())
         unseen = self._unseen()
-        steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over))
+        steps = self.handle(Looked(nodes, seen, room, unseen - self._passed_over, deciding))
         self._passed_over = unseen
         # Starts wait for their own records, each by itself: they may be many.
         at_once = (Force, Leave, Resize, Suspend)

@@ -151,12 +151,15 @@ class Looked:
         room: how many jobs can be started now; the others are at a later look.
         unseen: seconds since the last look in which nobody could see; before the first look, since
             anybody looked. They count for nobody.
+        deciding: a decision is under way that was observed for. Jobs get back what they have lost,
+            and no other step is taken: it would be towards a plan that is about to be another.
     """
 
     nodes: Mapping[str, NodeSeen]
     seen: Mapping[str, Seen]
     room: float = math.inf
     unseen: float = 0.0
+    deciding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -620,7 +623,10 @@ class ScheduledJobs:
             if job is not None and job.running:
                 self._see(job, seen, now)
         self._pass_on_silence(silent)
-        self._take_steps(now, event.room)
+        if event.deciding:
+            self._give_back(now)
+        else:
+            self._take_steps(now, event.room)
 
     def _pass_over(self, event: Looked, now: float) -> None:
         """Have what has begun begin later, and what waits wait longer, by what nobody could see."""
@@ -786,6 +792,16 @@ class ScheduledJobs:
                     self._steps.append(action)
                 case _:
                     assert_never(action)
+
+    def _give_back(self, now: float) -> None:
+        """Ask jobs once more for what they were told to have, and have lost."""
+        for step in self._towards_the_plan(now):
+            if isinstance(step, Resize) and step.job not in self._questions:
+                job = self.jobs[step.job]
+                if step.workers == job.allocation.told and self._tracking.track(job).confirmed:
+                    self._asked.setdefault(job.id, now)
+                    self._questions[job.id] = _Question(step, job.starts.launches)
+                    self._steps.append(step)
 
     def _to_confirm(self, asked: Collection[str]) -> list[Action]:
         """Ask processes of an earlier life again.
