@@ -8,11 +8,13 @@ import pytest
 
 from bookkeeping import hear, submit, wish
 from brim.coordination.scheduled_jobs import Foretold
+from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
 from brim.domain.scheduled_job import JobProgress
 from brim.errors import EnvironmentFault, StorageFault
+from brim.kubernetes.record import open_book
 from brim.storage import database as database_module
 from brim.storage.book import Book
 from brim.storage.bundles import digest_of
@@ -188,3 +190,14 @@ def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
     assert book.jobs["job-1"] is records[0]
     book.jobs["job-2"].summary["steps"] = 8
     assert book.jobs["job-2"].summary["steps"] == 7
+
+
+def test_nobody_waits_for_the_disk_with_a_copy_of_what_is_kept_elsewhere(tmp_path: Path) -> None:
+    def level(database: Database) -> int:
+        (found,) = database._sql.execute("pragma synchronous").fetchone()
+        database.close()
+        return int(found)
+
+    cluster = ClusterSpec(cluster=Cluster.parse("1x4"))
+    operators = open_book(tmp_path / "operator.db", [], memory=None, spec=cluster)
+    assert (level(Database(tmp_path / "scheduler.db")), level(operators)) == (2, 1)

@@ -345,7 +345,7 @@ def open_book(
 def _opened(path: Path) -> Database:
     if path.exists():
         migrate(path)
-    database = Database(path)
+    database = Database(path, copy=True)  # of what objects have
     for _ in database.jobs():
         pass  # as far as it can be read
     return database

@@ -91,6 +91,8 @@ class Database:
     Args:
         path: the file.
         create: whether it is made if it is missing.
+        copy: of what is kept elsewhere: nobody waits for the disk, and a host that loses its power
+            may lose the last transactions, whole ones.
         alarm: hears of every fault first, since who caused it may not pass it on.
 
     Raises:
@@ -100,7 +102,9 @@ class Database:
         EnvironmentFault: it is of another format, see `brim.storage.migrations`.
     """
 
-    def __init__(self, path: Path, *, create: bool = True, alarm: Alarm | None = None) -> None:
+    def __init__(
+        self, path: Path, *, create: bool = True, copy: bool = False, alarm: Alarm | None = None
+    ) -> None:
         self._path, self._alarm = path, alarm
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
@@ -110,7 +114,7 @@ class Database:
                     "pragma auto_vacuum = incremental"
                 )  # what is forgotten takes no room
             self._sql.execute("pragma journal_mode = wal")
-            self._sql.execute("pragma synchronous = full")
+            self._sql.execute(f"pragma synchronous = {'normal' if copy else 'full'}")
             self._prepare(path)
             self._file = _identity(path)
         except (sqlite3.Error, OSError) as error:
