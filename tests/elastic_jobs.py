@@ -62,6 +62,7 @@ def everything() -> dict[str, Any]:
         priorityClassName="preserved-pc",
         suspend=False,
         gang=False,
+        mode="planned",
         template={
             "metadata": {"labels": {"team": "ads"}},
             "spec": {

@@ -41,6 +41,7 @@ class FakeServer:
         self.made: list[str] = []
         self.down = ""  # why it does not answer
         self.refused: dict[str, Exception] = {}  # pods by name, and what is said of them
+        self.bind = lambda name, planned: planned  # where a pod is to be, empty: it waits
         self.asked = 0  # how often a pod was asked for
         self._uids = itertools.count(1)
 
@@ -128,8 +129,9 @@ class FakeServer:
                 del self.objects[key]
             elif made["status"]["phase"] == "Pending":
                 wanted = made["metadata"].get("annotations", {}).get("brim.dev/node", "node0")
-                made["spec"]["nodeName"] = wanted
-                made["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
+                if node := self.bind(key[2], wanted):
+                    made["spec"]["nodeName"] = node
+                    made["status"] = {"phase": "Running", "podIP": "10.0.0.9"}
 
     def end(self, name: str, phase: str = "Failed", **status: Any) -> None:
         """The containers of a pod have ended."""

@@ -17,6 +17,7 @@ from brim.coordination.reconcile import (
     Resize,
     Start,
     Suspend,
+    as_placed,
     most,
     reconcile,
     still_coming,
@@ -211,3 +212,20 @@ def test_devices_are_held_for_workers_that_may_yet_be_forked(
     coming: ByNode, seen: ByNode, gone: set[str], waited: float, left: ByNode
 ) -> None:
     assert still_coming(coming, seen, gone=gone, waited=waited, grace=GRACE) == left
+
+
+BY_NODE = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 4))
+
+
+@given(workers=BY_NODE, placed=BY_NODE, rest=BY_NODE)
+def test_workers_that_others_place_are_as_many_and_where_they_are(
+    workers: dict[str, int], placed: dict[str, int], rest: dict[str, int]
+) -> None:
+    found = as_placed(workers, placed, rest)
+    assert sum(found.values()) == sum(workers.values())
+    assert all(found.values())
+    if sum(placed.values()) <= sum(workers.values()):
+        assert within(placed, found)
+    else:
+        assert within(found, placed)
+    assert as_placed(found, placed, rest) == found

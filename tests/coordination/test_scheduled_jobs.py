@@ -910,3 +910,57 @@ def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:
     heard.hear(look(job_1=on(8)), 3.0)  # it is gone
     heard.hear(look(job_1=on(8, failed={"u2": 2})), 4.0)
     assert heard.known["job-1"].starts.failures == 3
+
+
+def anywhere(heard: Heard) -> ScheduledJob:
+    """A job whose workers others place: the plan has them on n1."""
+    job = heard.submit(anywhere=True)
+    for event in (Looked(nodes_of(n1=None, n2=None), {}), given("n1")):
+        heard.hear(event, 0.0)
+    assert heard.hear(Looked(nodes_of(n1=None, n2=None), {}), 0.0) == [
+        "job-1 running",
+        "start job-1: 2 on n1",
+    ]
+    return job
+
+
+def test_a_job_that_others_place_has_its_workers_wherever_they_are() -> None:
+    heard = Heard()
+    job = anywhere(heard)
+    nodes = nodes_of(n1=None, n2=None)
+    both = frozenset({"n1", "n2"})
+    assert heard.hear(Looked(nodes, at("n2", workers={"n2": 1}, agents=both)), 1.0) == []
+    assert job.held == {"n1": 1, "n2": 1}
+    assert heard.hear(Looked(nodes, at("n2")), 2.0) == []
+    assert job.held == job.allocation.plan == {"n2": 2}
+    assert heard.hear(given("n1"), 3.0) == []  # a plan moves nobody
+    assert heard.hear(Looked(nodes, at("n2")), 3.0) == []
+    assert heard.jobs.snapshot(9.0, memory=None).jobs[0].nodes == {"n2": 2}
+    assert not [line for line in heard.story if "placed" in line]
+
+
+def test_a_job_that_others_place_leaves_a_node_that_all_are_to_leave() -> None:
+    heard = Heard()
+    job = anywhere(heard)
+    nodes = nodes_of(n1=None, n2=None)
+    heard.hear(Looked(nodes, at("n2")), 1.0)
+    nodes["n2"] = nodes["n2"]._replace(up=False, leaving=True)
+    heard.hear(Looked(nodes, at("n2")), 2.0)
+    heard.hear(given("n1"), 2.0)
+    assert heard.hear(Looked(nodes, at("n2")), 2.0) == ["resize job-1: 2 on n1"]
+    assert (job.held, job.allocation.plan) == ({"n2": 2}, {"n1": 2})
+
+
+def test_a_worker_that_is_missed_is_not_kept_for_a_node_on_which_none_can_start() -> None:
+    """Nobody would make it: it counts where the plan has it now."""
+    heard = Heard()
+    job = anywhere(heard)
+    nodes = nodes_of(n1=None, n2=None)
+    heard.hear(Looked(nodes, at("n2")), 1.0)
+    nodes["n2"] = nodes["n2"]._replace(up=False)
+    decided = Decision(workers={"job-1": 2}, nodes={"job-1": {"n1": 1, "n2": 1}})
+    lost_one = at("n2", workers={"n2": 1}, agents=frozenset())
+    heard.hear(Looked(nodes, lost_one), 2.0)
+    heard.hear(Decided(decided), 2.0)
+    assert heard.hear(Looked(nodes, lost_one), 2.0) == ["resize job-1: 1 on n1, 1 on n2"]
+    assert job.held == {"n1": 1, "n2": 1}

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.kubernetes.difference import NewWorker, PodChanges, beyond, differences, pods_of
+from brim.kubernetes.difference import (
+    NewWorker,
+    PodChanges,
+    beyond,
+    beyond_anywhere,
+    differences,
+    differences_anywhere,
+    pods_of,
+)
 from brim.kubernetes.identities import KubeJob, identity_of
 from brim.kubernetes.kube_types import KubePod
 from kube_objects import JOB, master, pod, worker
@@ -19,6 +27,61 @@ from kube_objects import JOB, master, pod, worker
 
 def changes(pods: list[KubePod], launch: int = 1, **workers: int) -> PodChanges:
     return differences(pods_of(pods, JOB, launch), JOB, launch, workers)
+
+
+def anywhere(pods: list[KubePod], *, left: tuple[str, ...] = (), **workers: int) -> PodChanges:
+    return differences_anywhere(pods_of(pods, JOB, 1), JOB, 1, workers, left=left)
+
+
+def unbound(number: int, node: str = "n1", **more: Any) -> KubePod:
+    return worker(number, node, bound=False, phase="Pending", **more)
+
+
+def test_pods_that_others_place_count_wherever_they_are() -> None:
+    assert anywhere([], n1=1, n2=1).make == (
+        NewWorker("flights-1-0", "n1"),
+        NewWorker("flights-1-1", "n2"),
+    )
+    there = [worker(0, "n3"), unbound(1, "n1"), worker(2, "n9")]
+    assert pods_of(there, JOB, 1).bound == {"n3": 1, "n9": 1}
+    assert anywhere(there, n1=1, n2=2) == PodChanges()
+    assert anywhere(there, n1=2, n2=2).make == (NewWorker("flights-1-3", "n1"),)
+    there.append(worker(3, "n2", leaving=True))  # which holds its slot until it is gone
+    assert anywhere(there, n1=2, n2=2) == PodChanges()
+
+
+def test_of_pods_that_others_place_those_that_wait_go_first() -> None:
+    there = [
+        unbound(0),
+        unbound(1, refused=True),
+        worker(2, "n2", phase="Pending"),
+        worker(3, "n2"),
+        worker(4, "n1"),
+        worker(5, "n1"),
+    ]
+    ended = [set(anywhere(there, n1=count).end) for count in (6, 5, 4, 3, 2, 1, 0)]
+    gone = [*(later - earlier for earlier, later in pairwise(ended))]
+    assert gone == [{f"flights-1-{number}"} for number in (1, 0, 2, 3, 5, 4)]
+    assert anywhere(there, n2=1).end == (
+        "flights-1-0",
+        "flights-1-1",
+        "flights-1-2",
+        "flights-1-4",
+        "flights-1-5",
+    )
+
+
+def test_pods_that_others_place_leave_a_node_that_all_are_to_leave() -> None:
+    there = [worker(0, "n1"), worker(1, "n2"), unbound(2, "n2")]
+    assert anywhere(there, left=("n2",), n1=3) == PodChanges(
+        ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
+    )
+
+
+def test_force_takes_of_pods_that_others_place_those_who_were_asked_first() -> None:
+    there = pods_of([worker(0, leaving=True), worker(1, "n2"), unbound(2)], JOB, 1)
+    assert beyond_anywhere(there, {"n1": 2, "n3": 1}) == ()
+    assert beyond_anywhere(there, {"n3": 1}) == ("flights-1-0", "flights-1-2")
 
 
 def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> None:

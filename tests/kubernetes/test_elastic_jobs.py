@@ -76,6 +76,12 @@ def test_a_job_that_says_everything() -> None:
     assert asked.priority is Priority.PRESERVED
 
 
+def test_a_job_says_whether_others_place_its_workers() -> None:
+    assert not wanted(elastic_job()).anywhere
+    assert not wanted(elastic_job(mode="planned")).anywhere
+    assert wanted(elastic_job(mode="opportunistic")).anywhere
+
+
 def test_a_job_that_says_little_has_the_defaults() -> None:
     spec = wanted(elastic_job()).spec
     assert spec == JobSpec(file="flights.py", workers=WorkerRange(minimum=1, maximum=4), spares=0)
@@ -144,6 +150,7 @@ def test_automatic_micro_batches_are_a_number() -> None:
         ({"tenant": "a/b"}, "spec.tenant: got 'a/b', need a name of letters"),
         ({"priority": "high"}, "spec.priority: got 'high', need one of preemptible, preserved, online"),
         ({"suspend": "yes"}, "spec.suspend: got 'yes', need true or false"),
+        ({"mode": "opportune"}, "spec.mode: got 'opportune', need one of planned, opportunistic"),
         ({"gang": 1}, "spec.gang: got 1, need true or false"),
         ({"deadline": "2026-12-01"}, "spec.deadline: got '2026-12-01', need a date, a time and a zone"),
         ({"deadline": "2026-02-30T08:00:00Z"}, "spec.deadline: got '2026-02-30T08:00:00Z'"),

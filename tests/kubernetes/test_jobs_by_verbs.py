@@ -47,17 +47,28 @@ def as_made(thing: dict[str, Any]) -> dict[str, Any]:
 # What is written ----------------------------------------------------------------------------------
 
 
-def test_what_is_written_is_read_as_the_same_submission() -> None:
-    wanted = submitted(everything()).submission
+@pytest.mark.parametrize("mode", ["planned", "opportunistic"])
+def test_what_is_written_is_read_as_the_same_submission(mode: str) -> None:
+    thing = everything()
+    thing["spec"]["mode"] = mode
+    wanted = submitted(thing).submission
     written = as_made(elastic_job("flights", "team", wanted))
     spec = written["spec"]
     fields = everything()["spec"].keys()
     pods = {"template", "masterTemplate", "volumeClaim", "priorityClassName", "suspend", "gang"}
-    usual = {"exact", "transport", "embeddings", "delay", "servers"}  # said, and so by default
+    usual = {
+        "exact",
+        "transport",
+        "embeddings",
+        "delay",
+        "servers",
+        "mode",
+    }  # said, and so by default
     assert fields - spec.keys() <= pods | usual
     found = read_job(written)
     assert isinstance(found, Submission), found
     assert found.spec == wanted.spec
+    assert found.anywhere == wanted.anywhere == (mode == "opportunistic")
     assert (found.deadline, found.tenant, found.priority) == (
         wanted.deadline, wanted.tenant, wanted.priority,
     )  # fmt: skip

@@ -186,6 +186,7 @@ def test_a_tenant_that_the_server_takes_is_one(server: ControlPlane, thing: Any)
         ({"onNan": "wran"}, 'supported values: "warn", "skip", "stop"'),
         ({"clipNorm": 0}, "spec.clipNorm"),
         ({"priority": "high"}, "spec.priority"),
+        ({"mode": "anywhere"}, 'supported values: "planned", "opportunistic"'),
         ({"seed": -1}, "spec.seed"),
         ({"bundle": {"configMap": "c", "sha256": "x"}}, "spec.bundle.sha256"),
         ({"template": {"spec": {"containers": [{"name": "main"}]}}}, "need a container 'worker'"),
@@ -225,6 +226,7 @@ def test_what_a_run_was_begun_with_cannot_change(server: ControlPlane, name: str
         "startMethod": "fork", "transport": "distributed", "device": "cuda", "embeddings": "auto",
         "deadline": "2032-01-01T00:00:00Z", "tenant": "web", "priority": "online",
         "file": "other.py", "volumeClaim": {"size": "2Gi"}, "clipNorm": 2, "gang": True,
+        "mode": "opportunistic",
     }  # fmt: skip
     numbers = {each for each in whole if isinstance(whole[each], int) and each not in others}
     others |= {each: whole[each] + 1 for each in numbers - MAY_CHANGE}

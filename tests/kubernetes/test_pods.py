@@ -102,6 +102,44 @@ def test_a_worker_asks_for_one_slot_and_its_node() -> None:
     ]  # fmt: skip
 
 
+def node_affinity(**wishes: Any) -> Any:
+    _, pod = pods(replace(WISHES, anywhere=True, **wishes))
+    return pod["spec"].get("affinity", {}).get("nodeAffinity")
+
+
+def test_a_worker_that_is_pinned_to_no_node_is_on_nodes_of_the_operator() -> None:
+    """What its template asks for holds, too."""
+    assert node_affinity() is None
+    pool = {"key": "pool", "operator": "In", "values": ["training"]}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    assert node_affinity(node_labels="pool=training") == {
+        required: {"nodeSelectorTerms": [{"matchExpressions": [pool]}]}
+    }
+    zone = {"key": "zone", "operator": "Exists"}
+    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n7"]}]}
+    theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}, fields]}, "more": [1]}
+    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
+    assert node_affinity(template=template) == theirs
+    assert node_affinity(template=template, node_labels="pool=training") == {
+        "more": [1],
+        required: {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [zone, pool]},
+                {**fields, "matchExpressions": [pool]},
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    "theirs", ["x", [], {"a": 1}, {"requiredDuringSchedulingIgnoredDuringExecution": 3}]
+)
+def test_an_affinity_that_nobody_understands_is_left_to_the_server(theirs: Any) -> None:
+    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
+    made = node_affinity(template=template, node_labels="pool")
+    assert made == theirs or isinstance(theirs, dict)
+
+
 def test_a_device_is_asked_for_as_the_server_wants_it() -> None:
     wishes = replace(WISHES, slot={"nvidia.com/gpu": 1, "cpu": "4"})
     resources = pods(wishes)[1]["spec"]["containers"][0]["resources"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from brim.kubernetes.pods import KubeStart, Manifest
 from brim.kubernetes.processes import KubeProcesses, PodOrder
 from brim.kubernetes.refusals import Invalid, NoAnswer, Status
 from brim.kubernetes.runs_seen import RunsSeen
+from brim.policies.placement import on_nodes
 from brim.storage.book import Book
 from brim.storage.database import Database
 from brim.telemetry.record_files import EVENTS
@@ -54,6 +58,7 @@ class World:
         self.suspended: list[str] = []
         self.told: list[str] = []
         self.shared: list[str] = []
+        self.anywhere: set[str] = set()  # jobs whose pods are pinned to no node
         self.live()
 
     def live(self) -> None:
@@ -65,7 +70,9 @@ class World:
             self.watched.pods,
             self.watched.places,
             runs,
-            order=lambda job: PodOrder(uid=f"uid of {job}", wishes=WISHES),
+            order=lambda job: PodOrder(
+                uid=f"uid of {job}", wishes=replace(WISHES, anywhere=job in self.anywhere)
+            ),
             token=lambda uid, launch: f"{uid}/{launch}",
             ask_to_suspend=self._suspend,
             clock=SeenClock(self.clock, self.outages),
@@ -105,10 +112,16 @@ class World:
 
         asyncio.run(alone())
 
-    def submit(self, job: KubeJob = JOB, workers: str = "1:4") -> ScheduledJob:
+    def submit(
+        self, job: KubeJob = JOB, workers: str = "1:4", *, anywhere: bool = False
+    ) -> ScheduledJob:
         number = self.book._database.next_number()
+        self.anywhere |= {job.id} if anywhere else set()
         made = ScheduledJob(
-            number=number, id=job.id, submission=submission(workers), submitted=self.clock.wall()
+            number=number,
+            id=job.id,
+            submission=submission(workers, anywhere=anywhere),
+            submitted=self.clock.wall(),
         )
         self.backend.handle(Submitted(made))
         return made
@@ -164,6 +177,16 @@ class World:
             for name, made in self.server.pods.items()
             if name.startswith(f"{job}-")
             and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+        )
+
+    def bound(self, job: str = "flights") -> Counter[str]:
+        """The workers' pods of a job that run, by node."""
+        return Counter(
+            made["spec"]["nodeName"]
+            for name, made in self.server.pods.items()
+            if name.startswith(f"{job}-")
+            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+            and made["spec"].get("nodeName")
         )
 
     def phase(self, job: KubeJob = JOB) -> Phase:
@@ -947,6 +970,127 @@ def test_who_is_cancelled_just_when_there_is_news_ends(world: World, turns: int)
         assert waiting.cancelled()
 
     world.run(work)
+
+
+def on_the_other(name: str, planned: str) -> str:
+    """Bind workers where no plan has them."""
+    return {"node0": "node1", "node1": "node0"}[planned] if "master" not in name else "node0"
+
+
+def test_workers_that_others_place_are_the_jobs_wherever_they_are(world: World) -> None:
+    world.server.bind = on_the_other
+    job = world.submit(anywhere=True)
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    assert world.bound() == job.held == {"node1": 2}
+    world.decide(flights={"node0": 3})
+    world.settle()
+    assert world.bound() == job.held == {"node1": 3}
+    made = list(world.server.made)
+    world.decide(flights={"node0": 2, "node1": 1})
+    world.settle()
+    assert world.server.made == made
+    world.server.vanish("flights-1-0")
+    world.settle()
+    assert world.bound() == job.held == {"node0": 1, "node1": 2}
+    world.decide(flights={"node1": 1})
+    world.settle()
+    assert world.bound() == job.held == {"node1": 1}
+
+
+def test_a_worker_that_nobody_binds_is_asked_for_and_not_had(world: World) -> None:
+    world.server.bind = lambda name, planned: "" if name == "flights-1-1" else planned
+    job = world.submit(anywhere=True)
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    seen = world.backend.jobs._tracking.track(job).seen
+    assert (seen.workers, job.target) == ({"node0": 1}, 2)
+    made = list(world.server.made)
+    world.look(60.0)
+    world.decide(flights={"node1": 2})
+    world.settle()
+    assert world.server.made == made  # it waits, and none is made beside it
+    world.decide(flights={"node1": 1})
+    world.settle()
+    assert "flights-1-1" not in world.server.pods  # and goes first
+    assert world.bound() == {"node0": 1}
+
+
+def test_workers_that_others_place_leave_a_node_that_all_are_to_leave(world: World) -> None:
+    world.server.bind = on_the_other
+    job = world.submit(anywhere=True)
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    notice = [("aws-node-termination-handler/spot-itn", "NoSchedule")]
+    world.server.nodes["node1"] = node("node1", taints=notice)
+    world.server.bind = lambda name, planned: "node0"
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    assert world.bound() == job.held == {"node0": 2}
+    assert job.starts.launches == 1
+
+
+class Binder:
+    """Binds pods that are pinned to none to any node with room, and others where they are pinned."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world, self._rng = world, random.Random(seed)
+
+    def __call__(self, name: str, planned: str) -> str:
+        pods = self._world.server.pods
+        held = Counter(
+            made["spec"]["nodeName"]
+            for made in pods.values()
+            if made["spec"].get("nodeName")
+            and made["metadata"]["labels"]["brim.dev/role"] == "worker"
+        )
+        if "master" in name:
+            return "node0"
+        pinned = "affinity" in pods[name]["spec"]
+        free = [each for each in ([planned] if pinned else ["node0", "node1"]) if held[each] < 4]
+        if free:
+            return self._rng.choice(free)
+        why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pods[name]["status"]["conditions"] = [why]
+        return ""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_jobs_that_are_pinned_and_others_share_a_cluster(world: World, seed: int) -> None:
+    """Each has what it was given in the end, whatever is bound where in between."""
+    world.server.bind = Binder(world, seed)
+    world.server.nodes = {  # with room for masters beside four workers
+        name: node(name, allocatable={"cpu": "4500m", "memory": "16Gi", "pods": "110"})
+        for name in ("node0", "node1")
+    }
+    other = KubeJob("team", "other")
+    rng = random.Random(seed)
+    world.submit(anywhere=True, workers="1:8")
+    world.submit(other, workers="1:8")
+
+    async def deciding(mine: int) -> None:
+        world.watched.catch_up()
+        snapshot = await world.backend.observe()
+        room = snapshot.cluster.devices
+        workers = {JOB.id: min(mine, room - 1), other.id: max(1, min(8 - mine, room - mine))}
+        verdicts = tuple(
+            Admitted(job=job, reason=Reason.NO_DEADLINE, promises=False) for job in snapshot.arrived
+        )
+        decision = Decision(workers=workers, nodes={}, verdicts=verdicts)
+        await world.backend.apply(on_nodes(snapshot, decision))
+
+    wanted = [rng.randint(1, 7) for _ in range(6)]
+    for mine in [*wanted, *[wanted[-1]] * 10]:
+        world.look(40.0)  # what was refused is tried again
+        world.run(partial(deciding, mine))
+        world.settle(6)
+    assert world.bound().total() == wanted[-1]
+    assert world.bound("other").total() == 8 - wanted[-1]
+    assert world.book.jobs[JOB.id].starts.launches == 1
 
 
 class House(World):

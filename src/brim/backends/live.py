@@ -388,6 +388,7 @@ class LiveBackend:
             number=there.starts.launches,
             step=there.progress.step,
             computes=there.allocation.home not in empty,
+            anywhere=there.submission.anywhere,
         )
 
     def _forget_question(self, job: str) -> None:

@@ -22,6 +22,7 @@ class Launch:
         number: of this start, from 1.
         step: that it had committed when it was last seen.
         computes: workers may be at its home, too.
+        anywhere: see `Submission`.
     """
 
     job: str
@@ -31,6 +32,7 @@ class Launch:
     number: int = 0
     step: int = 0
     computes: bool = True
+    anywhere: bool = False
 
 
 class Processes(Protocol):

@@ -109,6 +109,43 @@ def within(one: ByNode, other: ByNode) -> bool:
     return all(count <= other.get(node, 0) for node, count in one.items())
 
 
+def as_placed(workers: ByNode, placed: ByNode, rest: ByNode | None = None) -> dict[str, int]:
+    """Return so many workers in all, on the nodes on which others have placed them.
+
+    Args:
+        placed: those who are there; there may be fewer, or more.
+        rest: where those count who are placed nowhere yet; None: where they were to be.
+
+    >>> as_placed({"n1": 2}, {"n2": 1})
+    {'n1': 1, 'n2': 1}
+    >>> as_placed({"n1": 2}, {"n2": 1}, {"n2": 1, "n3": 1})
+    {'n2': 1, 'n3': 1}
+    >>> as_placed({"n1": 1}, {"n1": 1, "n2": 1})
+    {'n1': 1}
+    """
+    found = {node: min(count, placed.get(node, 0)) for node, count in workers.items()}
+    left = sum(workers.values()) - sum(found.values())
+    for there in (placed, rest or {}, workers):
+        for node in sorted(there):
+            more = min(left, max(0, there[node] - found.get(node, 0)))
+            found[node] = found.get(node, 0) + more
+            left -= more
+    return {node: found[node] for node in sorted(found) if found[node]}
+
+
+def staying(there: ByNode, workers: ByNode, *, left: Collection[str]) -> dict[str, int]:
+    """Return who is there, without those who are more than they are to be on nodes to be left.
+
+    >>> staying({"n1": 2, "n2": 1}, {"n1": 1}, left={"n1", "n2"})
+    {'n1': 1}
+    """
+    found = {
+        node: min(count, workers.get(node, 0)) if node in left else count
+        for node, count in there.items()
+    }
+    return {node: count for node, count in found.items() if count}
+
+
 def still_coming(
     coming: ByNode, seen: ByNode, *, gone: Collection[str], waited: float, grace: float
 ) -> dict[str, int]:

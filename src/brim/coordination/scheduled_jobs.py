@@ -35,8 +35,10 @@ from brim.coordination.reconcile import (
     Resize,
     Start,
     Suspend,
+    as_placed,
     most,
     reconcile,
+    staying,
     still_coming,
     within,
 )
@@ -544,6 +546,8 @@ class ScheduledJobs:
                 self._judged(job, verdict, now)
         for job in self.jobs.values():
             plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
+            if job.submission.anywhere:
+                plan = self._where_it_is(job, plan)
             if plan:
                 self._waits.pop(job.id, None)
             if plan != job.allocation.plan:
@@ -576,7 +580,7 @@ class ScheduledJobs:
             self._note(
                 job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
             )
-        if len(self.present.cluster.nodes) > 1 and plan:
+        if len(self.present.cluster.nodes) > 1 and plan and not job.submission.anywhere:
             where = ", ".join(f"{count} on {node}" for node, count in plan.items())
             self._note(job, "placed", detail=where)
 
@@ -670,6 +674,8 @@ class ScheduledJobs:
             tracking.has_taught(job, seen, now)
             self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
         tracking.see(job, seen, now)
+        if job.submission.anywhere:
+            self._follow_placement(job)
         job.allocation = replace(
             job.allocation,
             coming=still_coming(
@@ -698,6 +704,26 @@ class ScheduledJobs:
             self._save(job)  # it was started by a scheduler that did not remember it
         if not seen.alive:
             self._settle(job, seen, now)
+
+    def _follow_placement(self, job: ScheduledJob) -> None:
+        """Count the workers of a job that others place on the nodes where they are."""
+        at = job.allocation
+        plan = self._where_it_is(job, at.plan)
+        told = self._where_it_is(job, at.told, rest=plan)
+        job.allocation = replace(at, plan=plan, told=told, coming=as_placed(at.coming, told))
+
+    def _where_it_is(
+        self, job: ScheduledJob, workers: ByNode, *, rest: ByNode | None = None
+    ) -> dict[str, int]:
+        """Return as many workers of a job that others place, on the nodes where they are.
+
+        Who is on a node that everybody is to leave, and is not to stay there, counts elsewhere.
+
+        Args:
+            rest: see `as_placed`.
+        """
+        there = self._tracking.track(job).seen.workers
+        return as_placed(workers, staying(there, workers, left=self.away), rest)
 
     def _note_memory(self, job: ScheduledJob, seen: Seen) -> None:
         known = job.starts.out_of_memory

@@ -405,6 +405,7 @@ class Tracking:
             unsaved=max(0.0, now - saved) if job.running and saved else 0.0,
             nodes=job.held,  # its home is left last
             unmeasured=not known,
+            anywhere=submission.anywhere,
         )
 
 

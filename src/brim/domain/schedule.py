@@ -155,6 +155,7 @@ class JobState(NamedTuple):
         unsaved: seconds of work since its last checkpoint.
         nodes: the workers by node id, where they are placed.
         unmeasured: its deadline will be judged once a few steps of it were measured.
+        anywhere: nobody here decides where its workers are: they are not moved.
     """
 
     job: Job
@@ -168,6 +169,7 @@ class JobState(NamedTuple):
     unsaved: float = 0.0
     nodes: Mapping[str, int] = MappingProxyType({})
     unmeasured: bool = False
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ class Submission:
         deadline: seconds since 1970; None for a job that has none.
         tenant: who pays, see `brim.domain.tenancy`.
         opaque: its processes are none of brim's, and nobody hears of their steps.
+        anywhere: others decide where its workers are: the nodes of a plan say how many there are to
+            be, and no worker is moved.
     """
 
     spec: JobSpec
@@ -36,6 +38,7 @@ class Submission:
     tenant: str = NO_TENANT
     priority: Priority = Priority.PREEMPTIBLE
     opaque: bool = False
+    anywhere: bool = False
 
     def within(self, workers: WorkerRange) -> Submission:
         """The same job with another range of workers."""

@@ -73,7 +73,7 @@ FIELDS = frozenset(
     {
         *PLAIN_FIELDS, PARAMETERS, ENV, WORKERS, "file", "command", "bundle", "deadline", "deadlineIn",
         "tenant", "priority", "priorityClassName", "suspend", "template", "masterTemplate",
-        "volumeClaim", "gang",
+        "volumeClaim", "gang", "mode",
     }
 )  # fmt: skip
 
@@ -112,6 +112,7 @@ def read_job(
         deadline=deadline,
         tenant=tenant or NO_TENANT,
         priority=parse_priority(priority or PRIORITIES[0]),
+        anywhere=templates is not None and templates.anywhere,
     )
     reading.of(_check_size, wanted)
     return tuple(reading.problems) or wanted

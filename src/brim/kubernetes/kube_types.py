@@ -165,6 +165,11 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
         return self.status.phase in ENDED
 
     @property
+    def is_bound(self) -> bool:
+        """True where a scheduler has said on which node it is."""
+        return bool(self.spec.node_name)
+
+    @property
     def is_leaving(self) -> bool:
         """True where it was asked to end."""
         return self.metadata.deletion_timestamp is not None

@@ -459,6 +459,8 @@ class Operator:
             handed_on=handed_on(thing),
             gang=templates.gang,
             evictions=self._evictions is not None,
+            anywhere=templates.anywhere,
+            node_labels=settings.node_labels,
         )
         return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
 

@@ -268,7 +268,7 @@ def _place_of(pod: KubePod) -> str:
     """Return the node that a pod is on, or is to be on; empty where nobody knows."""
     identity = identity_of(pod)
     planned = identity.node if identity is not None else ""
-    return pod.spec.node_name or planned or pod.status.nominated_node_name
+    return pod.spec.node_name or pod.status.nominated_node_name or planned
 
 
 def _agents(identities: Iterable[PodIdentity]) -> tuple[AgentSeen, ...]:

@@ -32,6 +32,7 @@ from brim.kubernetes.identities import (
     labels_of,
 )
 from brim.kubernetes.kube_types import Amounts
+from brim.kubernetes.node_selection import only_on, only_with
 from brim.storage.job_file import JOB_FILE
 
 Manifest: TypeAlias = dict[str, Any]
@@ -70,6 +71,8 @@ class PodWishes:
             template go before them.
         gang: the fewest workers are bound together, or none: see `brim.kubernetes.gangs`.
         evictions: the operator answers evictions: see `brim.kubernetes.evictions`.
+        anywhere: no worker's pod is pinned to a node: the scheduler that binds it chooses one.
+        node_labels: a selector of the nodes that the operator may use; empty: all.
     """
 
     image: str
@@ -85,6 +88,8 @@ class PodWishes:
     handed_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     gang: bool = False
     evictions: bool = False
+    anywhere: bool = False
+    node_labels: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +223,12 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
 
 
 def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> Manifest:
-    """Return the pod of a worker, which is to be on this node."""
+    """Return the pod of a worker.
+
+    Args:
+        node: on which it is to be: it has to be there, or that is how the plan counts it until the
+            scheduler that binds it has said where it is.
+    """
     first, last = _WORKER_PORTS
     command = [
         "python3",
@@ -233,15 +243,11 @@ def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> 
     command += ["--heartbeat-file", _HEARTBEAT]
     pod = _pod(start, name, WORKER, wishes, command, requests=wishes.slot)
     pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), NODE: node}
-    pod["spec"]["affinity"] = {**pod["spec"].get("affinity", {}), "nodeAffinity": only_on(node)}
+    affinity = pod["spec"].get("affinity", {})
+    theirs = only_with(wishes.node_labels, affinity.get("nodeAffinity"))
+    if nodes := theirs if wishes.anywhere else only_on(node):
+        pod["spec"]["affinity"] = {**affinity, "nodeAffinity": nodes}
     return pod
-
-
-def only_on(node: str) -> Manifest:
-    """Return the affinity of a pod that has to be on this node."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    terms = {"nodeSelectorTerms": [{"matchFields": [here]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def _pod(

@@ -18,14 +18,22 @@ import msgspec
 
 from brim.backends.processes import Launch
 from brim.backends.watching import recordable
-from brim.coordination.reconcile import ByNode
+from brim.coordination.reconcile import ByNode, as_placed, staying
 from brim.coordination.sightings import NodeSeen, Seen
 from brim.decoding import UNDECODABLE
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.kubernetes.difference import JobPods, beyond, differences, pods_of
+from brim.kubernetes.difference import (
+    JobPods,
+    PodChanges,
+    beyond,
+    beyond_anywhere,
+    differences,
+    differences_anywhere,
+    pods_of,
+)
 from brim.kubernetes.evictions import with_responder
 from brim.kubernetes.freed_slots import FreedSlots
 from brim.kubernetes.gangs import gang_of
@@ -47,7 +55,7 @@ from brim.kubernetes.pods import (
     worker_pod,
 )
 from brim.kubernetes.refusals import Forbidden, Invalid, NotFound
-from brim.kubernetes.retries import MASTERS, Retries
+from brim.kubernetes.retries import ANY_NODE, MASTERS, Retries
 from brim.kubernetes.runs_seen import RunsSeen
 from brim.kubernetes.status import NAME_TAKEN, PODS_REFUSED, Stall
 from brim.wire.listening import joined_address
@@ -280,6 +288,13 @@ class KubeProcesses:
             self._runs.call(launch.job, address, token, version=version)
         if order is not None:
             self._follow_gang(launch, order)
+        held = there.held
+        if launch.anywhere:
+            held = there.bound
+            if launch.job in self._wanted:
+                wanted = self._wanted[launch.job]
+                left = [node for node in held if self._is_left(node)]
+                self._wanted[launch.job] = as_placed(wanted, staying(held, wanted, left=left))
         watch = self._runs.watch(launch.job)
         words = self._words(launch, there)
         is_over = self._is_over(launch, there)
@@ -288,7 +303,7 @@ class KubeProcesses:
         agents = self._agents(launch, there, is_over=is_over)
         seen = watch.seen(
             alive=there.alive or watch.behind,
-            workers=there.held,
+            workers=held,
             agents=frozenset({launch.home, *agents}),
         )
         return _with_last_words(seen, words) if words and not seen.alive else seen
@@ -322,13 +337,17 @@ class KubeProcesses:
         Where something is, the job is asked again for what it was asked.
         """
         wanted = self._wanted.get(launch.job)
+        held = there.bound if launch.anywhere else there.held
         if wanted is None:
-            return there.held.keys()
+            return held.keys()
         if is_over:
-            return {*there.held, *wanted}
+            return {*held, *wanted}
         waits = self._retries.waits(launch.job, self._clock.now())
         if not self._has_master(there) and MASTERS not in waits:
             return ()
+        if launch.anywhere:
+            is_full = sum(there.held.values()) >= sum(wanted.values())
+            return {*held, *wanted} if is_full or waits - {MASTERS} else ()
         full = {node for node, count in wanted.items() if there.held.get(node, 0) >= count}
         return {*there.held, *waits} - (wanted.keys() - full - set(waits))
 
@@ -362,6 +381,8 @@ class KubeProcesses:
         await self._bring_about(launch, self._start_of(launch, order), order.wishes, workers)
 
     async def leave(self, launch: Launch, node: str) -> None:
+        if launch.anywhere:
+            return
         there = self._there(launch)
         numbers = there.by_node.get(node, [])
         await self._end_each([there.workers[number] for number in numbers])
@@ -384,7 +405,8 @@ class KubeProcesses:
     async def force(self, launch: Launch, workers: ByNode) -> None:
         there, wanted = self._there(launch), workers or self._wanted.get(launch.job, {})
         # A pod ends by itself: while one is slow to end, those that are to stay train on.
-        names = set(beyond(there, wanted)) if wanted else set()
+        surplus_of = beyond_anywhere if launch.anywhere else beyond
+        names = set(surplus_of(there, wanted)) if wanted else set()
         if workers or names:
             surplus = [pod for pod in there.workers.values() if pod.metadata.name in names]
         else:
@@ -466,13 +488,18 @@ class KubeProcesses:
         self._wanted[launch.job] = dict(workers)
         there, now = self._there(launch), self._clock.now()
         waits = self._retries.waits(launch.job, now)
-        todo = differences(there, start.job, start.launch, workers, waits=waits)
+        todo = self._differences(launch, start, there, workers, waits)
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
         await self._end_each([by_name[name] for name in todo.end])
         results = await asyncio.gather(
             self._bring_master(start, wishes, there, waits=waits, line=line),
             *(
-                self._make(start, _worker(start, wishes, name, node), node, line=line)
+                self._make(
+                    start,
+                    _worker(start, wishes, name, node),
+                    ANY_NODE if launch.anywhere else node,
+                    line=line,
+                )
                 for name, node in todo.make
             ),
             return_exceptions=True,
@@ -480,6 +507,26 @@ class KubeProcesses:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def _differences(
+        self,
+        launch: Launch,
+        start: KubeStart,
+        there: JobPods,
+        workers: ByNode,
+        waits: Collection[str],
+    ) -> PodChanges:
+        job, number = start.job, start.launch
+        if not launch.anywhere:
+            return differences(there, job, number, workers, waits=waits)
+        left = [node for node in there.bound if node not in workers and self._is_left(node)]
+        later = any(node != MASTERS for node in waits)
+        return differences_anywhere(there, job, number, workers, left=left, waits=later)
+
+    def _is_left(self, name: str) -> bool:
+        """Return whether all pods are to leave a node that is there."""
+        node = self._places.last_seen(name)
+        return node is not None and (node.lost or node.leaving)
 
     async def _bring_master(
         self,

@@ -13,7 +13,8 @@ from brim.kubernetes.identities import identity_of
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.status import Stall
 
-MASTERS = ""  # in place of a node: the pod of the job's master
+# In place of a node: the pod of the job's master, and pods of workers that are pinned to none.
+MASTERS, ANY_NODE = "", "(any)"
 _FIRST, _LONGEST = 1.0, 60.0  # seconds; doubled each time
 _WELL = 120.0  # seconds without a failure, after which those before are forgotten
 TAKEN_AWAY = frozenset({"Evicted", "NodeShutdown", "Preempting", "Shutdown", "Terminated"})

@@ -28,6 +28,7 @@ from brim.kubernetes.record_text import LARGEST
 from brim.kubernetes.status import LONGEST_LINE, LONGEST_MESSAGE, MOST_LINES, STATES
 from brim.kubernetes.templates import (
     CONTAINER_LISTS,
+    MODES,
     MOST_CONTAINERS,
     MOST_PARTS,
     POD_LISTS,
@@ -188,6 +189,11 @@ def _job_spec() -> Schema:
             "server, or of Volcano where schedulerName in the template is volcano. Workers beyond the "
             "fewest come and go one by one.",
         },
+        "mode": _words(
+            "Who decides on which node a worker is: the operator, whose plan pins each pod to a node, or "
+            "the scheduler that binds pods: then the plan says how many workers there are.",
+            MODES,
+        ),
         "template": _template("Pods of workers", WORKER),
         "masterTemplate": _template("The pod of the master", MASTER),
         "volumeClaim": _object(

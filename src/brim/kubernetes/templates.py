@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from brim.errors import SpecError
 from brim.kubernetes.identities import MASTER, WORKER
-from brim.kubernetes.reading import object_of, pairs_of, shown, switch_of, text_of
+from brim.kubernetes.reading import choice_of, object_of, pairs_of, shown, switch_of, text_of
 
 MOST_CONTAINERS = 64  # of a pod
 MOST_PARTS = 1_000  # volumes of a pod, variables of a container
@@ -21,6 +21,7 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 # An amount of storage, as API servers read it.
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
+MODES = PLANNED, OPPORTUNISTIC = "planned", "opportunistic"
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 
@@ -32,6 +33,7 @@ class PodTemplates(NamedTuple):
         priority_class: of all its pods; empty: the cluster's usual.
         claim: the `storageClassName` and `size` of the master's volume; None: it has none.
         gang: the fewest workers are bound together, or none.
+        anywhere: no worker's pod is pinned to a node.
     """
 
     worker: Mapping[str, Any] = {}
@@ -39,6 +41,7 @@ class PodTemplates(NamedTuple):
     priority_class: str = ""
     claim: Mapping[str, Any] | None = None
     gang: bool = False
+    anywhere: bool = False
 
     @property
     def image(self) -> str:
@@ -62,6 +65,7 @@ def read_templates(spec: Mapping[str, Any]) -> PodTemplates:
         priority_class="" if chosen is None else text_of(chosen, path=path, most=_NAME),
         claim=_claim(spec.get("volumeClaim")),
         gang=_gang(spec.get("gang"), worker),
+        anywhere=choice_of(spec.get("mode"), MODES, path="spec.mode") == OPPORTUNISTIC,
     )
 
 

@@ -20,6 +20,7 @@ from brim.kubernetes.elastic_jobs import CODE_KEY, JOB_NAME
 from brim.kubernetes.fields import ENV, LONGEST_NAME, PARAMETERS, PLAIN_FIELDS, WORKERS, read_option
 from brim.kubernetes.identities import GROUP, KIND, MANAGED_BY, VERSION, WORKER
 from brim.kubernetes.resources import PlainObject
+from brim.kubernetes.templates import OPPORTUNISTIC
 from brim.kubernetes.times import write_time
 
 LARGEST_CODE = 1 << 20  # bytes that a ConfigMap may have
@@ -115,6 +116,8 @@ def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
     if wanted.tenant != NO_TENANT:
         yield "tenant", wanted.tenant
     yield "priority", wanted.priority.name.lower()
+    if wanted.anywhere:
+        yield "mode", OPPORTUNISTIC
 
 
 def _options(job: JobSpec) -> Iterator[tuple[str, Any]]:

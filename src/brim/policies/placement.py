@@ -293,10 +293,9 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     wanted = {job: count for job, count in decision.workers.items() if count}
     held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
     kept = {job: _kept(held[job], wanted.get(job, 0)) for job in held}
-    if alone := on_one_kind(snapshot, wanted, kept, pinned=decision.pinned):
-        others = sorted(
-            kept.keys() - alone.keys(), key=lambda job: (job not in decision.pinned, job)
-        )
+    pinned = decision.pinned | {state.job.id for state in snapshot.jobs if state.anywhere}
+    if alone := on_one_kind(snapshot, wanted, kept, pinned=pinned):
+        others = sorted(kept.keys() - alone.keys(), key=lambda job: (job not in pinned, job))
         kept = {**_beside(alone, {job: kept[job] for job in others}, cluster), **alone}
         wanted |= {job: sum(nodes.values()) for job, nodes in alone.items()}
     workers = {**decision.workers, **{job: wanted[job] for job in alone}}
@@ -306,7 +305,7 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
         _packed(cluster, width, kept),
         {**wanted, _NOBODY: nobody},
         devices=width * len(cluster.nodes),
-        pinned=decision.pinned | {_NOBODY, *alone},
+        pinned=pinned | {_NOBODY, *alone},
     )
     nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in wanted}
     moved = frozenset(

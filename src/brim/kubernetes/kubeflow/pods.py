@@ -45,7 +45,8 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import NewPod
-from brim.kubernetes.pods import Manifest, only_on
+from brim.kubernetes.node_selection import only_on
+from brim.kubernetes.pods import Manifest
 
 
 def service(start: KubeflowStart, rank: Rank) -> Manifest:
