@@ -20,6 +20,13 @@ _HEAD = "# Made by `python deploy/make_deploy.py`: change what that reads.\n"
 _IMAGE, _JOB_IMAGE, _OWN, _WATCHED = "value-image", "value-job-image", "value-own", "value-watched"
 _SWITCHES = ("kubeflow", "gangs", "evictions")
 _ARGUMENT, _SLOT, _REPLICAS, _RESOURCES = "value-argument", "value-slot", 99, "value-resources"
+_PLACEHOLDERS = 98
+_USUAL_PLACEHOLDERS = 10  # of the component, which has to have a number
+_COMPONENTS: dict[str, dict[str, Any]] = {
+    "gangs": {"gangs": True},
+    "evictions": {"evictions": True},
+    "placeholders": {"placeholders": _USUAL_PLACEHOLDERS},
+}
 
 
 def render() -> dict[str, str]:
@@ -48,7 +55,7 @@ def _kustomize() -> Iterable[tuple[str, str]]:
     )
     rights = [each for each in _but(in_one, base) if each["kind"] != "Deployment"]
     yield "kustomize/one-namespace/rights.yaml", _HEAD + _documents(rights)
-    command = in_one[-1]["spec"]["template"]["spec"]["containers"][0]["command"]
+    command = _command(in_one[-1])
     watched = [
         {"op": "add", "path": "/spec/template/spec/containers/0/command/-", "value": word}
         for word in command[-2:]
@@ -66,22 +73,42 @@ def _kustomize() -> Iterable[tuple[str, str]]:
         yield (
             f"kustomize/{overlay}-kubeflow/kustomization.yaml",
             _customization(
-                [f"../{overlay}"],
-                patches=list(_for_kubeflow(before, after)),
-                **_image(before[-1]),
+                [f"../{overlay}"], patches=list(_patches(before, after)), **_image(before[-1])
             ),
         )
+        for name, more in _COMPONENTS.items():
+            yield from _component(
+                f"kustomize/components/{overlay}/{name}",
+                before,
+                manifests(Installation(image=IMAGE, of=of, **more)),
+            )
 
 
-def _for_kubeflow(before: Sequence[Manifest], after: Sequence[Manifest]) -> Iterator[Manifest]:
-    """The patches that make of an installation one that runs Kubeflow's jobs, too."""
+def _component(
+    folder: str, before: Sequence[Manifest], after: Sequence[Manifest]
+) -> Iterator[tuple[str, str]]:
+    """What an overlay has beyond that for one choice, to be named beside it."""
+    known = {_key(each) for each in before}
+    new = [each for each in after if _key(each) not in known]
+    if new:
+        yield f"{folder}/objects.yaml", _HEAD + _documents(new)
+    component = {"apiVersion": "kustomize.config.k8s.io/v1alpha1", "kind": "Component"}
+    parts = {"resources": ["objects.yaml"]} if new else {}
+    patches = {"patches": list(_patches(before, after))}
+    yield f"{folder}/kustomization.yaml", _HEAD + in_yaml({**component, **parts, **patches})
+
+
+def _patches(before: Sequence[Manifest], after: Sequence[Manifest]) -> Iterator[Manifest]:
+    """The patches that make of an installation one that has more rules and options."""
     for plain, more in _pairs(before, after):
         at, target = "/rules/-", {"kind": plain["kind"], "name": plain["metadata"]["name"]}
         new = more.get("rules", [])[len(plain.get("rules", [])) :]
         if plain["kind"] == "Deployment":
-            at, new = "/spec/template/spec/containers/0/command/-", ["--kubeflow"]
-        added = [{"op": "add", "path": at, "value": each} for each in new]
-        yield {"target": target, "patch": json.dumps(added)}
+            at = "/spec/template/spec/containers/0/command/-"
+            new = [word for word in _command(more) if word not in _command(plain)]
+        if new:
+            added = [{"op": "add", "path": at, "value": each} for each in new]
+            yield {"target": target, "patch": json.dumps(added)}
 
 
 def _pairs(
@@ -97,9 +124,14 @@ def _key(thing: Manifest) -> tuple[str, str, str]:
     return thing["kind"], meta.get("namespace", ""), meta["name"]
 
 
+def _command(deployment: Manifest) -> list[str]:
+    found: list[str] = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    return found
+
+
 def _image(deployment: Manifest) -> dict[str, Any]:
     """The name of the image in one place: the operator's, and that of jobs that name none."""
-    command = deployment["spec"]["template"]["spec"]["containers"][0]["command"]
+    command = _command(deployment)
     at, container = command.index("--image") + 1, "spec.template.spec.containers.0"
     one = {"kind": "Deployment"}
     return {
@@ -139,7 +171,15 @@ def _helm() -> Iterable[tuple[str, str]]:
         ]
         for switch in _SWITCHES
     }
-    with_all = manifests(Installation(**chosen, of=_WATCHED, **dict.fromkeys(_SWITCHES, True)))
+    with_all = manifests(
+        Installation(
+            **chosen,
+            of=_WATCHED,
+            placeholders=_PLACEHOLDERS,
+            **dict.fromkeys(_SWITCHES, True),
+        )
+    )
+    (of_placeholders,) = [each for each in with_all if each["kind"] == "PriorityClass"]
 
     def text(things: Sequence[Manifest]) -> str:
         return _with_values("---\n".join(_templated(each, pairs) for each in things))
@@ -158,11 +198,15 @@ def _helm() -> Iterable[tuple[str, str]]:
         f"{_HEAD}{{{{- if .Values.watch }}}}\n{text(_but(one_of, common))}"
         f"{{{{- else }}}}\n{text(_but(all_of, common))}{{{{- end }}}}\n",
     )
+    yield (
+        "helm/brim/templates/placeholders.yaml",
+        f"{_HEAD}{{{{- if .Values.placeholders }}}}\n{text([of_placeholders])}{{{{- end }}}}\n",
+    )
     yield "helm/brim/templates/operator.yaml", _HEAD + _operator(in_yaml(with_all[-1]))
     usual = Installation(image=IMAGE)
     values = {
-        "image": "", "jobImage": "", "watch": "", **dict.fromkeys(_SWITCHES, False), "slot": dict(usual.slot),
-        "arguments": [], "replicas": usual.replicas, "resources": dict(usual.resources),
+        "image": "", "jobImage": "", "watch": "", **dict.fromkeys(_SWITCHES, False), "placeholders": 0,
+        "slot": dict(usual.slot), "arguments": [], "replicas": usual.replicas, "resources": dict(usual.resources),
     }  # fmt: skip
     yield "helm/brim/values.yaml", _HEAD + in_yaml(values)
     yield "helm/brim/values.schema.json", json.dumps(_schema(values), indent=2) + "\n"
@@ -204,6 +248,8 @@ def _operator(text: str) -> str:
         f"- {_WATCHED}": "- {{ .Values.watch | quote }}\n{{- end }}",
         "- --kubeflow": "{{- if .Values.kubeflow }}\n- --kubeflow\n{{- end }}",
         "- --evictions": "{{- if .Values.evictions }}\n- --evictions\n{{- end }}",
+        f"- --placeholders={_PLACEHOLDERS}": "{{- if .Values.placeholders }}\n"
+        "- --placeholders={{ .Values.placeholders }}\n{{- end }}",
         "args:": None,
         f"- {_ARGUMENT}": "{{- with .Values.arguments }}\nargs: {{ toJson . }}\n{{- end }}",
         f"image: {_IMAGE}": 'image: {{ required "image" .Values.image | quote }}',
@@ -229,6 +275,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "jobImage": {"type": "string", "pattern": r"^\S*$"},
         "watch": {"type": "string", "pattern": name},
         **{switch: {"type": "boolean"} for switch in _SWITCHES},
+        "placeholders": {"type": "integer", "minimum": 0},
         "slot": {
             "type": "object",
             "minProperties": 1,
@@ -246,6 +293,7 @@ def _schema(values: Mapping[str, Any]) -> dict[str, Any]:
         "kubeflow": "It runs Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
         "gangs": "Jobs may have their fewest workers bound together: it may write PodGroups.",
         "evictions": "It answers EvictionRequests for jobs' pods, where the server has them.",
+        "placeholders": "Jobs that wait for places and show pending pods to a cluster autoscaler, at most.",
         "slot": "What a worker gets, by resource.",
         "arguments": "More options of brim operator, such as --headroom=2.",
         "replicas": "One decides; the others wait to take over.",

@@ -100,6 +100,61 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
     assert in_order(yaml.safe_load_all(done.stdout)) == in_order(installed(chosen))
 
 
+@pytest.mark.parametrize("of", ["", "team"])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"gangs": True},
+        {"evictions": True},
+        {"placeholders": 10},
+        {"gangs": True, "evictions": True, "placeholders": 10},
+    ],
+    ids=lambda chosen: "+".join(chosen),
+)
+def test_components_add_to_an_overlay_what_brim_install_prints(
+    tmp_path: Path, of: str, chosen: dict[str, Any]
+) -> None:
+    need("kubectl")
+    shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
+    overlay = "one-namespace" if of else "all-namespaces"
+    own = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"../kustomize/{overlay}"],
+        "components": [f"../kustomize/components/{overlay}/{name}" for name in chosen],
+    }
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "kustomization.yaml").write_text(json.dumps(own))
+    words = [str(binary("kubectl")), "kustomize", str(tmp_path / "own")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    wanted = in_order(installed(Installation(image="brim:1", of=of, **chosen)))
+    assert [without_options(each) for each in in_order(yaml.safe_load_all(done.stdout))] == [
+        without_options(each) for each in wanted
+    ]
+    assert [options(each) for each in in_order(yaml.safe_load_all(done.stdout))] == [
+        options(each) for each in wanted
+    ]
+
+
+def options(thing: Manifest) -> list[str]:
+    """The words of the operator, whose options may be in any order."""
+    if thing["kind"] != "Deployment":
+        return []
+    return sorted(thing["spec"]["template"]["spec"]["containers"][0]["command"])
+
+
+def without_options(thing: Manifest) -> Manifest:
+    if thing["kind"] != "Deployment":
+        return thing
+    (container,) = thing["spec"]["template"]["spec"]["containers"]
+    pod = {**thing["spec"]["template"]["spec"], "containers": [{**container, "command": []}]}
+    return {
+        **thing,
+        "spec": {**thing["spec"], "template": {**thing["spec"]["template"], "spec": pod}},
+    }
+
+
 def test_the_definitions_of_kubeflows_kinds_have_a_file_of_their_own() -> None:
     file = DEPLOY / "kubeflow-kinds.yaml"
     assert in_order(yaml.safe_load_all(file.read_text())) == in_order(kinds_of_kubeflow())
@@ -152,9 +207,10 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
         (
             {"image": "images/brim:1", "watch": "team", "jobImage": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ["--headroom=2"],
-             "resources": {"requests": {"cpu": "1"}}, "kubeflow": True, "gangs": True, "evictions": True},
+             "resources": {"requests": {"cpu": "1"}}, "kubeflow": True, "gangs": True, "evictions": True,
+             "placeholders": 3},
             {"image": "images/brim:1", "of": "team", "kubeflow": True, "gangs": True, "evictions": True,
-             "job_image": "images/job:2", "replicas": 2,
+             "placeholders": 3, "job_image": "images/job:2", "replicas": 2,
              "slot": {"cpu": "4", "nvidia.com/gpu": 1}, "arguments": ("--headroom=2",),
              "resources": {"requests": {"cpu": "1"}}},
         ),

@@ -21,7 +21,12 @@ EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))
 IN_ONE = Installation(image="images/brim:1", namespace="team-brim", of="team")
 WITH_KUBEFLOW = Installation(image="images/brim:1", namespace="kf-brim", of="team", kubeflow=True)
 WITH_NEIGHBOURS = Installation(
-    image="images/brim:1", namespace="many-brim", of="team", gangs=True, evictions=True
+    image="images/brim:1",
+    namespace="many-brim",
+    of="team",
+    gangs=True,
+    evictions=True,
+    placeholders=3,
 )
 ALL = {
     "everywhere": EVERYWHERE,

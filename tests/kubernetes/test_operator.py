@@ -121,8 +121,9 @@ class House:
         *,
         first_node: str = NODES[0],
         evictions: bool = False,
+        placeholders: int = 0,
     ) -> None:
-        self.evictions = evictions
+        self.evictions, self.placeholders = evictions, placeholders
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace, first=first_node)
         self.scheduled = namespace  # whose jobs the operators schedule; empty: those of all
@@ -157,6 +158,7 @@ class House:
             slot={"cpu": "1", "memory": "1Gi"},
             watched=self.scheduled,
             evictions=self.evictions,
+            placeholders=self.placeholders,
             grace=10.0,
         )
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.kube_options import EVICTIONS, KUBECTL, of_operators, require_kubernetes_extra
+from brim.cli.kube_options import (
+    EVICTIONS,
+    KUBECTL,
+    PLACEHOLDERS,
+    of_operators,
+    require_kubernetes_extra,
+)
 from brim.cli.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
@@ -66,12 +72,13 @@ _MOST_REPLICAS = 100
     "PodGroups, of the server and of Volcano.",
 )
 @EVICTIONS
+@PLACEHOLDERS
 @KUBECTL
 @option("--dry-run", is_flag=True, help="Print the objects as YAML, and change nothing.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 def install(
     image: str, job_image: str, namespace: str, replicas: int, kubeflow: bool, gangs: bool,
-    evictions: bool, dry_run: bool, as_json: bool, **scheduling: Any,
+    evictions: bool, placeholders: int, dry_run: bool, as_json: bool, **scheduling: Any,
 ) -> int:  # fmt: skip
     """Add brim to a cluster of Kubernetes: its kinds of objects, its rights, and its operator.
 
@@ -98,6 +105,7 @@ def install(
         kubeflow=kubeflow,
         gangs=gangs,
         evictions=evictions,
+        placeholders=placeholders,
         arguments=_arguments(**scheduling),
         replicas=replicas,
     )

@@ -18,6 +18,7 @@ from brim.runs.values import Value
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _MOST_HEADROOM = 1_000_000  # slots
+_MOST_PLACEHOLDERS = 1_000  # jobs
 
 
 def amounts(words: Sequence[str]) -> dict[str, str]:
@@ -66,6 +67,13 @@ def _grace(_: click.Context, __: click.Parameter, seconds: float) -> float:
     return seconds
 
 
+def _node_labels(_: click.Context, __: click.Parameter, selector: str) -> str:
+    from brim.kubernetes.node_labels import node_requirements
+
+    node_requirements(selector)
+    return selector
+
+
 def _volume_size(_: click.Context, __: click.Parameter, size: str) -> str:
     if size:
         check_size(size, field="--volume-size")
@@ -96,6 +104,7 @@ _OF_OPERATORS = (
         "--node-labels",
         metavar="SELECTOR",
         default="",
+        callback=_node_labels,
         help="Use the nodes with these labels alone: pool=training. [default: all]",
     ),
     option(
@@ -138,6 +147,17 @@ _OF_OPERATORS = (
         "cluster's usual StorageClass: 10Gi. Without one, such a job starts from scratch after it "
         "was suspended.",
     ),
+)
+
+
+PLACEHOLDERS = option(
+    "--placeholders",
+    metavar="N",
+    type=Value(whole(least=0, most=_MOST_PLACEHOLDERS, hint="--placeholders 10")),
+    default=0,
+    show_default=True,
+    help="Show a cluster autoscaler what jobs wait for: make pending pods that stand for the fewest "
+    "workers of up to N jobs that find no room.",
 )
 
 

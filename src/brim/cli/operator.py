@@ -9,7 +9,13 @@ from pathlib import Path
 
 import click
 
-from brim.cli.kube_options import EVICTIONS, KUBECTL, of_operators, require_kubernetes_extra
+from brim.cli.kube_options import (
+    EVICTIONS,
+    KUBECTL,
+    PLACEHOLDERS,
+    of_operators,
+    require_kubernetes_extra,
+)
 from brim.cli.usage import EXIT_DONE
 from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 
@@ -29,6 +35,7 @@ from brim.runs.options import ADDRESS, STATE_VARIABLE, option
     help="Schedule Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
 )
 @EVICTIONS
+@PLACEHOLDERS
 @KUBECTL
 @option(
     "--listen",
@@ -60,6 +67,7 @@ def operator(
     volume_size: str,
     kubeflow: bool,
     evictions: bool,
+    placeholders: int,
     listen: str | None,
     kubectl: str,
     identity: str | None,
@@ -101,6 +109,7 @@ def operator(
         kubeflow=kubeflow,
         kubectl=kubectl,
         evictions=evictions,
+        placeholders=placeholders,
         policy=policy,
         headroom=headroom,
         grace=grace,

@@ -42,6 +42,7 @@ from brim.coordination.reconcile import (
     still_coming,
     within,
 )
+from brim.coordination.shortages import short_of_devices
 from brim.coordination.sightings import NodeSeen, NodesSeen, Seen
 from brim.coordination.tracking import Lessons, Tracking
 from brim.domain.cluster import ClusterSpec
@@ -288,6 +289,9 @@ class ScheduledJobs:
         self._commands: list[Command] = []
         self._steps: list[Action] = []
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
+        self._short: tuple[str, ...] | None = (
+            None  # jobs that wait for devices, by the last decision
+        )
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event in.
@@ -394,6 +398,17 @@ class ScheduledJobs:
     def waits_for(self, job: ScheduledJob) -> str:
         """Say for which nodes a job waits; empty where it waits for none, or for any."""
         return self._waits.get(job.id, "")
+
+    def short_of_devices(self) -> list[ScheduledJob] | None:
+        """List the jobs that have no processes for lack of devices alone, in the order of their right.
+
+        Returns:
+            None: nothing has been decided yet.
+        """
+        if self._short is None:
+            return None
+        found = [self.jobs[id] for id in self._short if id in self.jobs]
+        return [job for job in found if job.life.may_run and not job.running]
 
     def is_known(self, job: ScheduledJob) -> bool:
         """True if its deadline can be judged."""
@@ -554,6 +569,7 @@ class ScheduledJobs:
                 self._planned(job, plan, decision, now)
             elif not plan:
                 self._kept_waiting(job, decision)
+        self._short = short_of_devices(self.jobs.values(), decision, self.present.tenants)
 
     def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
         job.judgement = judge(verdict, job.submission.deadline)

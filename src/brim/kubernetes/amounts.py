@@ -61,6 +61,15 @@ def parse_amounts(written: Amounts) -> dict[str, Fraction]:
     return found
 
 
+def write_amount(amount: Fraction) -> str:
+    """Return an exact amount as text: thousandths, where it is no whole number.
+
+    >>> write_amount(Fraction(2)), write_amount(Fraction(1, 3))
+    ('2', '334m')
+    """
+    return str(int(amount)) if amount == int(amount) else f"{-(-amount * 1000 // 1)}m"
+
+
 def total(parts: Iterable[Totals]) -> dict[str, Fraction]:
     """Return the sum of amounts."""
     found: dict[str, Fraction] = {}

@@ -19,6 +19,8 @@ ROLE = f"{GROUP}/role"
 LAUNCH = f"{GROUP}/launch"
 NODE = f"{GROUP}/node"  # an annotation: a label may be shorter than the name of a node
 MASTER, WORKER = "master", "worker"
+PLACEHOLDER = "placeholder"  # the role of a pod that stands for a worker, and is none
+PLACEHOLDER_CLASS = "brim-placeholder"  # the PriorityClass of those, below that of all other pods
 SERVICE = "brim-masters"  # by which the masters of a namespace have names
 
 # Kinds of Kubeflow by the word that stands behind the name in the ids of their jobs.
@@ -100,13 +102,48 @@ def identity_of(pod: KubePod) -> PodIdentity | None:
     role, launch = meta.labels.get(ROLE, ""), meta.labels.get(LAUNCH, "")
     if role not in (MASTER, WORKER) or not (launch.isascii() and launch.isdecimal()):
         return None
+    if (owner := _owner_of(pod)) is None:
+        return None
+    node = pod.spec.node_name or meta.annotations.get(NODE, "")
+    return PodIdentity(owner.job, int(launch), role, node, owner.uid)
+
+
+class JobObject(NamedTuple):
+    """The object of a job.
+
+    Attributes:
+        job: its id.
+        uid: of the object.
+    """
+
+    job: str
+    uid: str
+
+
+def stands_for(pod: KubePod) -> JobObject | None:
+    """Return the job for whose worker a pod stands as a placeholder; None where it is no such pod.
+
+    Its PriorityClass makes it one as well: it gives way to every other pod, so somebody who made it
+    hides nothing by it.
+    """
+    is_one = pod.metadata.labels.get(ROLE) == PLACEHOLDER
+    return _owner_of(pod) if is_one and pod.spec.priority_class_name == PLACEHOLDER_CLASS else None
+
+
+def _owner_of(pod: KubePod) -> JobObject | None:
+    """Return the job that owns a pod, by the name that its label has."""
+    meta = pod.metadata
     name = meta.labels.get(JOB)
     for owner in meta.owner_references:
         if owner.controller and owner.name == name and owner.kind in _KINDS:
             job = KubeJob(meta.namespace, name, _WORDS.get(owner.kind, ""))
-            node = pod.spec.node_name or meta.annotations.get(NODE, "")
-            return PodIdentity(job.id, int(launch), role, node, owner.uid)
+            return JobObject(job.id, owner.uid)
     return None
+
+
+def placeholder_of(job: KubeJob, number: int) -> str:
+    """Return the name of a placeholder of a job."""
+    return "-".join(filter(None, (job.name, job.kind, PLACEHOLDER, str(number))))
 
 
 def number_of(pod: KubePod, job: KubeJob, launch: int) -> int | None:

@@ -23,7 +23,10 @@ _REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
 )
 _VERBS = ("get", "patch")  # what applying takes of an object that is there; create where it is not
-_PLURALS = {"NetworkPolicy": "networkpolicies"}  # those that are no kind with an s
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+}  # those that are no kind with an s
 
 
 class AppliedObject(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from brim.kubernetes.identities import identity_of
+from brim.kubernetes.identities import identity_of, stands_for
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.places import NodePlaces
 
@@ -47,6 +47,7 @@ class KnownPods:
         self._shown: dict[str, KubePod] = {}
         self._of: dict[str, set[str]] = {}  # keys by job
         self._listed: dict[str, tuple[KubePod, ...]] = {}  # pods by job, until one changes
+        self._placeholders: set[str] = set()  # keys
         self._ending: dict[str, float] = {}  # until when that is believed, by uid
         self._made: set[str] = set()  # keys of those of which the server has not told
 
@@ -86,6 +87,10 @@ class KnownPods:
                 self._listed[job] = listed
         return listed
 
+    def placeholders(self) -> list[KubePod]:
+        """Return the pods that stand for workers of jobs that wait for places."""
+        return [self._shown[key] for key in sorted(self._placeholders)]
+
     def named(self, key: str) -> KubePod | None:
         """Return a pod by its key; None where there is none, as far as is known."""
         return self._shown.get(key)
@@ -115,6 +120,7 @@ class KnownPods:
             meta = msgspec.structs.replace(shown.metadata, deletion_timestamp=_ENDING)
             shown = msgspec.structs.replace(shown, metadata=meta)
         before = self._shown.pop(key, None)
+        self._placeholders.discard(key)
         job = _job_of(before)
         if job:
             self._listed.pop(job, None)
@@ -128,6 +134,8 @@ class KnownPods:
             if job := _job_of(shown):
                 self._listed.pop(job, None)
                 self._of.setdefault(job, set()).add(key)
+            elif stands_for(shown):
+                self._placeholders.add(key)
         self._places.take_pod(key, shown)
 
 

@@ -115,6 +115,7 @@ class PodDescription(ObjectFields, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     overhead: Amounts = {}
+    priority_class_name: str = ""
     resources: Resources | None = None
 
 

@@ -18,6 +18,7 @@ from brim.kubernetes.gangs import KUBERNETES, VOLCANO
 from brim.kubernetes.identities import GROUP, MANAGED_BY, SERVICE
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
+from brim.kubernetes.placeholders import priority_class
 from brim.kubernetes.schemas import crds
 from brim.kubernetes.tenants import TENANTS
 
@@ -51,6 +52,7 @@ class Installation:
         kubeflow: it runs the jobs of Kubeflow's kinds, too.
         gangs: jobs may ask for gangs.
         evictions: it answers evictions of jobs' pods.
+        placeholders: jobs that wait for places and have placeholders, at most.
         arguments: of `brim operator`, beside those that follow from the above.
         replicas: one of them decides; the others wait to take over.
         resources: of each, as a container has them.
@@ -66,6 +68,7 @@ class Installation:
     kubeflow: bool = False
     gangs: bool = False
     evictions: bool = False
+    placeholders: int = 0
     arguments: tuple[str, ...] = ()
     replicas: int = 1
     resources: Mapping[str, Any] = field(
@@ -106,6 +109,7 @@ def manifests(chosen: Installation) -> list[Manifest]:
         _object("v1", "ServiceAccount", chosen.namespace) | {"automountServiceAccountToken": False},
         *_rights(chosen),
         _callers(chosen),
+        *([_labelled(priority_class())] if chosen.placeholders else ()),
         deployment(chosen),
     ]
 
@@ -122,10 +126,7 @@ def kinds_of_kubeflow() -> list[Manifest]:
 
     Their labels say whose they are.
     """
-    return [
-        {**each, "metadata": {**each["metadata"], "labels": dict(_LABELS)}}
-        for each in kubeflow_crds().values()
-    ]
+    return [_labelled(each) for each in kubeflow_crds().values()]
 
 
 # Rights -------------------------------------------------------------------------------------------
@@ -291,6 +292,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += ["--watch", chosen.of] if chosen.of else []
     command += ["--kubeflow"] if chosen.kubeflow else []
     command += ["--evictions"] if chosen.evictions else []
+    command += [f"--placeholders={chosen.placeholders}"] if chosen.placeholders else []
     # With the version that a server adds: who applies this by another manager changes nothing then.
     pod_name = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}
     container = {
@@ -350,6 +352,10 @@ def _probe(path: str, *, every: int, failures: int) -> Manifest:
         "timeoutSeconds": 20,
         "failureThreshold": failures,
     }
+
+
+def _labelled(thing: Manifest) -> Manifest:
+    return {**thing, "metadata": {**thing["metadata"], "labels": dict(_LABELS)}}
 
 
 def _object(version: str, kind: str, namespace: str, *, name: str = NAME) -> Manifest:

@@ -38,15 +38,19 @@ from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import Amounts, KubeNode, KubePod
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
+from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEachKind
 from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.neighbours import handed_on
+from brim.kubernetes.node_labels import node_requirements
 from brim.kubernetes.outages import SeenClock
+from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
+from brim.kubernetes.placeholders import of_elastic_job
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
-from brim.kubernetes.pods import USUAL_GRACE, PodWishes
+from brim.kubernetes.pods import USUAL_GRACE, Manifest, PodWishes
 from brim.kubernetes.processes import AskToSuspend, KubeProcesses, PodOrder
 from brim.kubernetes.record import (
     ELASTIC_JOBS,
@@ -106,6 +110,10 @@ class OperatorSettings:
         policy, headroom, grace: see `ClusterSpec`.
         volume_size: of the volume on which a job's master keeps the run, where the job names no place
             for it; empty: it has none, and starts from scratch after it was suspended.
+        placeholders: jobs that wait for places and have placeholders, at most.
+
+    Raises:
+        SpecError: the nodes are no selector.
     """
 
     directory: Path
@@ -122,6 +130,10 @@ class OperatorSettings:
     headroom: int = 0
     grace: float = USUAL_GRACE
     volume_size: str = ""
+    placeholders: int = 0
+
+    def __post_init__(self) -> None:
+        node_requirements(self.node_labels)
 
     @property
     def spec(self) -> ClusterSpec:
@@ -199,6 +211,8 @@ class Operator:
         self._known = KnownTenants()
         self._templates: dict[str, PodTemplates] = {}
         self._orders: dict[str, tuple[PlainObject, PodOrder]] = {}  # by job, and of which objects
+        # By job, and of what: what its object asks for, and the fewest that it needs to run.
+        self._placeholders: dict[str, tuple[object, int, list[Manifest]]] = {}
         self._failed: dict[str, deque[FailedPod]] = {}  # by job
         self._stalls: dict[str, Stall | None] = {}  # of objects as they are now
         self._key = b""
@@ -297,6 +311,17 @@ class Operator:
         book.tell = keeper.tell
         faults = JobFaults(keeper.tell)
         requests = PodRequests(self._server)
+        placeholders = PlaceholderKeeper(
+            requests,
+            self._pods,
+            self._places,
+            most=settings.placeholders,
+            watched=settings.watched,
+            short=self._short,
+            wanted=self._placeholders_of,
+            faults=faults,
+            clock=self._seen_clock,
+        )
         shared = await requests.shared(settings.watched)
         elastic = KubeProcesses(
             requests,
@@ -313,6 +338,7 @@ class Operator:
             settled=keeper.settled,
             doubts=lambda: self._server.outages.doubts(self._clock.now()),
             shared=shared,
+            make_way=placeholders.make_way,
         )
         for namespace in shared:
             if not self._has_jobs(namespace):
@@ -328,8 +354,9 @@ class Operator:
             untouched=unreadable,
             faults=faults,
             settled=keeper.settled,
+            make_way=placeholders.make_way,
         )
-        processes = ProcessesOfEachKind(elastic, kubeflow, self._kubeflow.ids, faults)
+        processes = ProcessesOfEachKind(elastic, kubeflow, placeholders, self._kubeflow.ids, faults)
         backend = LiveBackend(
             book,
             processes,
@@ -464,6 +491,25 @@ class Operator:
         )
         return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
 
+    def _short(self) -> Sequence[ScheduledJob] | None:
+        return self._life.backend.jobs.short_of_devices() if self._life is not None else None
+
+    def _placeholders_of(self, job: ScheduledJob) -> Sequence[Manifest]:
+        """Return the placeholders of a job that waits for places."""
+        name, fewest = KubeJob.parse(job.id), job.submission.spec.workers.minimum
+        order = None if name.kind else self._order(job.id)
+        asked = self._kubeflow.asked(job.id) if name.kind else order and order.wishes
+        of, count, made = self._placeholders.get(job.id, (None, 0, []))
+        if asked is None or (of is asked and count == fewest):
+            return made if asked is not None else ()
+        nodes = node_requirements(self._settings.node_labels)
+        if order is not None:
+            made = of_elastic_job(name, order.uid, order.wishes, fewest, nodes)
+        elif theirs := self._kubeflow.order(job.id):
+            made = of_kubeflow_job(theirs.start(0), fewest, nodes)
+        self._placeholders[job.id] = asked, fewest, made
+        return made
+
     def _token(self, uid: str, launch: int) -> str:
         """Return the token of a start, which every operator of this cluster makes alike."""
         return hmac.new(self._key, f"{uid}/{launch}".encode(), hashlib.sha256).hexdigest()[:32]
@@ -565,6 +611,7 @@ class Operator:
             life.processes.forgive(record.id)
             self._templates.pop(record.id, None)
             self._orders.pop(record.id, None)
+            self._placeholders.pop(record.id, None)
             self._failed.pop(record.id, None)
             self._kubeflow.forget(record.id)
             namespace = KubeJob.parse(record.id).namespace

@@ -1,7 +1,8 @@
 """Places for workers on the nodes of Kubernetes: how many slots each has free of others. Pure.
 
 A slot is what one worker gets. A node has as many as its allocatable resources hold beside the
-requests of all pods that are no workers of jobs, and what workers' pods request beyond a slot. What
+requests of all pods that are no workers of jobs, and what workers' pods request beyond a slot.
+Placeholders take nothing: they give way to workers. What
 kube-scheduler refuses is taken in as well: a pod that no node takes stands for a slot that is not
 there, for a while.
 """
@@ -18,7 +19,7 @@ from brim.coordination.sightings import AgentSeen, NodeSeen
 from brim.domain.cluster import MOST_DEVICES, Node
 from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, asked_by, parse_amount, parse_amounts, total
-from brim.kubernetes.identities import WORKER, PodIdentity, identity_of
+from brim.kubernetes.identities import WORKER, PodIdentity, identity_of, stands_for
 from brim.kubernetes.kube_types import READY, Amounts, KubeNode, KubePod, Taint
 
 _CLOSES = frozenset({"NoSchedule", "NoExecute"})  # effects of taints
@@ -162,6 +163,11 @@ class NodePlaces:
         """Return what `seen` has said last of a node; None: there was none of that name."""
         return self._seen.get(name)
 
+    def awaits_worker(self, name: str) -> bool:
+        """Return whether a worker that is to be on a node is not bound yet."""
+        mine, _ = self._of_jobs(name)
+        return any(not self._pods[key][0].spec.node_name for key in mine)
+
     def is_calm(self) -> bool:
         """Return whether only another object can change what is seen, and no time that passes."""
         refused = any(each.slots for each in self._refusals.values())
@@ -198,7 +204,7 @@ class NodePlaces:
         )
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
-        """Return the workers of jobs on a node, by key, and the keys of all other pods."""
+        """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""
         mine: dict[str, PodIdentity] = {}
         others: list[str] = []
         for key, pod in self._on.get(name, {}).items():
@@ -206,7 +212,7 @@ class NodePlaces:
             is_mine = identity is not None and identity.job not in self._left_alone
             if is_mine and identity is not None and identity.role == WORKER:
                 mine[key] = identity
-            else:
+            elif stands_for(pod) is None:
                 others.append(key)
         return mine, others
 

@@ -41,6 +41,7 @@ from brim.kubernetes.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFault, JobFaults
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.placeholder_keeper import MakeWay, nobody_there
 from brim.kubernetes.places import NodePlaces
 from brim.kubernetes.pods import (
     MASTER_PORT,
@@ -211,6 +212,7 @@ class KubeProcesses:
             known by its pods alone: they stay until then.
         doubts: whether nodes of which nobody hears may be there, see `Outages.doubts`.
         shared: the namespaces in which an earlier operator has left the Service of their masters.
+        make_way: for workers that are about to be made.
     """
 
     def __init__(
@@ -230,8 +232,9 @@ class KubeProcesses:
         settled: Settled = at_once,
         doubts: Callable[[], bool] = lambda: False,
         shared: Collection[str] = (),
+        make_way: MakeWay = nobody_there,
     ) -> None:
-        self._doubts = doubts
+        self._doubts, self._make_way = doubts, make_way
         self._faults, self._settled = faults or JobFaults(tell), settled
         self._clearing: set[str] = set()  # jobs whose left-over pods are being ended
         self._server, self._pods, self._places, self._runs = server, pods, places, runs
@@ -491,6 +494,7 @@ class KubeProcesses:
         todo = self._differences(launch, start, there, workers, waits)
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
         await self._end_each([by_name[name] for name in todo.end])
+        taken = await self._make_way({node for _, node in todo.make})  # asked again at a later look
         results = await asyncio.gather(
             self._bring_master(start, wishes, there, waits=waits, line=line),
             *(
@@ -501,6 +505,7 @@ class KubeProcesses:
                     line=line,
                 )
                 for name, node in todo.make
+                if node not in taken
             ),
             return_exceptions=True,
         )

@@ -6,6 +6,7 @@ it is longer until the next is made. So it is with one that the server refuses.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from brim.kubernetes.difference import JobPods
@@ -92,6 +93,10 @@ class Retries:
     def is_calm(self, now: float) -> bool:
         """Return whether nothing waits until a time."""
         return not any(self.waits(job, now) for job in self._jobs)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """Know nothing of any other jobs any more."""
+        self._jobs = {job: known for job, known in self._jobs.items() if job in jobs}
 
     def forget(self, job: str) -> None:
         """Know nothing of the last start any more."""

@@ -177,13 +177,16 @@ class ControlPlane:
         """
         return kubectl(self.kubeconfig, *words, stdin=stdin)
 
-    def add_fake_nodes(self, count: int, resources: Mapping[str, str] | None = None) -> list[str]:
+    def add_fake_nodes(
+        self, count: int, resources: Mapping[str, str] | None = None, *, first: int = 1
+    ) -> list[str]:
         """Add nodes that `KWOK` keeps ready, and return their names.
 
         Args:
             resources: what each has beside 32 CPUs, 256 GiB of memory and room for 110 pods.
+            first: the number of the first one.
         """
-        names = [f"fake-{number}" for number in range(1, count + 1)]
+        names = [f"fake-{number}" for number in range(first, first + count)]
         for name in names:
             self.api.ask("/api/v1/nodes", method="POST", body=_fake_node(name, resources or {}))
         return names

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from brim.kubernetes.amounts import PODS, Totals
+from brim.kubernetes.amounts import PODS, Totals, write_amount
 from brim.kubernetes.identities import (
     JOB,
     LAUNCH,
@@ -124,17 +124,12 @@ def _fill_slot(container: dict[str, Any], template: Mapping[str, Any], slot: Tot
             continue
         more = amount - asked.get(name, 0)
         mine = requests_of({"spec": {"containers": [container]}}).get(name, 0)
-        requests[name] = _written(mine + more)
+        requests[name] = write_amount(mine + more)
         if "/" in name or name in limits:  # devices are given as a whole
             limits[name] = requests[name]
     container["resources"] = resources | {"requests": requests}
     if limits:
         container["resources"]["limits"] = limits
-
-
-def _written(amount: Any) -> str:
-    """Return an exact amount as text: thousandths, where it is no whole number."""
-    return str(int(amount)) if amount == int(amount) else f"{-(-amount * 1000 // 1)}m"
 
 
 def _set_env(container: dict[str, Any], env: Mapping[str, str | None]) -> None:

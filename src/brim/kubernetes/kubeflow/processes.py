@@ -51,6 +51,7 @@ from brim.kubernetes.kubeflow.ranks import (
     ranked,
     was_taken_away,
 )
+from brim.kubernetes.placeholder_keeper import MakeWay, PlaceholderKeeper, nobody_there
 from brim.kubernetes.places import NodePlaces
 from brim.kubernetes.pods import Manifest
 from brim.kubernetes.processes import KubeProcesses, Settled, at_once, persist, stall_of
@@ -146,7 +147,7 @@ class KubeflowProcesses:
         tell: called with a job of which there is news in `stall`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         faults: of the operator's own, at one job.
-        settled: see `KubeProcesses`.
+        settled, make_way: see `KubeProcesses`.
     """
 
     def __init__(
@@ -162,8 +163,9 @@ class KubeflowProcesses:
         untouched: Collection[str] = (),
         faults: JobFaults | None = None,
         settled: Settled = at_once,
+        make_way: MakeWay = nobody_there,
     ) -> None:
-        self._settled = settled
+        self._settled, self._make_way = settled, make_way
         self._server, self._pods, self._places = server, pods, places
         self._order, self._autoscaler = order, autoscaler
         self._clock, self._tell = clock, tell
@@ -371,6 +373,8 @@ class KubeflowProcesses:
         written = order.starts.failed
         over = [pod for pod in todo.end if failures_of(pod) <= written.get(pod.metadata.uid, 0)]
         await self._end_each(pod for pod in over if not pod.is_leaving)
+        taken = await self._make_way({new.node for new in todo.make})
+        todo = todo._replace(make=tuple(new for new in todo.make if new.node not in taken))
         start = order.start(launch.number)
         await self._make_beside(start, known, there, todo)
         results = await asyncio.gather(
@@ -498,6 +502,7 @@ class ProcessesOfEachKind:
     """The pods of all jobs, each by its kind.
 
     Args:
+        placeholders: of jobs of any kind.
         faults: of the operator's own, at one job.
     """
 
@@ -505,11 +510,12 @@ class ProcessesOfEachKind:
         self,
         elastic: KubeProcesses,
         kubeflow: KubeflowProcesses,
+        placeholders: PlaceholderKeeper,
         jobs: Callable[[], Iterable[str]],
         faults: JobFaults,
     ) -> None:
         self._elastic, self._kubeflow, self._jobs = elastic, kubeflow, jobs
-        self._faults = faults
+        self._placeholders, self._faults = placeholders, faults
 
     def stall(self, job: str) -> Stall | None:
         """Return why the pods of a job are not made; None where they are."""
@@ -526,10 +532,12 @@ class ProcessesOfEachKind:
 
     def is_calm(self) -> bool:
         """See `KubeProcesses`; of Kubeflow's jobs much goes by the clock."""
-        return self._elastic.is_calm() and not (self._faults.jobs or any(self._jobs()))
+        here = self._elastic.is_calm() and self._placeholders.is_calm()
+        return here and not (self._faults.jobs or any(self._jobs()))
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         seen = self._elastic.nodes(names, running)
+        self._placeholders.tend()
         self._kubeflow.tidy(running, self._jobs())
         return seen
 
@@ -563,6 +571,7 @@ class ProcessesOfEachKind:
 
     async def close(self) -> None:
         """Follow nobody, and begin nothing any more."""
+        await self._placeholders.close()
         await self._elastic.close()
         await self._kubeflow.close()
 

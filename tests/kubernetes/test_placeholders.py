@@ -1,0 +1,576 @@
+"""Placeholders: what they ask for, when they are made and end, and what a real kube-scheduler makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from brim.clock import VirtualClock, monotonic
+from brim.domain.scheduled_job import ScheduledJob
+from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.identities import PLACEHOLDER_CLASS, KubeJob, identity_of, stands_for
+from brim.kubernetes.job_faults import JobFaults
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.node_labels import node_requirements
+from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
+from brim.kubernetes.placeholders import (
+    bound_on,
+    of_elastic_job,
+    placeholder_changes,
+    priority_class,
+)
+from brim.kubernetes.places import NodePlaces, slot_of
+from brim.kubernetes.pods import Manifest, PodWishes, worker_pod
+from brim.kubernetes.refusals import Invalid, Status
+from brim.kubernetes.schemas import crds
+from brim_lab.kubernetes.control_plane import (
+    API_SERVER,
+    CONTROLLERS,
+    ETCD,
+    KWOK,
+    SCHEDULER,
+    ControlPlane,
+    control_plane,
+)
+from clusters import need
+from kube_fakes import FakeServer, Watched
+from kube_objects import JOB, SLOT, WISHES, node, seen, start_of, worker
+from kubernetes.test_operator import House, run
+from kubernetes.test_processes import World
+from submissions import submission
+
+SIDECAR = {"name": "proxy", "resources": {"limits": {"cpu": "500m"}}}
+WITH_MORE = replace(
+    WISHES,
+    priority_class="high",
+    handed_on={"labels": {"kueue.x-k8s.io/queue-name": "team"}},
+    template={
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {
+            "nodeSelector": {"zone": "a"},
+            "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "schedulerName": "volcano",
+            "serviceAccountName": "flights",
+            "initContainers": [{"name": "fetch", "resources": {"requests": {"memory": "4Gi"}}}],
+            "containers": [
+                {"name": "worker", "image": "images/flights:3", "env": [{"name": "A"}]},
+                SIDECAR,
+            ],
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "secret", "secret": {"secretName": "theirs"}},
+            ],
+        },
+    },
+)
+
+
+def made(fewest: int = 2, wishes: PodWishes = WISHES, **more: Any) -> list[Manifest]:
+    fields = {"uid": "uid of flights", "nodes": [], **more}
+    return of_elastic_job(JOB, wishes=wishes, fewest=fewest, **fields)
+
+
+def there(manifest: Manifest, on: str = "", **more: Any) -> KubePod:
+    return seen(manifest, on, phase="Running" if on else "Pending", **more)
+
+
+def test_a_placeholder_asks_for_what_the_worker_asks_for_and_does_nothing() -> None:
+    first, second = made(wishes=WITH_MORE)
+    assert (first["metadata"]["name"], second["metadata"]["name"]) == (
+        "flights-placeholder-0",
+        "flights-placeholder-1",
+    )
+    spec = first["spec"]
+    (container,) = spec["containers"]
+    assert container["command"] == ["sleep", "365d"]
+    assert container["image"] == "images/flights:3"
+    # Its sidecar's limits count as requests, and what starts before it needs more memory.
+    assert container["resources"] == {
+        "requests": {"cpu": "1500m", "memory": str(4 << 30)},
+        "limits": {"memory": str(4 << 30)},
+    }
+    assert {name: spec[name] for name in ("nodeSelector", "tolerations", "schedulerName")} == {
+        name: WITH_MORE.template["spec"][name]
+        for name in ("nodeSelector", "tolerations", "schedulerName")
+    }
+    assert [each["name"] for each in spec["volumes"]] == ["data"]
+    assert spec["priorityClassName"] == PLACEHOLDER_CLASS
+    assert "affinity" not in spec, "it is pinned to no node"
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_placeholder_is_nobodys_worker_and_in_nobodys_queue_or_service() -> None:
+    first, _ = made(wishes=WITH_MORE)
+    labels = first["metadata"]["labels"]
+    assert set(labels) == {"app.kubernetes.io/managed-by", "brim.dev/job", "brim.dev/role"}
+    pod = there(first)
+    assert identity_of(pod) is None
+    assert stands_for(pod) == (JOB.id, "uid of flights")
+
+
+def test_a_placeholder_is_only_for_nodes_that_the_operator_uses() -> None:
+    nodes = node_requirements("pool=training")
+    (first,) = made(1, nodes=nodes)
+    affinity = first["spec"]["affinity"]["nodeAffinity"]
+    (terms,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == {
+        "matchExpressions": [{"key": "pool", "operator": "In", "values": ["training"]}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [
+        ("", []),
+        ("a=b,c==d", [("a", "In", ["b"]), ("c", "In", ["d"])]),
+        ("a!=b", [("a", "NotIn", ["b"])]),
+        ("a in (b, c),d notin (e)", [("a", "In", ["b", "c"]), ("d", "NotIn", ["e"])]),
+        ("x.io/a,!b", [("x.io/a", "Exists", None), ("b", "DoesNotExist", None)]),
+        ("size>4", [("size", "Gt", ["4"])]),
+        ("a=", [("a", "In", [""])]),
+    ],
+)
+def test_a_selector_of_nodes_is_an_affinity_as_well(selector: str, said: list[Any]) -> None:
+    found = node_requirements(selector)
+    assert [(each["key"], each["operator"], each.get("values")) for each in found] == said
+
+
+@pytest.mark.parametrize("selector", ["a b", "a=b=c", "=a", "a in b", "a,,b", "a in ()x", "-"])
+def test_what_is_no_selector_is_refused(selector: str) -> None:
+    with pytest.raises(SpecError, match="--node-labels: got"):
+        node_requirements(selector)
+
+
+def test_missing_ones_are_made_and_others_end() -> None:
+    first, second = wanted = made()
+    todo = placeholder_changes(wanted, [there(first)])
+    assert (todo.end, todo.make) == ((), (second,))
+    done = placeholder_changes(wanted, [there(first), there(second, "n1")])
+    assert done == ((), ())
+    over = placeholder_changes([], [there(first), there(second, leaving=True)])
+    assert [pod.metadata.name for pod in over.end] == ["flights-placeholder-0"]
+
+
+def test_one_that_has_ended_or_is_of_another_object_or_asks_for_something_else_is_replaced() -> (
+    None
+):
+    first, _ = wanted = made()
+    older = made(uid="uid of another")[0]
+    larger = made(wishes=replace(WISHES, slot={"cpu": "9"}))[0]
+    for pod in (seen(first, "n1", phase="Failed"), there(older), there(larger)):
+        todo = placeholder_changes(wanted[:1], [pod])
+        assert (todo.end, todo.make) == ((pod,), ()), "its name is free once it is gone"
+
+
+def test_one_that_is_in_the_way_of_a_worker_ends_and_one_that_has_no_node_is_in_nobodys() -> None:
+    first, second = wanted = made()
+    pods = [there(first, "n1"), there(second)]
+    todo = placeholder_changes(wanted, pods, in_the_way=lambda name: name in ("n1", ""))
+    assert [pod.spec.node_name for pod in todo.end] == ["n1"]
+    assert bound_on({"n1"}, pods) == [pods[0]]
+
+
+# Places -------------------------------------------------------------------------------------------
+
+
+def places() -> NodePlaces:
+    found = NodePlaces(slot_of(SLOT))
+    found.take_node("n1", node())
+    return found
+
+
+def devices(found: NodePlaces) -> int:
+    brings = found.seen(0.0)["n1"].brings
+    assert brings is not None
+    return brings.devices
+
+
+def test_a_node_has_the_slots_that_placeholders_keep() -> None:
+    found = places()
+    assert devices(found) == 4
+    for number, each in enumerate(made(3)):
+        found.take_pod(f"team/{number}", there(each, "n1"))
+    assert devices(found) == 4
+    assert found.seen(0.0)["n1"].agents == ()
+
+
+def test_a_pod_that_only_says_that_it_is_one_takes_what_it_asks_for() -> None:
+    found = places()
+    (first,) = made(1)
+    first["spec"]["priorityClassName"] = "high"
+    found.take_pod("team/0", there(first, "n1"))
+    assert devices(found) == 3
+    first["spec"]["priorityClassName"] = PLACEHOLDER_CLASS
+    first["metadata"]["ownerReferences"] = []
+    found.take_pod("team/0", there(first, "n1"))
+    assert devices(found) == 3
+
+
+def test_a_worker_that_is_not_bound_yet_waits_for_its_node() -> None:
+    found = places()
+    assert not found.awaits_worker("n1")
+    found.take_pod("team/0", worker(0))
+    assert not found.awaits_worker("n1")
+    found.take_pod("team/1", worker(1, bound=False, phase="Pending"))
+    assert found.awaits_worker("n1")
+
+
+# The keeper ---------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A keeper beside a server that only seems to be one, and the jobs that it is told of."""
+
+    def __init__(self, most: int = 2, watched: str = "") -> None:
+        self.server = FakeServer()
+        self.clock = VirtualClock(start=1e9)
+        self.watched = Watched(self.server)
+        self.short: list[ScheduledJob] | None = []
+        self.keeper = PlaceholderKeeper(
+            self.server,
+            self.watched.pods,
+            self.watched.places,
+            most=most,
+            watched=watched,
+            short=lambda: self.short,
+            wanted=self.wanted,
+            faults=JobFaults(lambda job: None),
+            clock=self.clock,
+        )
+
+    def wanted(self, job: ScheduledJob) -> list[Manifest]:
+        name = KubeJob.parse(job.id)
+        fewest = job.submission.spec.workers.minimum
+        if name.name == "broken":
+            raise LookupError("nobody has thought of this")
+        return of_elastic_job(name, f"uid of {job.id}", WISHES, fewest, [])
+
+    def waits(self, *names: str, workers: str = "2") -> None:
+        self.short = [
+            ScheduledJob(
+                number=number, id=f"team.{name}", submission=submission(workers), submitted=0.0
+            )
+            for number, name in enumerate(names)
+        ]
+
+    def has_waited(self, *names: str, workers: str = "2") -> None:
+        """Jobs have waited for long enough to have placeholders."""
+        self.waits(*names, workers=workers)
+        self.tend()
+        self.clock.advance(5.0)
+
+    def tend(self, seconds: float = 0.2) -> list[str]:
+        """Look once, and return what is there then."""
+
+        async def once() -> None:
+            self.keeper.tend()
+            if self.keeper._beside is not None:
+                await self.keeper._beside
+
+        self.clock.advance(seconds)
+        self.watched.catch_up()
+        asyncio.run(once())
+        return sorted(self.server.pods)
+
+    def make_way(self, *nodes: str) -> set[str]:
+        self.watched.catch_up()
+        return set(asyncio.run(self.keeper.make_way(nodes)))
+
+
+def test_the_first_jobs_have_placeholders_and_those_that_wait_no_longer_have_none() -> None:
+    kept = Kept(most=2)
+    kept.has_waited("a", "b", "c")
+    of = ["a-placeholder-0", "a-placeholder-1", "b-placeholder-0", "b-placeholder-1"]
+    assert kept.tend() == of
+    assert kept.tend() == of
+    assert len(kept.server.made) == 4, "each was made once"
+    kept.waits("b", "c")
+    assert not kept.keeper.is_calm(), "others wait than at the last look"
+    assert kept.tend() == of[2:]
+    assert not kept.keeper.is_calm(), "one is to have its own soon"
+    assert kept.tend(4.0) == of[2:], "those that were before it are getting their workers"
+    kept.clock.advance(1.0)
+    assert not kept.keeper.is_calm(), "its time has come"
+    assert kept.tend(0.0) == [*of[2:], "c-placeholder-0", "c-placeholder-1"]
+    kept.has_waited()
+    assert kept.tend() == []
+    assert kept.keeper.is_calm()
+
+
+def test_nothing_is_done_before_anything_was_decided() -> None:
+    kept = Kept()
+    kept.has_waited("a")
+    before = kept.tend()
+    kept.short = None
+    assert kept.tend() == before
+
+
+def test_an_operator_without_placeholders_ends_those_of_the_one_before() -> None:
+    kept = Kept(most=1)
+    kept.has_waited("a")
+    kept.tend()
+    kept.keeper._most = 0
+    assert kept.tend() == []
+
+
+def test_placeholders_of_another_operators_namespace_are_left_alone() -> None:
+    kept = Kept()
+    kept.has_waited("a")
+    before = kept.tend()
+    kept.keeper._watched = "other"
+    kept.has_waited()
+    assert kept.tend() == before
+
+
+def test_one_that_is_taken_away_is_made_again_and_one_that_fails_is_made_later_each_time() -> None:
+    kept = Kept()
+    kept.has_waited("a", workers="1")
+    kept.tend()
+    (name,) = kept.tend()
+    kept.server.vanish(name)
+    assert kept.tend() == [name]
+    for _ in range(100):
+        kept.server.settle()
+        if name in kept.server.pods:
+            kept.server.end(name)
+        kept.tend(0.5)
+    assert 5 <= len(kept.server.made) <= 9, "in 50 s, with pauses of 1, 2, 4, 8 … s"
+
+
+def test_what_the_server_refuses_or_nobody_has_thought_of_stops_no_other_job() -> None:
+    kept = Kept(most=3)
+    kept.has_waited("a", "broken", "c", workers="2")
+    kept.server.refused["a-placeholder-0"] = Invalid("POST pods", Status(code=422, message="no"))
+    assert kept.tend() == ["c-placeholder-0", "c-placeholder-1"]
+    asked = kept.server.asked
+    kept.tend(0.2)
+    assert kept.server.asked == asked, "it is not asked at each look"
+    kept.server.refused.clear()
+    assert kept.tend(2.0) == [
+        *("a-placeholder-0", "a-placeholder-1"),
+        *("c-placeholder-0", "c-placeholder-1"),
+    ]
+
+
+def test_one_that_was_in_the_way_is_made_again_later_each_time() -> None:
+    """The next one might be bound in the same place before the worker is."""
+    kept = Kept()
+    kept.has_waited("a", workers="1")
+    kept.tend()
+    kept.server.objects["Pod", "team", "flights-1-0"] = {
+        **worker_pod(start_of(), WISHES, name="flights-1-0", node="node0"),
+        "status": {"phase": "Pending"},
+    }
+    kept.server.pods["flights-1-0"]["metadata"]["uid"] = "uid of the worker"
+    for _ in range(50):
+        if "a-placeholder-0" in kept.server.pods:
+            kept.server.pods["a-placeholder-0"]["spec"]["nodeName"] = "node0"
+        kept.tend(0.2)
+        if "deletionTimestamp" in kept.server.pods.get("a-placeholder-0", {}).get("metadata", {}):
+            kept.server.vanish("a-placeholder-0")
+    assert 3 <= len(kept.server.made) <= 5, "in 10 s, with pauses of 1, 2, 4 … s"
+
+
+def test_workers_wait_until_placeholders_are_gone_but_not_for_ever() -> None:
+    kept = Kept()
+    kept.has_waited("a")
+    kept.tend()
+    kept.server.settle()  # both are on node0
+    assert kept.make_way("node1") == set()
+    assert kept.make_way("node0", "node1") == {"node0"}
+    assert all("deletionTimestamp" in each["metadata"] for each in kept.server.pods.values())
+    kept.clock.advance(11.0)
+    assert kept.make_way("node0") == set(), "kube-scheduler says no, where they are still there"
+    kept.server.settle()
+    assert kept.make_way("node0") == set()
+
+
+def test_a_worker_is_made_once_nothing_stands_in_its_place(tmp_path: Path) -> None:
+    world = World(tmp_path / "jobs")
+    blocked = {"node0"}
+
+    async def make_way(nodes: Collection[str]) -> Collection[str]:
+        return blocked & set(nodes)
+
+    world.processes._make_way = make_way
+    world.submit()
+    world.look()
+    world.decide(flights={"node0": 1, "node1": 1})
+    world.settle()
+    assert world.on() == {"node1": 1}
+    blocked.clear()
+    world.look(0.2)
+    assert world.on() == {"node0": 1, "node1": 1}
+
+
+# On a server --------------------------------------------------------------------------------------
+
+WITHIN = 40.0  # seconds: a slot that was refused is tried again after 10
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A server with kube-scheduler, and one node of two slots and room for a master."""
+    need(ETCD, API_SERVER, "kubectl", CONTROLLERS, SCHEDULER, KWOK)
+    programs = (CONTROLLERS, SCHEDULER, KWOK)
+    with control_plane(tmp_path_factory.mktemp("plane"), programs=programs) as plane:
+        for each in crds().values():
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            plane.api.ask(path, method="POST", body=each)
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        plane.api.ask(path, method="POST", body=priority_class())
+        plane.add_fake_nodes(1, {"cpu": "2500m"})
+        yield plane
+
+
+@pytest.fixture
+def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
+    house = House(plane, namespace, tmp_path, placeholders=1)
+    yield house
+    plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the node is the next test's
+    for name in house.kubelets.pods():
+        with contextlib.suppress(EnvironmentFault):
+            house.kubelets.remove(name)
+
+
+def placeholders(house: House) -> dict[str, KubePod]:
+    """Those that are there and stay, by the jobs whose names they have."""
+    return {
+        name: pod
+        for name, each in house.kubelets.pods().items()
+        if stands_for(pod := msgspec.convert(each, KubePod)) and not pod.is_leaving
+    }
+
+
+def has(house: House, name: str, bound: int, refused: int) -> bool:
+    """Whether a job has so many placeholders on nodes, and so many for which kube-scheduler has none."""
+    pods = [pod for key, pod in placeholders(house).items() if key.startswith(f"{name}-")]
+    on = sum(pod.spec.node_name != "" for pod in pods)
+    return (on, sum(pod.is_refused for pod in pods), len(pods)) == (bound, refused, bound + refused)
+
+
+async def until(holds: Callable[[], bool], house: House) -> None:
+    deadline = monotonic() + WITHIN
+    while not await asyncio.to_thread(holds):
+        assert monotonic() < deadline, "\n".join(
+            f"{name}: {pod['spec'].get('nodeName')} {pod['metadata'].get('deletionTimestamp')} {pod['status']}"
+            for name, pod in house.kubelets.pods().items()
+        )
+        await asyncio.sleep(0.1)
+
+
+def test_what_a_job_waits_for_is_pending_until_a_node_comes_and_then_the_job_has_it(
+    house: House,
+) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit("small", workers={"min": 1, "max": 1})
+            await until(lambda: house.workers("small").total() == 1, house)
+            house.submit("large", workers={"min": 3, "max": 3})
+            house.submit("later", workers={"min": 9, "max": 9})
+            # One slot is free: an autoscaler is asked for no more than what is missing.
+            await until(lambda: has(house, "large", bound=1, refused=2), house)
+            assert house.workers("small") == {"fake-1": 1}, "nobody has given way to it"
+            assert all(name.startswith("large-") for name in placeholders(house)), "it is one job"
+            before = placeholders(house)
+        async with house.operator():  # the next one knows them
+            await asyncio.sleep(2)
+            uids = {pod.metadata.uid for pod in before.values()}
+            assert {pod.metadata.uid for pod in placeholders(house).values()} == uids
+            house.plane.add_fake_nodes(1, {"cpu": "2500m"}, first=2)
+            try:
+                # The placeholders make way at once, also where they were bound.
+                await until(
+                    lambda: (
+                        house.workers("large") == {"fake-1": 1, "fake-2": 2}
+                        and has(house, "large", bound=0, refused=0)
+                    ),
+                    house,
+                )
+                await until(lambda: ready(house, "large") == 3, house)
+                await until(lambda: has(house, "later", bound=0, refused=9), house)
+                house.delete("later")
+                await until(lambda: not placeholders(house), house)
+            finally:
+                house.plane.kubectl("delete", "node", "fake-2")
+
+    run(work)
+
+
+def ready(house: House, name: str) -> int:
+    return sum(
+        pod["status"]["phase"] == "Running"
+        for pod in house.kubelets.pods().values()
+        if pod["metadata"]["labels"].get("brim.dev/role") == "worker"
+        and pod["metadata"]["labels"].get("brim.dev/job") == name
+    )
+
+
+def test_a_placeholder_takes_no_place_from_anybody(house: House) -> None:
+    """A pod of somebody's that comes later has the slot at once, and what waits stays pending."""
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit("large", workers={"min": 3, "max": 3})
+            await until(lambda: has(house, "large", bound=2, refused=1), house)
+            container = {"name": "a", "image": "a:1", "resources": {"requests": {"cpu": "2"}}}
+            body = {"metadata": {"name": "theirs"}, "spec": {"containers": [container]}}
+            house.plane.api.ask(house.kubelets.path, method="POST", body=body)
+            await until(
+                lambda: house.kubelets.pods()["theirs"]["spec"].get("nodeName") == "fake-1", house
+            )
+            await until(lambda: has(house, "large", bound=0, refused=3), house)
+
+    run(work)
+
+
+def test_who_is_over_the_quota_of_its_tenant_shows_nothing(house: House) -> None:
+    tenant = {
+        "apiVersion": "brim.dev/v1alpha1",
+        "kind": "Tenant",
+        "metadata": {"name": "small"},
+        "spec": {"namespaces": [house.namespace], "guaranteed": 1, "limit": 1},
+    }
+    house.plane.api.ask("/apis/brim.dev/v1alpha1/tenants", method="POST", body=tenant)
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit("within", workers={"min": 1, "max": 1}, tenant="small")
+            await until(lambda: house.workers("within").total() == 1, house)
+            house.submit("beyond", workers={"min": 1, "max": 1}, tenant="small")
+            await until(lambda: bool(house.job("beyond").get("status", {}).get("story")), house)
+            await asyncio.sleep(3)
+            assert not placeholders(house)
+            assert not house.workers("beyond")
+
+    try:
+        run(work)
+    finally:
+        house.plane.kubectl("delete", "tenant", "small")
+
+
+def test_placeholders_that_the_server_refuses_hold_up_no_other_job(house: House) -> None:
+    quota = {
+        "metadata": {"name": "few"},
+        "spec": {"hard": {"requests.cpu": "3"}},
+    }
+    house.plane.api.ask(f"{house.core}/resourcequotas", method="POST", body=quota)
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit("large", workers={"min": 5, "max": 5})
+            await until(lambda: len(placeholders(house)) == 3, house)
+            house.submit("small", workers={"min": 1, "max": 1})
+            house.change("large", suspend=True)
+            await until(lambda: not placeholders(house), house)
+            await until(lambda: ready(house, "small") == 1, house)
+
+    run(work)
