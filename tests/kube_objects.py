@@ -54,15 +54,19 @@ def worker(
     leaving: bool = False,
     refused: bool = False,
     said: str = "",
+    reason: str = "",
 ) -> KubePod:
     """A worker's pod, some time after it was made.
 
     Args:
         said: why it was refused.
+        reason: of its phase.
     """
     made = worker_pod(start_of(job, launch), WISHES, name=job.worker(launch, number), node=node)
     on = node if bound else ""
-    return seen(made, on, phase=phase, leaving=leaving, refused=refused, said=said)
+    there = seen(made, on, phase=phase, leaving=leaving, refused=refused, said=said)
+    status = msgspec.structs.replace(there.status, reason=reason)
+    return msgspec.structs.replace(there, status=status)
 
 
 def master(

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,25 @@ def test_a_worker_that_is_asked_to_leave_takes_its_pod_with_it_and_another_joins
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
     assert summary["steps_redone"] == 0
     check_ledger(hosts[0].folder / "run")
+
+
+def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seconds(
+    hosts: tuple[Host, ...],
+) -> None:
+    """As where the job's object is deleted: without a master, workers could only wait for 25 s."""
+    job = (*PACED, "--checkpoint-every", "1000")
+    lead_to(hosts, hosts[0])
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
+        pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
+        until(lambda: has_stepped(run, 2), "a step of two", run)
+        began = time.monotonic()
+        for each in (run.process, *pods):
+            each.send_signal(signal.SIGTERM)
+        assert [pod.wait(timeout=40) for pod in pods] == [0, 0], "they were not let go"
+        assert time.monotonic() - began < 24.0
+        assert run.process.wait(timeout=10) == 0
+        assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
 
 OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"

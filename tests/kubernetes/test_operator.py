@@ -31,7 +31,7 @@ from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane, control_plane
 from clusters import need
 from kube_fakes import FakeFollower
-from recorded_run import RecordLog
+from recorded_run import RecordedRun, RecordLog, spec
 
 WITHIN = 20.0
 OWN = "brim-system"
@@ -64,6 +64,9 @@ class Kubelets:
         self._api, self.namespace, self._first = plane.api, namespace, first
         self._ips = itertools.count(2)
         self.frozen: set[str] = set()  # pods that do not end
+        self.room: dict[str, int] = {}  # workers for whom there is room, by node, whatever it says
+        self.turned_away = False  # a kubelet says that there is none, and not a scheduler
+        self.kept_out: set[str] = set()  # the uids of those who have heard that
 
     @property
     def path(self) -> str:
@@ -82,17 +85,38 @@ class Kubelets:
             if name not in self.frozen:
                 self.remove(name)
         elif "nodeName" not in pod["spec"]:
-            node = pod["metadata"].get("annotations", {}).get("brim.dev/node", self._first)
+            planned = pod["metadata"].get("annotations", {}).get("brim.dev/node", "")
+            node = planned or self._first
+            if planned and self._is_full(planned) and not self.turned_away:
+                self.kept_out.add(pod["metadata"]["uid"])
+                why = {"reason": "Unschedulable", "message": "0/2 nodes: 1 Insufficient cpu."}
+                self.say(name, conditions=[{"type": "PodScheduled", "status": "False", **why}])
+                return
             target = {"apiVersion": "v1", "kind": "Node", "name": node}
             binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}}
+            if planned and self._is_full(planned):
+                self.kept_out.add(pod["metadata"]["uid"])
             self._api.ask(
                 f"{self.path}/{name}/binding", method="POST", body=binding | {"target": target}
             )
+        elif pod["status"]["phase"] == "Pending" and pod["metadata"]["uid"] in self.kept_out:
+            self.say(name, phase="Failed", reason="OutOfcpu")
         elif pod["status"]["phase"] == "Pending":
             ip = f"10.1.0.{next(self._ips)}"
             ready = [{"type": "Ready", "status": "True"}]
             running = {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready}
             self.say(name, **running)
+
+    def _is_full(self, node: str) -> bool:
+        """Whether no worker more goes there."""
+        there = [
+            name
+            for name, pod in self.pods().items()
+            if pod["spec"].get("nodeName") == node
+            and pod["metadata"].get("annotations", {}).get("brim.dev/node")
+            and pod["metadata"]["uid"] not in self.kept_out
+        ]
+        return len(there) >= self.room.get(node, len(there) + 1)
 
     def remove(self, name: str) -> None:
         self._api.ask(
@@ -240,6 +264,14 @@ class House:
             and pod["metadata"]["labels"].get("brim.dev/job") == name
         )
 
+    def makes_steps(self, steps: int = 3, name: str = "flights") -> None:
+        """Let the run of a job make steps with one worker."""
+        folder = self.folder / f"life-{self.lives}" / "jobs" / f"{self.namespace}.{name}"
+        run = RecordedRun(folder, spec())
+        run.begin(workers=1)
+        run.train(steps)
+        self.copies.news[folder.name]()
+
     def run_ends(self, exit: str, name: str = "flights") -> None:
         self.has_ended = True
         folder = self.folder / f"life-{self.lives}" / "jobs" / f"{self.namespace}.{name}"
@@ -370,6 +402,48 @@ def test_what_people_ask_of_the_object_is_done(house: House) -> None:
             house.change(suspend=False)
             await house.until_running(1)
             assert "flights-2-0" in house.kubelets.pods()
+
+    run(work)
+
+
+def test_a_job_gets_the_slots_of_one_that_was_deleted_node_by_node(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 6, "max": 6})
+            await house.until_running(6)
+            house.makes_steps()
+            await house.until(lambda: house.job()["status"].get("step") == 3)
+            house.submit("other")
+            house.delete()
+            for name, pod in house.kubelets.pods().items():  # as the garbage collector does
+                if pod["metadata"].get("annotations", {}).get("brim.dev/node") == NODES[1]:
+                    house.kubelets.frozen.add(name)
+                house.plane.api.ask(f"{house.kubelets.path}/{name}", method="DELETE")
+            await house.until(lambda: house.workers("other") == {NODES[0]: 3})
+            assert house.workers() == {NODES[1]: 3}
+            house.kubelets.frozen.clear()
+            await house.until(lambda: not house.workers())
+
+    run(work)
+
+
+@pytest.mark.parametrize("by", ["kube-scheduler", "a kubelet"])
+def test_a_worker_that_its_node_does_not_take_is_planned_elsewhere(house: House, by: str) -> None:
+    """The node says that it has room for three, and has it for one."""
+    house.kubelets.room[NODES[0]] = 1
+    house.kubelets.turned_away = by == "a kubelet"
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+
+            def is_elsewhere() -> bool:
+                on = house.workers()
+                return (on[NODES[0]], on[NODES[1]]) in ((1, 2), (0, 3))
+
+            await house.until(lambda: is_elsewhere() and house.phase() == "Running")
+            assert house.kubelets.kept_out, "nobody was refused"
+            await house.until_running(3)
 
     run(work)
 

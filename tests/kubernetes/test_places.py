@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -162,7 +164,7 @@ def test_those_who_wait_for_a_refused_one_of_their_gang_are_refused_with_it() ->
     for number, (name, why) in enumerate(pods):
         waiting = worker(number, name, bound=False, phase="Pending", refused=True, said=why)
         there.take_pod(f"w{number}", waiting)
-    assert (devices(there, name="n1"), devices(there, name="n2")) == (2, 4)
+    assert (devices(there, name="n1"), devices(there, name="n2")) == (0, 4)
 
 
 def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None:
@@ -181,6 +183,43 @@ def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None
     there.take_pod("w", None)
     there.take_pod("a", pod("a", "n1", cpu="1"))  # the node has changed, so it is asked again
     assert devices(there, 32.0) == 3
+
+
+def test_a_pod_that_a_kubelet_turned_away_stands_for_a_slot_that_is_not_there() -> None:
+    """kube-scheduler has bound it, so it believed as much as the operator."""
+    there = places()
+    there.take_node("n1", node())
+    there.take_pod("w", worker(0))
+    there.take_pod("v", worker(1, phase="Failed", reason="OutOfcpu"))
+    assert devices(there) == 1
+    assert there.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
+    there.take_pod("v", None)
+    assert [devices(there, at) for at in (9.9, 10.1)] == [1, 4]
+    there.take_pod("v", worker(1, phase="Failed", reason="Evicted"))
+    assert devices(there, 11.0) == 4
+
+
+def test_where_a_worker_finds_no_room_there_is_none_beside_those_that_were_taken() -> None:
+    """With one slot less, three of four would still be planned where there is room for one."""
+    there = places()
+    there.take_node("n1", node())
+    full: dict[str, Any] = {
+        "bound": False,
+        "phase": "Pending",
+        "refused": True,
+        "said": "1 Insufficient cpu.",
+    }
+    there.take_pod("w0", worker(0))
+    there.take_pod("w1", worker(1, bound=False, phase="Pending"))  # nobody has looked at it yet
+    there.take_pod("w2", worker(2, **full))
+    assert devices(there) == 2
+    there.take_pod("w1", worker(1, **full))
+    assert devices(there) == 1
+    there.take_pod("w2", None)
+    there.take_pod("w1", None)
+    assert [devices(there, at) for at in (0.0, 9.9, 10.1)] == [1, 1, 4]
+    there.take_pod("w1", worker(1, **full))
+    assert [devices(there, at) for at in (11.0, 30.9)] == [1, 1], "longer, this time"
 
 
 def test_labels_alone_make_no_worker() -> None:

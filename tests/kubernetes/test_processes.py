@@ -59,6 +59,7 @@ class World:
         self.told: list[str] = []
         self.shared: list[str] = []
         self.anywhere: set[str] = set()  # jobs whose pods are pinned to no node
+        self.deleted: set[str] = set()  # jobs whose objects are gone
         self.live()
 
     def live(self) -> None:
@@ -70,8 +71,12 @@ class World:
             self.watched.pods,
             self.watched.places,
             runs,
-            order=lambda job: PodOrder(
-                uid=f"uid of {job}", wishes=replace(WISHES, anywhere=job in self.anywhere)
+            order=lambda job: (
+                None
+                if job in self.deleted
+                else PodOrder(
+                    uid=f"uid of {job}", wishes=replace(WISHES, anywhere=job in self.anywhere)
+                )
             ),
             token=lambda uid, launch: f"{uid}/{launch}",
             ask_to_suspend=self._suspend,
@@ -391,6 +396,34 @@ def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:
     world.server.settle()
     world.look(0.2)
     assert world.on("other") == {"node0": 2}
+
+
+def test_slots_of_a_job_that_was_deleted_are_anothers_one_by_one(world: World) -> None:
+    """None of its pods is made again, so nothing is kept for them on nodes that they have left."""
+    other = KubeJob("team", "other")
+    world.submit(workers="1:4")
+    world.submit(other, workers="1:4")
+    world.look()
+    world.decide(flights={"node0": 3, "node1": 1})
+    world.settle()
+    world.trains(3)
+    world.look()
+    world.deleted.add(JOB.id)
+    world.backend.handle(Wished(JOB.id, Happening.CANCEL))
+    world.decide(other={"node0": 3})
+    assert not world.suspended, "nobody needs a checkpoint"
+    world.server.vanish("flights-master")
+    for number in (0, 1):
+        world.server.vanish(f"flights-1-{number}")
+    world.look(0.2)
+    assert world.on("other") == {}
+    world.server.vanish("flights-1-2")
+    world.look(0.2)
+    assert world.on("other") == {"node0": 3}
+    assert world.on() == {"node1": 1}
+    world.server.vanish("flights-1-3")
+    world.look(0.2)
+    assert world.phase() is Phase.CANCELLED
 
 
 def test_a_pod_that_is_taken_away_is_made_again(world: World) -> None:

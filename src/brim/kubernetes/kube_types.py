@@ -13,6 +13,10 @@ Amounts: TypeAlias = Mapping[str, str | int | float]
 READY, SCHEDULED = "Ready", "PodScheduled"
 ENDED = frozenset({"Succeeded", "Failed"})  # phases of a pod whose containers do not run any more
 UNSCHEDULABLE = "Unschedulable"
+_NO_ROOM = ("Insufficient ", "Too many pods")  # one is in what it says where a node is full
+# Reasons of a pod that a kubelet has turned away, and the beginning of those that name a resource.
+_TURNED_AWAY = frozenset({"TopologyAffinityError", "UnexpectedAdmissionError"})
+_OUT_OF = "OutOf"
 _ITS_GANG = "minCount ("  # is in what kube-scheduler says of a pod that others keep waiting
 
 
@@ -181,10 +185,22 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
         return any(each.type == READY and each.status == "True" for each in self.status.conditions)
 
     @property
+    def was_turned_away(self) -> bool:
+        """True where the kubelet of its node did not take it: there was less room than believed."""
+        why = self.status.reason
+        return self.status.phase == "Failed" and (why.startswith(_OUT_OF) or why in _TURNED_AWAY)
+
+    @property
     def is_refused(self) -> bool:
         """True where no node takes it as it is, and nobody is taken away for it."""
         said = self._why_unschedulable()
         return said is not None and _ITS_GANG not in said
+
+    @property
+    def lacks_room(self) -> bool:
+        """True where it is refused since too little is left of what it requests."""
+        said = self._why_unschedulable() or ""
+        return self.is_refused and any(words in said for words in _NO_ROOM)
 
     @property
     def waits_for_its_gang(self) -> bool:

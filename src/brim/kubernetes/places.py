@@ -2,9 +2,8 @@
 
 A slot is what one worker gets. A node has as many as its allocatable resources hold beside the
 requests of all pods that are no workers of jobs, and what workers' pods request beyond a slot.
-Placeholders take nothing: they give way to workers. What
-kube-scheduler refuses is taken in as well: a pod that no node takes stands for a slot that is not
-there, for a while.
+Placeholders take nothing: they give way to workers. What kube-scheduler and kubelets refuse is taken
+in as well: a pod that its node does not take stands for a slot that is not there, for a while.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class NodePlaces:
             if not self._on[before]:
                 del self._on[before]
             self._changed.add(before)
-        node = "" if pod is None or pod.has_ended else _place_of(pod)
+        node = "" if pod is None or not _counts(pod) else _place_of(pod)
         if pod is not None and node:
             self._pods[key] = pod, node
             self._on.setdefault(node, {})[key] = pod
@@ -182,13 +181,16 @@ class NodePlaces:
             self._refusals.pop(name, None)
             return NodeSeen(up=False)
         mine, others = self._of_jobs(name)
+        turned_away = {key for key in mine if self._pods[key][0].has_ended}
+        mine = {key: each for key, each in mine.items() if key not in turned_away}
         pods = [self._pods[key][0] for key in mine]
         agents = _agents(mine.values())
         staying = sum(not pod.is_leaving for pod in pods)
         problem, lost = self._readiness(name, node, now)
         closed = problem or _closed(node, self._tolerated)
         slots = self._slots(node, others, workers=mine)
-        slots -= self._refused(name, slots, pods, now)
+        missing = _missing(slots, pods, turned_away=bool(turned_away))
+        slots -= self._refused(name, slots, missing, now)
         # Who is there stays; nobody is to come.
         devices = min(slots, staying) if closed else slots
         address = next((a.address for a in node.status.addresses if a.type == "InternalIP"), "")
@@ -212,7 +214,7 @@ class NodePlaces:
             is_mine = identity is not None and identity.job not in self._left_alone
             if is_mine and identity is not None and identity.role == WORKER:
                 mine[key] = identity
-            elif stands_for(pod) is None:
+            elif stands_for(pod) is None and not pod.has_ended:
                 others.append(key)
         return mine, others
 
@@ -242,12 +244,13 @@ class NodePlaces:
             self._beyond[key] = _beyond(self._asked_by(key), self._slot)
         return self._beyond[key]
 
-    def _refused(self, name: str, slots: int, pods: Iterable[KubePod], now: float) -> int:
-        """Count the slots of a node that are not there, as kube-scheduler says."""
-        staying = [pod for pod in pods if not pod.is_leaving]
-        # Of a gang, kube-scheduler asks for room no further than to the first that finds none.
-        if refused := sum(pod.is_refused for pod in staying):
-            refused += sum(pod.waits_for_its_gang for pod in staying)
+    def _refused(self, name: str, slots: int, refused: int, now: float) -> int:
+        """Count the slots of a node that are not there.
+
+        Args:
+            slots: that it is believed to have.
+            refused: as many of these as are missing now.
+        """
         known = self._refusals.get(name)
         if known is not None and known.without != slots:
             del self._refusals[name]
@@ -262,6 +265,34 @@ class NodePlaces:
         if known is not None:
             known.slots = 0  # it is tried again, and how long it was not is remembered
         return 0
+
+
+def _counts(pod: KubePod) -> bool:
+    """Return whether a pod says anything of its node: it holds something, or found no room."""
+    if pod.was_turned_away:
+        identity = identity_of(pod)
+        return identity is not None and identity.role == WORKER
+    return not pod.has_ended
+
+
+def _missing(slots: int, pods: Collection[KubePod], *, turned_away: bool) -> int:
+    """Count the slots of a node that are not there, as kube-scheduler and its kubelet say.
+
+    Where one finds no room, there is none beside the workers that were taken: with one slot less,
+    the plan could leave it there for ever. A worker that is refused for another reason may be the
+    only one, so it stands for one slot.
+
+    Args:
+        slots: that the node is believed to have.
+        pods: of workers on it.
+        turned_away: its kubelet has not taken one.
+    """
+    refused = [pod for pod in pods if pod.is_refused and not pod.is_leaving]
+    # Of a gang, kube-scheduler asks for room no further than to the first that finds none.
+    waiting = sum(pod.waits_for_its_gang and not pod.is_leaving for pod in pods) if refused else 0
+    if not turned_away and not any(pod.lacks_room for pod in refused):
+        return len(refused) + waiting
+    return max(0, slots - (len(pods) - len(refused) - waiting))
 
 
 def _beyond(asked: Totals, slot: Totals) -> Totals:

@@ -394,6 +394,9 @@ class KubeProcesses:
         """Do nothing: its master misses agents by itself."""
 
     async def suspend(self, launch: Launch) -> None:
+        if self._order(launch.job) is None:  # its pods go with its object, and none comes again
+            self._wanted[launch.job] = {}
+            return
         order, there = self._order_of(launch), self._there(launch)
         address = _address_of(there.master)
         if not address:  # it is asked again, and one that is gone is there by then

@@ -223,6 +223,8 @@ async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: floa
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not master.ended.is_set():
+            await master.see_off_who_leaves()
+        if not master.ended.is_set():
             master.leave()
             _say("handed over: its agents wait for another brim master")
             return 0

@@ -221,6 +221,16 @@ class Decisions:
 
     # Agents ---------------------------------------------------------------------------------------
 
+    @property
+    def somebody_leaves(self) -> bool:
+        """Return whether an agent is on its way out, or does not know yet that it may go."""
+        roster = self._rendezvous.roster
+        return bool(roster.departing) or any(
+            session.outbox.unacknowledged
+            for name, session in self.agents.items()
+            if name not in roster.agents
+        )
+
     def _hear(self, agent: str, number: int, message: wire.AgentMessage) -> None:
         session = self.agents[agent]
         try:

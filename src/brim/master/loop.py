@@ -48,6 +48,9 @@ _TO_BE_REPLACED = 0.3
 _CUT_OFF = 2.5
 # seconds that dismissed workers may take before they are killed, and agents to say goodbye
 _TO_END = 15.0
+# seconds for which one that is to hand over leads on: agents that were asked to leave at the same
+# time say so by then, and those have so long to leave (a pod has 30 to end)
+_TO_SAY_SO, _TO_LEAVE = 2.0, 20.0
 
 
 @dataclass(slots=True)
@@ -435,6 +438,19 @@ class Master:
     def has_agents(self) -> bool:
         """Some agent is connected, or may still come back."""
         return bool(self._connections or self._decisions.agents)
+
+    async def see_off_who_leaves(self) -> None:
+        """Lead on until the agents that are to leave as well have left.
+
+        Where a whole job is ended, or a host is drained, all get SIGTERM together. With no master,
+        agents could not reach a boundary, and would wait for another until they are killed.
+        """
+        began = self._clock.now()
+        while not self.ended.is_set():
+            waited = self._clock.now() - began
+            if waited >= (_TO_LEAVE if self._decisions.somebody_leaves else _TO_SAY_SO):
+                return
+            await asyncio.sleep(0.05)
 
     def leave(self) -> None:
         """Hand the job over: agents wait for another master, which goes on from their copies."""
