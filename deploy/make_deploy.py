@@ -247,6 +247,7 @@ def _operator(text: str) -> str:
         "- --watch": "{{- if .Values.watch }}\n- --watch",
         f"- {_WATCHED}": "- {{ .Values.watch | quote }}\n{{- end }}",
         "- --kubeflow": "{{- if .Values.kubeflow }}\n- --kubeflow\n{{- end }}",
+        "- --gangs": "{{- if .Values.gangs }}\n- --gangs\n{{- end }}",
         "- --evictions": "{{- if .Values.evictions }}\n- --evictions\n{{- end }}",
         f"- --placeholders={_PLACEHOLDERS}": "{{- if .Values.placeholders }}\n"
         "- --placeholders={{ .Values.placeholders }}\n{{- end }}",

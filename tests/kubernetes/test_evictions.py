@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pytest
@@ -28,7 +28,7 @@ from brim_lab.kubernetes.control_plane import (
 )
 from clusters import need
 from kube_objects import JOB, WISHES, start_of, worker
-from kubernetes.test_operator import NODES, House, add_node, run
+from kubernetes.test_operator import NODES, House, Kubelets, add_node, run
 
 BEGAN = "2026-12-01T08:00:00Z"
 NOW = read_time(BEGAN, field="") + 5.0
@@ -130,10 +130,18 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House
             house.kubelets.remove(name)
 
 
+class Evicted(Protocol):
+    """A namespace whose pods may be evicted."""
+
+    plane: ControlPlane
+    namespace: str
+    kubelets: Kubelets
+
+
 class Evicting:
     """An eviction of a pod, and its controller's part in it."""
 
-    def __init__(self, house: House, pod: str) -> None:
+    def __init__(self, house: Evicted, pod: str) -> None:
         self.api, there = house.plane.api, house.kubelets.pods()[pod]
         self.path = f"{LIFECYCLE}/{house.namespace}/evictions"
         self.at = f"{self.path}/{pod}"

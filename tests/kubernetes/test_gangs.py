@@ -18,7 +18,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.pods import worker_pod
+from brim.kubernetes.pods import owned, worker_pod
 from brim.kubernetes.schemas import crds
 from brim.kubernetes.templates import read_templates
 from brim_lab.kubernetes.control_plane import (
@@ -47,7 +47,7 @@ def test_a_job_is_a_gang_only_where_it_asks_for_it() -> None:
 def test_the_servers_pod_group_has_the_fewest_workers_and_lets_each_be_disrupted_alone() -> None:
     gang = gang_of(replace(WISHES, gang=True, priority_class="low"))
     assert gang is not None
-    made = gang.pod_group(START, 3)
+    made = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
     assert (made["apiVersion"], made["metadata"]["name"]) == (
         "scheduling.k8s.io/v1beta1",
         "flights",
@@ -58,7 +58,7 @@ def test_the_servers_pod_group_has_the_fewest_workers_and_lets_each_be_disrupted
         "disruptionMode": {"single": {}},
         "priorityClassName": "low",  # kube-scheduler binds no group whose pods have another
     }
-    member = gang.with_member(START, POD)
+    member = gang.with_member(JOB.name, POD)
     assert member["spec"] == {**POD["spec"], "schedulingGroup": {"podGroupName": "flights"}}
 
 
@@ -67,10 +67,10 @@ def test_the_scheduler_that_a_template_names_says_whose_pod_group_it_is() -> Non
     wishes = replace(WISHES, gang=True, template={"spec": VOLCANO}, handed_on=handed_on(queue))
     gang = gang_of(wishes)
     assert gang is not None
-    made = gang.pod_group(START, 3)
+    made = gang.pod_group(owned(gang.version, "PodGroup", JOB.name, START), 3)
     assert made["apiVersion"] == "scheduling.volcano.sh/v1beta1"
     assert made["spec"] == {"minMember": 3, "queue": "ads"}
-    member = gang.with_member(START, POD)
+    member = gang.with_member(JOB.name, POD)
     assert member["metadata"]["annotations"] == {
         **POD["metadata"]["annotations"],
         "scheduling.k8s.io/group-name": "flights",

@@ -34,9 +34,16 @@ RELEARNT = 100.0  # seconds within which all controllers know of new kinds: they
 
 
 class Place:
-    """A namespace in which an operator schedules Kubeflow's jobs."""
+    """A namespace in which an operator schedules Kubeflow's jobs.
 
-    def __init__(self, plane: ControlPlane, namespace: str, folder: Path) -> None:
+    Args:
+        more: it has the rights for gangs and evictions, too, and is told to have them.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, namespace: str, folder: Path, *, more: bool = False
+    ) -> None:
+        self.more = more
         self.plane, self.namespace, self.folder = plane, namespace, folder
         self.kubelets = Kubelets(plane, namespace)
         self.lives = 0
@@ -49,7 +56,14 @@ class Place:
 
     def _install(self) -> Access:
         """Give an operator the rights that an installation gives it, and no others."""
-        chosen = Installation(image="brim:1", namespace=OWN, of=self.namespace, kubeflow=True)
+        chosen = Installation(
+            image="brim:1",
+            namespace=OWN,
+            of=self.namespace,
+            kubeflow=True,
+            gangs=self.more,
+            evictions=self.more,
+        )
         for thing in manifests(chosen):
             if thing["kind"] == "ServiceAccount" or "rbac" in thing["apiVersion"]:
                 path = resource_of(thing).path(thing["metadata"].get("namespace", ""))
@@ -79,6 +93,8 @@ class Place:
             slot={"cpu": "1", "memory": "1Gi"},
             watched=self.namespace,
             kubeflow=True,
+            gangs=self.more,
+            evictions=self.more,
             grace=10.0,
         )
         async with ApiServer(self.access, qps=500, burst=500) as api:

@@ -11,6 +11,7 @@ import click
 
 from brim.cli.kube_options import (
     EVICTIONS,
+    GANGS,
     KUBECTL,
     PLACEHOLDERS,
     of_operators,
@@ -65,12 +66,7 @@ _MOST_REPLICAS = 100
     help="Run Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator. Their "
     "definitions are added where Kubeflow's own are absent.",
 )
-@option(
-    "--gangs",
-    is_flag=True,
-    help="Let jobs have their fewest workers bound together (spec.gang): the operator may write "
-    "PodGroups, of the server and of Volcano.",
-)
+@GANGS
 @EVICTIONS
 @PLACEHOLDERS
 @KUBECTL

@@ -171,6 +171,14 @@ KUBECTL = option(
 )
 
 
+GANGS = option(
+    "--gangs",
+    is_flag=True,
+    help="Have the fewest workers of a job bound together, or none, where it asks for that (spec.gang; "
+    "schedulingPolicy of Kubeflow's jobs), by PodGroups of the server or of Volcano.",
+)
+
+
 EVICTIONS = option(
     "--evictions",
     is_flag=True,

@@ -11,6 +11,7 @@ import click
 
 from brim.cli.kube_options import (
     EVICTIONS,
+    GANGS,
     KUBECTL,
     PLACEHOLDERS,
     of_operators,
@@ -34,6 +35,7 @@ from brim.runs.options import ADDRESS, STATE_VARIABLE, option
     is_flag=True,
     help="Schedule Kubeflow's PyTorchJobs, TFJobs and MPIJobs, too, in place of its own operator.",
 )
+@GANGS
 @EVICTIONS
 @PLACEHOLDERS
 @KUBECTL
@@ -66,6 +68,7 @@ def operator(
     grace: float,
     volume_size: str,
     kubeflow: bool,
+    gangs: bool,
     evictions: bool,
     placeholders: int,
     listen: str | None,
@@ -108,6 +111,7 @@ def operator(
         tolerated=tolerated,
         kubeflow=kubeflow,
         kubectl=kubectl,
+        gangs=gangs,
         evictions=evictions,
         placeholders=placeholders,
         policy=policy,

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from brim.kubernetes.neighbours import VOLCANO_QUEUE
-from brim.kubernetes.pods import KubeStart, Manifest, PodWishes, owned
+from brim.kubernetes.pods import Manifest, PodWishes
 
 KUBERNETES, VOLCANO = "scheduling.k8s.io", "scheduling.volcano.sh"  # groups of APIs
+POD_GROUP = "PodGroup"
 _VERSION = "v1beta1"  # of both
 _VOLCANO_SCHEDULER = "volcano"  # as `schedulerName` says it; all others read the server's PodGroups
 _VOLCANO_MEMBER = "scheduling.k8s.io/group-name"  # an annotation of pods
@@ -32,14 +33,19 @@ class Gang(NamedTuple):
     priority_class: str
     queue: str
 
-    def pod_group(self, start: KubeStart, fewest: int) -> Manifest:
+    @property
+    def version(self) -> str:
+        """The version of the API, as objects name it."""
+        return f"{self.api}/{_VERSION}"
+
+    def pod_group(self, thing: Manifest, fewest: int) -> Manifest:
         """Return the PodGroup of a job, which is the same object at each of its starts.
 
         Args:
-            fewest: workers that are bound together.
+            thing: an object of the job of this kind, without what it says.
+            fewest: pods that are bound together.
         """
         named = {"priorityClassName": self.priority_class} if self.priority_class else {}
-        thing = owned(f"{self.api}/{_VERSION}", "PodGroup", start.job.name, start)
         if self.api == VOLCANO:
             queue = {"queue": self.queue} if self.queue else {}
             return thing | {"spec": {"minMember": fewest, **queue, **named}}
@@ -48,13 +54,22 @@ class Gang(NamedTuple):
         spec = {"schedulingPolicy": policy, "disruptionMode": one_by_one, **named}
         return thing | {"spec": spec}
 
-    def with_member(self, start: KubeStart, pod: Manifest) -> Manifest:
-        """Return a worker's pod as one of the gang."""
+    def with_member(self, group: str, pod: Manifest) -> Manifest:
+        """Return a pod as one of the gang, whose PodGroup has this name."""
         if self.api == VOLCANO:
-            notes = {**pod["metadata"].get("annotations", {}), _VOLCANO_MEMBER: start.job.name}
+            notes = {**pod["metadata"].get("annotations", {}), _VOLCANO_MEMBER: group}
             return pod | {"metadata": {**pod["metadata"], "annotations": notes}}
-        member = {"schedulingGroup": {"podGroupName": start.job.name}}
+        member = {"schedulingGroup": {"podGroupName": group}}
         return pod | {"spec": {**pod["spec"], **member}}
+
+
+def api_for(spec: Mapping[str, Any]) -> str:
+    """Return the group of the API that has the PodGroups of a pod's scheduler.
+
+    Args:
+        spec: of the pod.
+    """
+    return VOLCANO if spec.get("schedulerName") == _VOLCANO_SCHEDULER else KUBERNETES
 
 
 def gang_of(wishes: PodWishes) -> Gang | None:
@@ -67,7 +82,7 @@ def gang_of(wishes: PodWishes) -> Gang | None:
         **wishes.template.get("metadata", {}).get("annotations", {}),
     }
     return Gang(
-        api=VOLCANO if spec.get("schedulerName") == _VOLCANO_SCHEDULER else KUBERNETES,
+        api=api_for(spec),
         priority_class=wishes.priority_class or spec.get("priorityClassName", ""),
         queue=notes.get(VOLCANO_QUEUE, ""),
     )

@@ -291,6 +291,7 @@ def deployment(chosen: Installation) -> Manifest:
     command += [f"--slot={resource}={amount}" for resource, amount in chosen.slot.items()]
     command += ["--watch", chosen.of] if chosen.of else []
     command += ["--kubeflow"] if chosen.kubeflow else []
+    command += ["--gangs"] if chosen.gangs else []
     command += ["--evictions"] if chosen.evictions else []
     command += [f"--placeholders={chosen.placeholders}"] if chosen.placeholders else []
     # With the version that a server adds: who applies this by another manager changes nothing then.

@@ -106,6 +106,7 @@ class OperatorSettings:
         tolerated: keys of taints that its jobs' pods bear.
         kubeflow: jobs of Kubeflow's kinds are its, too.
         kubectl: the image from which launchers of MPIJobs get kubectl; empty: that of Kubeflow.
+        gangs: Kubeflow's jobs with a scheduling policy are gangs; of ElasticJobs it is said by each.
         evictions: evictions of jobs' pods are answered, where the server has them.
         policy, headroom, grace: see `ClusterSpec`.
         volume_size: of the volume on which a job's master keeps the run, where the job names no place
@@ -125,6 +126,7 @@ class OperatorSettings:
     tolerated: tuple[str, ...] = ()
     kubeflow: bool = False
     kubectl: str = ""
+    gangs: bool = False
     evictions: bool = False
     policy: str = "brim"
     headroom: int = 0
@@ -194,6 +196,7 @@ class Operator:
             slot=slot_of(settings.slot),
             tolerated=settings.tolerated,
             kubectl=settings.kubectl,
+            gangs=settings.gangs,
             pods=self._pods,
             changed=self._hear_of,
             record=lambda job: self._life.book.jobs.get(job) if self._life is not None else None,
@@ -225,6 +228,7 @@ class Operator:
                     await self._kubeflow.find()
                 if self._evictions is not None and not await self._evictions.is_served():
                     self._evictions = None
+                self._kubeflow.evictions = self._evictions is not None
                 reflectors: tuple[Reflector[Any], ...] = (
                     self._nodes,
                     self._all_pods,

@@ -36,7 +36,7 @@ from brim.kubernetes.difference import (
 )
 from brim.kubernetes.evictions import with_responder
 from brim.kubernetes.freed_slots import FreedSlots
-from brim.kubernetes.gangs import gang_of
+from brim.kubernetes.gangs import POD_GROUP, gang_of
 from brim.kubernetes.identities import MASTER, KubeJob, identity_of
 from brim.kubernetes.job_faults import JobFault, JobFaults
 from brim.kubernetes.known_pods import KnownPods
@@ -51,6 +51,7 @@ from brim.kubernetes.pods import (
     master_pod,
     masters_service,
     network_policy,
+    owned,
     secret,
     volume_claim,
     worker_pod,
@@ -458,7 +459,8 @@ class KubeProcesses:
         """Have the PodGroup of a job be there, if it is to have one, before pods that are of it."""
         if gang := gang_of(wishes):
             fewest = launch.spec.workers.minimum
-            await self._server.keep(gang.pod_group(start, fewest))
+            group = owned(gang.version, POD_GROUP, start.job.name, start)
+            await self._server.keep(gang.pod_group(group, fewest))
             self._gangs[launch.job] = fewest
 
     def _follow_gang(self, launch: Launch, order: PodOrder) -> None:
@@ -708,7 +710,7 @@ def _worker(start: KubeStart, wishes: PodWishes, name: str, node: str) -> Manife
     """Return the pod of a worker. One of a gang can have no responder to evictions."""
     pod = worker_pod(start, wishes, name=name, node=node)
     if gang := gang_of(wishes):
-        return gang.with_member(start, pod)
+        return gang.with_member(start.job.name, pod)
     return with_responder(pod) if wishes.evictions else pod
 
 

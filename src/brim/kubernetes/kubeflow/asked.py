@@ -148,6 +148,21 @@ class RunPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingPolicy:
+    """The owner's wishes for who binds a job's pods.
+
+    Args:
+        fewest: pods that are to be bound together; None: as many as the job needs to run.
+        queue: of Volcano; empty: its usual.
+        priority_class: of its pods, where their template names none.
+    """
+
+    fewest: int | None = None
+    queue: str = ""
+    priority_class: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KubeflowSpec:
     """The request of one object.
 
@@ -157,7 +172,7 @@ class KubeflowSpec:
         spec: of the object, as it is.
         bounds: the fewest and the most workers of an elastic job, whose number may change while it
             runs, whatever `replicas` says; None: it is not elastic.
-        priority_class: of its pods, where their template names none.
+        scheduling: None: it says nothing of that, and its pods are bound one by one.
     """
 
     kind: KubeflowKind
@@ -167,7 +182,7 @@ class KubeflowSpec:
     spec: Mapping[str, Any]
     bounds: WorkerRange | None
     run: RunPolicy
-    priority_class: str
+    scheduling: SchedulingPolicy | None
 
     @property
     def elastic(self) -> bool:
@@ -222,7 +237,7 @@ def read_asked(
     spec = reading.of(object_of, thing.get("spec"), path="spec") or {}
     replicas = reading.of(_replicas, kind, spec)
     run = reading.of(_run_policy, spec)
-    priority_class = reading.of(_priority_class, spec)
+    scheduling = reading.of(_scheduling_policy, spec)
     if reading.problems or replicas is None or run is None:
         return tuple(reading.problems)
     for each in replicas:
@@ -239,7 +254,7 @@ def read_asked(
         spec=spec,
         bounds=bounds,
         run=run,
-        priority_class=priority_class or "",
+        scheduling=scheduling,
     )
 
 
@@ -444,7 +459,8 @@ def _elastic(
     path = "spec.enableDynamicWorker"
     if not switch_of(spec.get("enableDynamicWorker"), path=path) or workers is None:
         return None
-    least = _least_available(spec, others)
+    policy = _scheduling_policy(spec)
+    least = max(1, (policy.fewest or 0) - others) if policy is not None else 1
     most = max(1, workers.count)
     return WorkerRange(minimum=min(least, most), maximum=most)
 
@@ -509,17 +525,6 @@ def _horovod_bounds(
     return WorkerRange(minimum=least, maximum=most)
 
 
-def _least_available(spec: Mapping[str, Any], others: int) -> int:
-    policy = object_of(spec.get("runPolicy"), path="spec.runPolicy")
-    path = "spec.runPolicy.schedulingPolicy"
-    least = object_of(policy.get("schedulingPolicy"), path=path).get("minAvailable")
-    if least is None:
-        return 1
-    return max(
-        1, whole_of(least, path=f"{path}.minAvailable", least=1, most=LARGEST_COUNT) - others
-    )
-
-
 # The run policy -----------------------------------------------------------------------------------
 
 
@@ -547,8 +552,17 @@ def _run_policy(spec: Mapping[str, Any]) -> RunPolicy:
     )
 
 
-def _priority_class(spec: Mapping[str, Any]) -> str:
+def _scheduling_policy(spec: Mapping[str, Any]) -> SchedulingPolicy | None:
     path = "spec.runPolicy.schedulingPolicy"
-    policy = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
-    chosen = object_of(policy, path=path).get("priorityClass")
-    return text_of(chosen, path=f"{path}.priorityClass", most=253) if chosen else ""
+    given = object_of(spec.get("runPolicy"), path="spec.runPolicy").get("schedulingPolicy")
+    if given is None:
+        return None
+    policy = object_of(given, path=path)
+    least, chosen, queue = (policy.get(name) for name in ("minAvailable", "priorityClass", "queue"))
+    return SchedulingPolicy(
+        fewest=None
+        if least is None
+        else whole_of(least, path=f"{path}.minAvailable", least=1, most=LARGEST_COUNT),
+        queue=text_of(queue, path=f"{path}.queue", most=253) if queue else "",
+        priority_class=text_of(chosen, path=f"{path}.priorityClass", most=253) if chosen else "",
+    )

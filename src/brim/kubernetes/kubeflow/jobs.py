@@ -66,11 +66,14 @@ class KubeflowJobs:
         watched: the namespace whose jobs are scheduled; empty: all.
         slot: what a pod asks for.
         tolerated: keys of taints that pods bear.
-        kubectl: see `KubeflowStart`.
+        kubectl, gangs: see `KubeflowStart`.
         pods: of all jobs.
         changed: is called with the id of each job whose object has changed.
         record: the record of a job by its id.
         wall: seconds since 1970.
+
+    Attributes:
+        evictions: see `KubeflowStart`; not before it is known that the server has them.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class KubeflowJobs:
         slot: Totals,
         tolerated: tuple[str, ...],
         kubectl: str,
+        gangs: bool,
         pods: KnownPods,
         changed: Callable[[str], None],
         record: Callable[[str], ScheduledJob | None],
@@ -88,6 +92,7 @@ class KubeflowJobs:
     ) -> None:
         self._server, self._watched, self._pods = server, watched, pods
         self._slot, self._tolerated, self._kubectl = slot, tolerated, kubectl
+        self._gangs, self.evictions = gangs, False
         self._changed, self._record, self._wall = changed, record, wall
         self.reflectors: dict[str, Reflector[PlainObject]] = {}
         self._autoscalers = Reflector(
@@ -189,6 +194,8 @@ class KubeflowJobs:
                 slot=self._slot,
                 tolerated=self._tolerated,
                 kubectl=self._kubectl,
+                gangs=self._gangs,
+                evictions=self.evictions,
             )
 
         began = (thing.get("status") or {}).get("startTime")

@@ -33,6 +33,8 @@ class KubeflowStart:
         slot: what a pod asks for at least.
         tolerated: keys of taints that pods bear.
         kubectl: the image from which a launcher gets the program by which it reaches workers.
+        gangs: a job with a scheduling policy is a gang.
+        evictions: the operator answers evictions: see `brim.kubernetes.evictions`.
     """
 
     asked: KubeflowSpec
@@ -41,6 +43,8 @@ class KubeflowStart:
     slot: Totals
     tolerated: tuple[str, ...] = ()
     kubectl: str = ""
+    gangs: bool = False
+    evictions: bool = False
 
 
 def name_of(asked: KubeflowSpec, rank: Rank) -> str:

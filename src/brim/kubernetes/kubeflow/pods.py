@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any
 
 from brim.kubernetes.amounts import PODS, Totals, write_amount
+from brim.kubernetes.evictions import with_responder
 from brim.kubernetes.identities import (
     JOB,
     LAUNCH,
@@ -32,6 +33,7 @@ from brim.kubernetes.kubeflow.asked import (
 )
 from brim.kubernetes.kubeflow.asked import MASTER as MASTERS
 from brim.kubernetes.kubeflow.asked import WORKER as WORKERS
+from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow
 from brim.kubernetes.kubeflow.mpi import USUAL_MPI_ENV, equip, mpi_env
 from brim.kubernetes.kubeflow.objects import (
     INDEX,
@@ -87,8 +89,9 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": only_on(new.node)}
     policy = replicas.restart_policy
     spec["restartPolicy"] = NEVER if policy == EXIT_CODE else policy
-    if asked.priority_class and not spec.get("priorityClassName"):
-        spec["priorityClassName"] = asked.priority_class
+    chosen = asked.scheduling.priority_class if asked.scheduling is not None else ""
+    if chosen and not spec.get("priorityClassName"):
+        spec["priorityClassName"] = chosen
     bears = [{"key": key, "operator": "Exists"} for key in start.tolerated]
     if bears:
         spec["tolerations"] = [*bears, *(spec.get("tolerations") or [])]
@@ -104,7 +107,10 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     ports = main.get("ports") or []
     if asked.kind.port and all(each.get("name") != port["name"] for each in ports):
         main["ports"] = [*ports, port]
-    return made | {"spec": spec}
+    pod = made | {"spec": spec}
+    if gang := gang_of_kubeflow(start):  # a member of one can have no responder to evictions
+        return gang.with_member(asked.job.name, pod)
+    return with_responder(pod) if start.evictions else pod
 
 
 def main_container(asked: KubeflowSpec, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from brim.kubernetes.kubeflow.asked import (
     Rank,
 )
 from brim.kubernetes.kubeflow.autoscalers import autoscaler_of, is_as_asked, is_of
+from brim.kubernetes.kubeflow.gangs import pod_group_of
 from brim.kubernetes.kubeflow.mpi import (
     HOSTS,
     hosts_config,
@@ -127,6 +128,7 @@ class _Pods:
         seen: uids of those that have.
         rights: of its launcher, as they were made.
         told: the mark of the hosts of which the launcher was told; empty: this operator has not.
+        group: its PodGroup, as it was made; None: this operator has made none.
     """
 
     launch: int
@@ -135,6 +137,7 @@ class _Pods:
     seen: set[str] = field(default_factory=set)
     rights: list[Manifest] = field(default_factory=list)
     told: str = ""
+    group: Manifest | None = None
 
 
 class KubeflowProcesses:
@@ -255,6 +258,9 @@ class KubeflowProcesses:
         age = 0.0 if order.began is None else now - order.began
         failed = _failed(there)
         failures = order.starts.after(failed).failures
+        start = order.start(launch.number)
+        if known.wanted and pod_group_of(start) != known.group:
+            self._later(launch.job, self._keep_gang(start, known), [start])
         if order.asked.kind.word == MPI:
             self._tell_launcher(launch, order, known, there)
         outcome = outcome_of(order.asked, there, failures=failures, age=age, last=known.last)
@@ -397,7 +403,9 @@ class KubeflowProcesses:
     async def _make_beside(
         self, start: KubeflowStart, known: _Pods, there: RankedPods, todo: RankChanges
     ) -> None:
-        """Make what pods need that are about to be made: Services, or what a launcher has."""
+        """Make what pods need that are about to be made: a PodGroup, Services, or what a launcher has."""
+        if todo.make:
+            await self._keep_gang(start, known)
         if start.asked.kind.word != MPI:
             services = (service(start, new.rank) for new in todo.make)
             await asyncio.gather(*map(self._server.make, services))
@@ -409,6 +417,13 @@ class KubeflowProcesses:
             ]:  # in turn: a Role is there to be bound
                 await self._server.keep(each)
             known.rights = rights
+
+    async def _keep_gang(self, start: KubeflowStart, known: _Pods) -> None:
+        """Have the PodGroup of a job that is a gang be as it should be now."""
+        group = pod_group_of(start)
+        if group is not None and group != known.group:
+            await self._server.keep(group)
+            known.group = group
 
     def _tell_launcher(
         self, launch: Launch, order: KubeflowOrder, known: _Pods, there: RankedPods
