@@ -18,7 +18,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.identities import PLACEHOLDER_CLASS, KubeJob, identity_of, stands_for
 from brim.kubernetes.job_faults import JobFaults
 from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.node_labels import node_requirements
+from brim.kubernetes.node_selection import node_requirements
 from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
 from brim.kubernetes.placeholders import (
     bound_on,

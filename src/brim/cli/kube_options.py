@@ -68,7 +68,7 @@ def _grace(_: click.Context, __: click.Parameter, seconds: float) -> float:
 
 
 def _node_labels(_: click.Context, __: click.Parameter, selector: str) -> str:
-    from brim.kubernetes.node_labels import node_requirements
+    from brim.kubernetes.node_selection import node_requirements
 
     node_requirements(selector)
     return selector

@@ -6,15 +6,26 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brim.errors import SpecError
 from brim.kubernetes.reading import part_of
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-# One requirement of a selector of labels: `a=b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a`, `!a`.
-_REQUIREMENT = re.compile(
-    r"\s*(?P<absent>!?)\s*(?P<key>[^\s,!=()]+)\s*"
-    r"(?:(?P<equal>==?|!=)\s*(?P<value>[^\s,=()]*)|(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?"
-    r"\s*(?:,|$)"
-)
+_KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)"
+_VALUE = r"[-A-Za-z0-9_.]{0,63}"
+_PARTS = re.compile(r",(?![^(]*\))")  # commas outside of brackets
+_FORMS = [
+    re.compile(form)
+    for form in (
+        rf"{_KEY}\s*(?P<operator>==|=|!=)\s*(?P<values>{_VALUE})",
+        rf"{_KEY}\s+(?P<operator>in|notin)\s+\((?P<values>{_VALUE}(?:\s*,\s*{_VALUE})*)\)",
+        rf"{_KEY}\s*(?P<operator>[<>])\s*(?P<values>\d{{1,18}})",
+        rf"(?P<operator>!?)\s*{_KEY}",
+    )
+]
+_OPERATORS = {
+    "=": "In", "==": "In", "in": "In", "!=": "NotIn", "notin": "NotIn", "<": "Lt", ">": "Gt", "": "Exists",
+    "!": "DoesNotExist",
+}  # fmt: skip
 
 
 def only_on(node: str) -> dict[str, Any]:
@@ -38,7 +49,7 @@ def only_with(labels: str, given: object) -> Any:
     terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or [{}]
     if not labels or not isinstance(affinity, Mapping) or not isinstance(terms, list):
         return affinity
-    required = _requirements(labels)
+    required = node_requirements(labels)
     both = [_with(term, required) for term in terms]
     return {**affinity, _REQUIRED: {"nodeSelectorTerms": both}}
 
@@ -50,21 +61,26 @@ def _with(term: object, required: Sequence[Any]) -> object:
     return {**term, "matchExpressions": [*given, *required]}
 
 
-def _requirements(labels: str) -> list[dict[str, Any]]:
-    """Return a selector of labels, requirement by requirement.
+def node_requirements(selector: str) -> list[dict[str, Any]]:
+    """Return a selector of nodes as the `matchExpressions` of an affinity.
 
-    >>> [(each["operator"], each.get("values")) for each in _requirements("a!=b, c notin (d,e),!f,g")]
-    [('NotIn', ['b']), ('NotIn', ['d', 'e']), ('DoesNotExist', None), ('Exists', None)]
+    Raises:
+        SpecError: it is none.
+
+    >>> node_requirements("pool in (a, b),!spot")
+    [{'key': 'pool', 'operator': 'In', 'values': ['a', 'b']}, {'key': 'spot', 'operator': 'DoesNotExist'}]
     """
-    found: list[dict[str, Any]] = []
-    for each in _REQUIREMENT.finditer(labels):
-        if each["equal"] or each["set"]:
-            values = [each["value"]] if each["equal"] else each["values"].split(",")
-            is_in = each["equal"] in ("=", "==") or each["set"] == "in"
-            operator = "In" if is_in else "NotIn"
-            values = [value.strip() for value in values]
-            found.append({"key": each["key"], "operator": operator, "values": values})
-        else:
-            operator = "DoesNotExist" if each["absent"] else "Exists"
-            found.append({"key": each["key"], "operator": operator})
-    return found
+    return [_requirement(part.strip()) for part in _PARTS.split(selector)] if selector else []
+
+
+def _requirement(part: str) -> dict[str, Any]:
+    found = next(filter(None, (form.fullmatch(part) for form in _FORMS)), None)
+    if found is None:
+        need = "labels as kubectl's -l takes them"
+        hint = "--node-labels pool=training"
+        raise SpecError("--node-labels", got=repr(part), need=need, hint=hint)
+    parts = found.groupdict()
+    said = {"key": parts["key"], "operator": _OPERATORS[parts["operator"]]}
+    if "values" not in parts:
+        return said
+    return {**said, "values": [each.strip() for each in parts["values"].split(",")]}

@@ -44,7 +44,7 @@ from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.node_labels import node_requirements
+from brim.kubernetes.node_selection import node_requirements
 from brim.kubernetes.outages import SeenClock
 from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
 from brim.kubernetes.placeholders import of_elastic_job
