@@ -125,7 +125,7 @@ def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) 
     assert jobs.kill("-m", "brim", "master") > 0
 
     def is_another() -> bool:
-        return bool(jobs.uids("clicks")["clicks-master"] != master)
+        return jobs.uids("clicks").get("clicks-master", master) != master
 
     until(is_another, lambda: jobs.told("clicks"))
     jobs.until_training("clicks", 3)
