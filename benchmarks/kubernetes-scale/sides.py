@@ -169,9 +169,7 @@ class Brim(Side):
         }
 
     def install(self, plane: ControlPlane) -> None:
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        for each in crds().values():
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
 
     def command(self) -> list[str]:
         module = f"{__package__}.timed_operator"

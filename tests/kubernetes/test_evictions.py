@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,9 +112,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         apis=("lifecycle.k8s.io/v1alpha1", "scheduling.k8s.io/v1beta1"),
     )
     with control_plane(tmp_path_factory.mktemp("plane"), features=features) as plane:
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
         for name in NODES:
             add_node(plane, name)
         yield plane
@@ -125,9 +122,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
     house = House(plane, namespace, tmp_path, evictions=True)
     yield house
-    for name in list(house.kubelets.pods()):  # the nodes are the next test's
-        with contextlib.suppress(EnvironmentFault):
-            house.kubelets.remove(name)
+    house.kubelets.remove_all()  # the nodes are the next test's
 
 
 class Evicted(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +13,7 @@ import msgspec
 import pytest
 
 from brim.clock import monotonic
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import SpecError
 from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.neighbours import handed_on
@@ -101,9 +100,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     programs = (CONTROLLERS, SCHEDULER, KWOK)
     folder = tmp_path_factory.mktemp("plane")
     with control_plane(folder, features=features, programs=programs) as plane:
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
         plane.add_fake_nodes(3, {"cpu": "2500m"})  # and room for a master
         yield plane
 
@@ -113,9 +110,7 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House
     house = House(plane, namespace, tmp_path)
     yield house
     plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
-    for name in house.kubelets.pods():
-        with contextlib.suppress(EnvironmentFault):
-            house.kubelets.remove(name)
+    house.kubelets.remove_all()
 
 
 def keep_out(house: House, node: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 
 from brim.clock import monotonic
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import SpecError
 from brim.kubernetes.identities import stands_for
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import Rank, read_asked
@@ -177,9 +176,7 @@ def place(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Place
     place = Place(plane, namespace, tmp_path, more=True)
     yield place
     plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
-    for name in place.kubelets.pods():
-        with contextlib.suppress(EnvironmentFault):
-            place.kubelets.remove(name)
+    place.kubelets.remove_all()
 
 
 def bound(place: Place) -> int:

@@ -219,9 +219,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def place(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[Place]:
     place = Place(plane, namespace, tmp_path)
     yield place
-    for name in list(place.kubelets.pods()):  # the nodes are the next test's
-        with contextlib.suppress(EnvironmentFault):
-            place.kubelets.remove(name)
+    place.kubelets.remove_all()  # the nodes are the next test's
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

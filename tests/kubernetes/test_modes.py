@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from brim.errors import EnvironmentFault
 from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
@@ -34,9 +32,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     programs = (CONTROLLERS, SCHEDULER, KWOK)
     need(ETCD, API_SERVER, "kubectl", *programs)
     with control_plane(tmp_path_factory.mktemp("plane"), programs=programs) as plane:
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
         plane.add_fake_nodes(3, {"cpu": "2500m"})  # and room for a master
         yield plane
 
@@ -46,9 +42,7 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House
     house = House(plane, namespace, tmp_path)
     yield house
     plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
-    for name in house.kubelets.pods():
-        with contextlib.suppress(EnvironmentFault):
-            house.kubelets.remove(name)
+    house.kubelets.remove_all()
 
 
 def planned(house: House) -> set[str]:

@@ -125,6 +125,12 @@ class Kubelets:
             body={"gracePeriodSeconds": 0, "kind": "DeleteOptions", "apiVersion": "v1"},
         )
 
+    def remove_all(self) -> None:
+        """Remove the pods that are there, at once; what goes by itself meanwhile is gone."""
+        for name in self.pods():
+            with contextlib.suppress(EnvironmentFault):
+                self.remove(name)
+
     def say(self, name: str, **status: Any) -> None:
         self._api.ask(
             f"{self.path}/{name}/status",
@@ -316,9 +322,7 @@ def planes(
     """An API server with the kinds of brim and two nodes of 3 CPUs, on which nothing acts."""
     need("etcd", "kube-apiserver")
     with control_plane(folder, api_server_flags=flags, tokens=tokens) as plane:
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
         for name in NODES:
             add_node(plane, name)
         yield plane
@@ -355,9 +359,7 @@ def say_of_node(plane: ControlPlane, name: str, **status: Any) -> None:
 def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
     house = House(plane, namespace, tmp_path)
     yield house
-    for name in list(house.kubelets.pods()):  # the nodes are the next test's
-        with contextlib.suppress(EnvironmentFault):
-            house.kubelets.remove(name)
+    house.kubelets.remove_all()  # the nodes are the next test's
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

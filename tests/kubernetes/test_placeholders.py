@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from brim.clock import VirtualClock, monotonic
 from brim.domain.scheduled_job import ScheduledJob
-from brim.errors import EnvironmentFault, SpecError
+from brim.errors import SpecError
 from brim.kubernetes.identities import PLACEHOLDER_CLASS, KubeJob, identity_of, stands_for
 from brim.kubernetes.job_faults import JobFaults
 from brim.kubernetes.kube_types import KubePod
@@ -422,9 +421,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     need(ETCD, API_SERVER, "kubectl", CONTROLLERS, SCHEDULER, KWOK)
     programs = (CONTROLLERS, SCHEDULER, KWOK)
     with control_plane(tmp_path_factory.mktemp("plane"), programs=programs) as plane:
-        for each in crds().values():
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            plane.api.ask(path, method="POST", body=each)
+        plane.add_kinds(crds().values())
         path = "/apis/scheduling.k8s.io/v1/priorityclasses"
         plane.api.ask(path, method="POST", body=priority_class())
         plane.add_fake_nodes(1, {"cpu": "2500m"})
@@ -436,9 +433,7 @@ def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House
     house = House(plane, namespace, tmp_path, placeholders=1)
     yield house
     plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the node is the next test's
-    for name in house.kubelets.pods():
-        with contextlib.suppress(EnvironmentFault):
-            house.kubelets.remove(name)
+    house.kubelets.remove_all()
 
 
 def placeholders(house: House) -> dict[str, KubePod]:

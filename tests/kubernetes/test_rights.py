@@ -190,8 +190,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         folder, features=features, programs=programs, api_server_flags=flags, tokens=people
     ) as plane:
         plane.add_fake_nodes(1)
-        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        plane.api.ask(path, method="POST", body=VOLCANOS)
+        plane.add_kinds([VOLCANOS])
         yield plane
 
 

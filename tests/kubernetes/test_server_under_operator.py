@@ -202,9 +202,7 @@ def _news_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def city(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[City]:
     city = City(plane, namespace, tmp_path)
     yield city
-    for name in list(city.kubelets.pods()):  # the nodes are the next test's
-        with contextlib.suppress(EnvironmentFault):
-            city.kubelets.remove(name)
+    city.kubelets.remove_all()  # the nodes are the next test's
 
 
 async def submit(city: City, *jobs: str, workers: int = 2) -> None:

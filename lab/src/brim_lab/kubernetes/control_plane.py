@@ -13,9 +13,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from brim.clock import monotonic
 from brim.errors import EnvironmentFault
@@ -190,6 +191,19 @@ class ControlPlane:
         for name in names:
             self.api.ask("/api/v1/nodes", method="POST", body=_fake_node(name, resources or {}))
         return names
+
+    def add_kinds(self, definitions: Iterable[Mapping[str, Any]]) -> None:
+        """Have the API server know kinds of objects.
+
+        Args:
+            definitions: CustomResourceDefinitions.
+
+        Raises:
+            EnvironmentFault: it has one of that name, or does not take it.
+        """
+        for each in definitions:
+            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            self.api.ask(path, method="POST", body=each)
 
     def _file(self, name: str) -> Path:
         return self.folder / name
