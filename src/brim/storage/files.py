@@ -20,6 +20,7 @@ from brim.untrusted import NotRegularError, open_regular
 
 _DRAFT = ".draft"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_FILES = (FileNotFoundError, NotADirectoryError, PermissionError)  # of a folder without any
 _LOOKERS = 0.5  # seconds: who only looks whether a lock is held has it for a moment
 
 
@@ -234,14 +235,14 @@ def nearby(path: Path, suffixes: tuple[str, ...] = ()) -> str:
 def sizes_of(folder: Path) -> dict[str, int]:
     """Return the sizes in bytes of all files in a folder and below, by names relative to it.
 
-    Others may write and remove files and folders meanwhile. A folder that is gone, or that may not be
-    read, such as a disk's `lost+found`, has no files.
+    Others may write and remove files and folders meanwhile. A folder that is gone, or none, or that
+    may not be read, such as a disk's `lost+found`, has no files.
 
     Raises:
         OSError: the disk gives no answer.
     """
     found = {}
-    for below, _, names in os.walk(folder, onerror=_raise_unless_closed):
+    for below, _, names in os.walk(folder, onerror=_raise_faults):
         for name in names:
             path = Path(below, name)
             with contextlib.suppress(FileNotFoundError):
@@ -250,8 +251,8 @@ def sizes_of(folder: Path) -> dict[str, int]:
     return found
 
 
-def _raise_unless_closed(error: OSError) -> None:
-    if not isinstance(error, (FileNotFoundError, PermissionError)):
+def _raise_faults(error: OSError) -> None:
+    if not isinstance(error, _NO_FILES):
         raise error
 
 
