@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
 
-.PHONY: demo test test-again test-long test-nodes check core cluster cluster-down clean wheels lock licences sbom audit
+.PHONY: demo test test-long test-nodes check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -24,13 +24,6 @@ demo: $(VENV)/.all
 # Style, types, the direction of imports, doctests, and a test of everything.
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
-
-# What failed among all others, again and alone: waits of seconds are missed on a machine that is very
-# busy. More than five failures are no accident, and nothing is tried again where the style is at fault.
-test-again: $(VENV)/.all
-	$(BIN)/python -c "import json; failed = json.load(open('.pytest_cache/v/cache/lastfailed')); \
-	    exit(f'{len(failed)} tests failed: too many to try again' if len(failed) > 5 else 0)"
-	$(BIN)/python -m pytest -m "not long" --last-failed --last-failed-no-failures none
 
 # Further cases of what the tests above show: more workers, more faults, more models. As long again.
 test-long: $(VENV)/.all
