@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,8 +18,9 @@ from brim.clock import VirtualClock
 from brim.coordination.barrier import COMMIT
 from brim.coordination.membership import RunOutcome
 from brim.domain.job import WorkerRange
+from brim.interfaces import Clock
 from brim.master.decisions import Decisions
-from brim.master.entries import Asked, Before, Began, Joined
+from brim.master.entries import Asked, Before, Began, Entry, Joined
 from brim.master.loop import Master
 from brim.master.records import Records
 from brim.master.state import State, freeze, thaw
@@ -98,6 +100,32 @@ class Writes:
         return self._write(file, data, place)
 
 
+class MortalRecords(Records):
+    """Those of a master that may die: what of it still runs here then, such as a task that listens
+    to another agent, writes nothing more.
+    """
+
+    _is_dead = False
+
+    def take(self, decisions: Decisions, entry: Entry) -> None:
+        with self._unless_dead():
+            super().take(decisions, entry)
+
+    def lament(self, message: str, clock: Clock) -> None:
+        with self._unless_dead():
+            super().lament(message, clock)
+
+    @contextlib.contextmanager
+    def _unless_dead(self) -> Iterator[None]:
+        if self._is_dead:
+            raise asyncio.CancelledError
+        try:
+            yield
+        except Died:
+            self._is_dead = True
+            raise
+
+
 class Stream:
     """A stream to whichever master there is, as an agent has it."""
 
@@ -156,7 +184,7 @@ class House:
         self.start()
 
     def start(self) -> None:
-        self.records = Records(self.directory)
+        self.records = MortalRecords(self.directory)
         decisions = self.records.open("one", self._begin, self.clock)
         self.decisions, self.master = decisions, Master(decisions, self.records, clock=self.clock)
 
