@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # As pip does: trust the certificates that this system trusts, a company's own among them.
 export UV_SYSTEM_CERTS ?= 1
+# Tests start some thousand processes: from bytecode they are there sooner.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-long test-nodes check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
