@@ -7,7 +7,7 @@ BRIM_TEST_DATA names, else beside the repository.
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -41,7 +41,7 @@ def needs(path: Path) -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+def load(monkeypatch: pytest.MonkeyPatch) -> Load:
     def load(name: str, *, folder: str = FIRST, **parameters: object) -> ModuleType:
         given = {key: str(value) for key, value in parameters.items()}
         monkeypatch.setenv(params.ENVIRONMENT_VARIABLE, json.dumps(given))
@@ -53,11 +53,8 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
         spec.loader.exec_module(module)
         return module
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.manual_seed(1)
-    yield load
-    torch.set_num_threads(threads)
+    return load
 
 
 def train(job: ModuleType, *, steps: int, batch_size: int = 512) -> dict[str, float]:
