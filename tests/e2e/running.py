@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -165,6 +167,16 @@ def train(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> dic
         # Its streams end before its server does: people read these logs.
         assert "Traceback" not in (directory / "logs" / "master.log").read_text()
         return summary
+
+
+@functools.cache
+def undisturbed(*arguments: str) -> dict[str, Any]:
+    """The summary of a `brim train` by one worker to which nothing happens.
+
+    All tests of a process that compare theirs with it share one run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        return train(Path(folder) / "run", *arguments, "--workers", "1")
 
 
 def ledger(directory: Path) -> dict[str, Any]:

@@ -14,8 +14,9 @@ import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import joining, leftovers, started, train, until
+from e2e.running import joining, leftovers, started, train, undisturbed, until
 from e2e.test_scheduler import Home
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -162,7 +163,7 @@ def joined(run_dir: Path, host: Host, *, path: str = "") -> subprocess.Popen[str
 @pytest.mark.netns
 @needs_hosts
 def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", write(tmp_path / "calm-job", rate=0.1), *JOB, "--workers", "1")
+    calm = undisturbed(write(tmp_path / "calm-job", rate=0.1), *JOB)
     with hosts_in(tmp_path, 2) as (first, second):
         file, run_dir = write(first.folder / "job", rate=0.1), first.folder / "run"
         assert not (second.root / file.removeprefix("/")).exists()
@@ -193,7 +194,7 @@ def torch_of_another_version(folder: Path) -> str:
 
 @pytest.mark.netns
 @needs_hosts
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("exact", long_after(1, [True, False]))
 def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
     exact: bool, tmp_path: Path
 ) -> None:

@@ -12,7 +12,17 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
-from e2e.running import DIGITS, FILES, PACED, Run, check_ledger, joining, started, train, until
+from e2e.running import (
+    DIGITS,
+    FILES,
+    PACED,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    undisturbed,
+    until,
+)
 
 pytestmark = [
     pytest.mark.e2e,
@@ -75,7 +85,7 @@ def test_one_copy_of_each_machine_crosses_the_network(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     job = (str(FILES / "dies_in_backward.py"), "--epochs", "1", "--global-batch-size", "64")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     with four_agents(hosts, "apart", *job, meet=False) as (run, _):
         apart = bytes_of_a_step(hosts, run)
         assert run.finish()["weights_sha256"] == calm["weights_sha256"]
@@ -90,7 +100,7 @@ def test_one_copy_of_each_machine_crosses_the_network(
 def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     # Ranks 0 and 2 are those that speak with the other machine.
     job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     faults = ("--faults", "; ".join(f"kill rank {r} at step {10 * (r + 1)}" for r in range(4)))
     with four_agents(hosts, "run", *job, *faults, meet=True) as (run, _):
         summary = run.finish()
@@ -102,7 +112,7 @@ def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) ->
 
 @pytest.mark.long
 def test_tables_meet_on_a_machine_too(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *TABLES, "--workers", "1")
+    calm = undisturbed(*TABLES)
     with four_agents(hosts, "run", *TABLES, meet=True) as (run, _):
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
@@ -113,7 +123,7 @@ def test_an_agent_that_speaks_for_its_machine_may_be_lost(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     with four_agents(hosts, "run", *job, *PACED, meet=True) as (run, agents):
         for number in (1, 2):  # then both of the second machine are gone
             run.wait_for_step(10 * number)

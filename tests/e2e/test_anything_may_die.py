@@ -24,7 +24,7 @@ from e2e.running import (
     has_ended,
     joining,
     started,
-    train,
+    undisturbed,
     until,
 )
 from tiers import long_after
@@ -93,7 +93,7 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
     """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still
     counts once.
     """
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1", "--checkpoint-every", "20")
+    calm = undisturbed(*JOB[1:])
     with started(tmp_path / "run", *JOB, "--workers", "1", "--checkpoint-every", "20") as run:
         run.wait_for_step(30)
         os.kill(run.pid(run.members()[0]), signal.SIGKILL)
@@ -106,7 +106,7 @@ def test_the_only_worker_may_die(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path) -> None:
     job = (*JOB, "--checkpoint-every", "20", "--workers", "2")
-    calm = train(tmp_path / "calm", *job[1:])
+    calm = undisturbed(*JOB[1:])
     with started(
         tmp_path / "run", *job, "--faults", "term rank 0 at step 50; term rank 0 at step 55"
     ) as run:
@@ -130,7 +130,7 @@ def test_without_its_agent_the_run_goes_on_from_where_it_stood(
     not heard.
     """
     job = (*JOB, "--workers", workers, "--checkpoint-every", "10000")
-    calm = train(tmp_path / "calm", *job[1:])
+    calm = undisturbed(*JOB[1:])
     with started(tmp_path / "run", *job, *PACED) as run:
         run.wait_for_step(7)
         _process(run, "brim.agent").kill()
@@ -203,7 +203,7 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
     """They have the state, so nothing is done again; the new agent keeps another master, and they
     find it.
     """
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")
+    calm = undisturbed(*JOB[1:])
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (

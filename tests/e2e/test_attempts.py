@@ -36,7 +36,7 @@ from e2e.running import (
     joining,
     leftovers,
     started,
-    train,
+    undisturbed,
     until,
 )
 from e2e.strangers import CAN_BE_ANOTHER, STRANGER
@@ -180,7 +180,7 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(folder: Path) -> None:
-    calm = train(folder / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     with scheduled(folder) as (state, job), listening(folder) as run:
         client, run_dir = Client(state), state / "jobs" / job
         until(lambda: client.job(job).step > 5, "steps of the job")
@@ -297,7 +297,7 @@ def connections(host: Host) -> set[tuple[int, ...]]:
 def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    calm = train(tmp_path / "calm", *SHORT, "--workers", "1")
+    calm = undisturbed(*SHORT)
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 2))
         run_dir = hosts[0].folder / "run"
@@ -341,7 +341,7 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
     tmp_path: Path,
 ) -> None:
     """While it tries, a worker comes: so others hear who calls, and one takes over a state."""
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(tmp_path, 3))
         run_dir = hosts[0].folder / "run"

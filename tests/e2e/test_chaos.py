@@ -65,7 +65,7 @@ def step_of(strike: Strike) -> int:
     return fault.step
 
 
-@pytest.mark.parametrize("text", long_after(2, ONE_HOST))
+@pytest.mark.parametrize("text", long_after(1, ONE_HOST))
 def test_every_promise_holds(text: str, calm: Calm, tmp_path: Path) -> None:
     result = perform(text, calm, tmp_path / "trial")
     assert not result.broken

@@ -13,8 +13,9 @@ import pytest
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, PACED, check_ledger, started, train, until
+from e2e.running import DIGITS, FILES, PACED, check_ledger, started, train, undisturbed, until
 from objectstore import ObjectStore, object_store
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -32,14 +33,14 @@ def whole(place: str) -> bool:
     return Driver().call("checkpoints", place, codes=()).returncode == 0
 
 
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("remote", long_after(1, [False, True]))
 def test_writers_that_are_killed_leave_nothing_half_written(
     tmp_path: Path, s3: ObjectStore, remote: bool
 ) -> None:
     """A checkpoint at every step, so that a kill of rank 0 meets one in whatever state."""
     s3.clear()
     place = s3.url if remote else str(tmp_path / "checkpoints")
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    calm = undisturbed(*JOB[1:])
     kills = "; ".join(f"kill rank 0 at step {step}" for step in (20, 41, 62, 83, 104))
     options = (
         "--workers",
@@ -63,7 +64,7 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     """Its writer is killed while it writes a base, and later everybody who has the rows."""
     job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]
     job += ["--global-batch-size", "128"]
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     kills = "kill rank 0 at step 7; kill rank 0 at step 80; kill rank 1 at step 80"
     # A step takes some 50 ms, so that a base, which takes a second, is official long before step 80.
     options = (
@@ -99,7 +100,7 @@ def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
     tmp_path: Path, s3: ObjectStore
 ) -> None:
     s3.clear()
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    calm = undisturbed(*JOB[1:])
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
     stop = ("--faults", "term rank 0 at step 50; term rank 0 at step 55")
     with started(tmp_path / "run", *JOB, "--workers", "2", *options, *stop) as run:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import FILES, check_ledger, has_ended, started, train
+from e2e.running import FILES, check_ledger, has_ended, started, train, undisturbed
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,7 @@ def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None:
     late = (*JOB, "--delay", "2")
-    calm = train(tmp_path / "calm", *late, "--workers", "1")
+    calm = undisturbed(*late)
     assert (
         calm["weights_sha256"]
         != train(tmp_path / "exact", *JOB, "--workers", "1")["weights_sha256"]
@@ -68,7 +68,7 @@ def test_a_delay_has_one_digest_on_any_number_of_workers(tmp_path: Path) -> None
 
 
 def test_kills_at_any_moment_leave_no_half_of_a_step(tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     chance, kills = random.Random(3), 0
     with started(tmp_path / "run", "train", *JOB, "--workers", "3", "--spares", "2") as run:
         run.wait_for_step(1)

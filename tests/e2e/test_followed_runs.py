@@ -21,7 +21,7 @@ from brim.wire.control import ask_later
 from brim.wire.following import RecordsFollower
 from brim.wire.messages import Ask
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, DIGITS, Run, check_ledger, train, until
+from e2e.running import DEADLINE, DIGITS, Run, check_ledger, undisturbed, until
 
 pytestmark = pytest.mark.e2e
 JOB = (DIGITS, "--epochs", "4", "--global-batch-size", "128", "--micro-batches", "2")
@@ -84,7 +84,7 @@ class Followed:
 
 
 def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path: Path) -> None:
-    calm = str(train(tmp_path / "calm", *JOB, "--workers", "1")["weights_sha256"])
+    calm = str(undisturbed(*JOB)["weights_sha256"])
     places = ("--checkpoints", str(tmp_path / "checkpoints"))
     ending = ("--summary-file", str(tmp_path / "summary"))
     options = ("--workers", "1:2", "--checkpoint-every", "10", *places, *ending)

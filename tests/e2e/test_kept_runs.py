@@ -14,7 +14,7 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_scheduler_contact, token_of
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, lines, started, train, until
+from e2e.running import DIGITS, PACED, lines, started, undisturbed, until
 from e2e.test_scheduler import Home
 from objectstore import ObjectStore, object_store
 
@@ -34,7 +34,7 @@ def test_a_run_whose_host_is_gone_goes_on_from_its_store(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     s3.clear()
-    calm = train(tmp_path / "calm", *JOB[1:])
+    calm = undisturbed(*JOB[1:])
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()

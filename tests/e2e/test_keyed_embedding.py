@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.driver import Driver
-from e2e.running import DEADLINE, FILES, check_ledger, joining, lines, started, train
+from e2e.running import DEADLINE, FILES, check_ledger, joining, lines, started, train, undisturbed
 from tiers import LONG
 
 pytestmark = pytest.mark.e2e
@@ -29,7 +29,7 @@ def _job(optimizer: str, *more: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     "job",
     [
-        _job("adagrad"),
+        pytest.param(_job("adagrad"), marks=LONG),
         pytest.param(_job("adam"), marks=LONG),
         pytest.param(_job("momentum"), marks=LONG),
         _job("adamw", *RULES),
@@ -38,7 +38,7 @@ def _job(optimizer: str, *more: str) -> tuple[str, ...]:
     ids=["adagrad", "adam", "momentum", "adamw with rules", "rmsprop with clipping"],
 )
 def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     served = train(tmp_path / "served", *job, "--workers", "2", "--ps", "1")
     assert served["weights_sha256"] == calm["weights_sha256"]
     disturbed = train(tmp_path / "disturbed", *job, "--workers", "4", "--faults", FAULTS)
@@ -48,7 +48,7 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
 
 def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
     job = _job("adamw", *RULES)
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     faults = (
         "kill rank 3 at step 20; kill rank 0 at step 40; term rank 2 at step 60; kill rank 1 "
         "at step 61"
@@ -81,7 +81,7 @@ def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: 
     them.
     """
     job = _job("adam", "--set", "many=200000", "--set", "expire_after=120")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     run = tmp_path / "run"
     options = (
         "--workers",
@@ -108,7 +108,7 @@ def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: 
 def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
     pytest.importorskip("lightning")
     job = (str(FILES / "keyed_lightning.py"), "--epochs", "3", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     faults = "kill rank 0 at step 10; kill rank 3 at step 30; term rank 1 at step 50"
     disturbed = train(tmp_path / "run", *job, "--workers", "2", "--ps", "2", "--faults", faults)
     assert disturbed["weights_sha256"] == calm["weights_sha256"]
@@ -121,7 +121,7 @@ def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
     ids=["rules", "delay"],
 )
 def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     run = tmp_path / "run"
     faults = "kill rank 0 at step 20; term rank 0 at step 41; term rank 1 at step 41"
     with started(run, "train", *job, "--workers", "2", "--faults", faults) as first:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import DIGITS, FILES, PACED, started, train
+from e2e.running import DIGITS, FILES, PACED, started, undisturbed
 from e2e.test_scheduler import Home
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +28,7 @@ def notes(tmp_path: Path) -> Path:
 def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_same(
     tmp_path: Path, notes: Path
 ) -> None:
-    calm = train(tmp_path / "calm", DIGITS, "--epochs", "12", "--workers", "2")
+    calm = undisturbed(DIGITS, "--epochs", "12")
     options = (
         *LIMIT,
         "--set",

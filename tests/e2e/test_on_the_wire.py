@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import FILES, check_ledger, joining, started, train
+from e2e.running import FILES, check_ledger, joining, started, undisturbed
 from e2e.wiretap import tapped
 from tiers import long_after
 
@@ -43,7 +43,7 @@ def said_between(
     A worker dies, so that another gets the state of one on the other host; both hosts trade
     gradients.
     """
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     run_dir, here = hosts[0].folder / "run", ("--spares", "0", "--workers-here", "1")
     words = ("--workers", "2", *here, "--listen", address, "--agents", "2", *options)
     faults = ("--faults", "kill rank 1 at step 12")

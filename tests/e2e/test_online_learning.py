@@ -17,6 +17,7 @@ import pytest
 from brim_lab.driver import Driver
 from e2e.running import DEADLINE, Run, check_ledger, lines, started, until
 from e2e.test_serving import Server, serving
+from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -166,13 +167,16 @@ def _suspend(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("workers", "end"),
-    [
-        ("1", lambda run: os.kill(run.pid(run.members()[0]), signal.SIGTERM)),
-        ("1", _suspend),
-        ("2", _suspend),
-        ("2", lambda run: run.process.send_signal(signal.SIGINT)),
-    ],
-    ids=["SIGTERM to the only worker", "suspend 1", "suspend 2", "Ctrl-C"],
+    long_after(
+        2,
+        [
+            ("1", lambda run: os.kill(run.pid(run.members()[0]), signal.SIGTERM)),
+            ("2", _suspend),
+            ("1", _suspend),
+            ("2", lambda run: run.process.send_signal(signal.SIGINT)),
+        ],
+    ),
+    ids=["SIGTERM to the only worker", "suspend 2", "suspend 1", "Ctrl-C"],
 )
 def test_a_run_that_waits_for_a_part_can_be_ended(
     folder: Path, workers: str, end: Callable[[Run], None]

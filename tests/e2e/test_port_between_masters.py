@@ -17,7 +17,7 @@ import pytest
 
 from brim.storage.contact import is_alive, read_contact
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, train, until
+from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, undisturbed, until
 from e2e.strangers import CAN_BE_ANOTHER, stranger
 
 pytestmark = pytest.mark.e2e
@@ -75,7 +75,7 @@ def agent_of(run: Run) -> psutil.Process:
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "1")
+    calm = undisturbed(*JOB[1:])
     slow = (*PACED, "--set", f"hurry={tmp_path / 'run' / 'hurry'}")  # on the other host as well
     hosts = ("--workers", "2", "--listen", "127.0.0.1:0", "--agents", "2", "--spares", "0")
     with (

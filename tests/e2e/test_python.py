@@ -242,7 +242,9 @@ for batch in job.batches([(torch.zeros(2), torch.zeros(1))] * 64, global_batch_s
 
 
 @pytest.mark.parametrize("start", long_after(1, ["fork", "spawn"]))
-@pytest.mark.parametrize(("silence", "times"), [((), 1), (("--no-prints",), 0), (("--json",), 0)])
+@pytest.mark.parametrize(
+    ("silence", "times"), long_after(2, [((), 1), (("--no-prints",), 0), (("--json",), 0)])
+)
 def test_variables_reach_the_script_and_its_prints_are_shown(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path
 ) -> None:

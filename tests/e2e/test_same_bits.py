@@ -3,51 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from e2e.running import DIGITS, FLIGHTS, check_ledger, ledger, train
+from e2e.running import DIGITS, FLIGHTS, check_ledger, ledger, train, undisturbed
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
 WIDE_DEEP = (FLIGHTS, "--set", "dropout=0.1", "--global-batch-size", "4096")
 CNN = (DIGITS, "--epochs", "3", "--global-batch-size", "128")
+Calm = tuple[tuple[str, ...], dict[str, Any]]
 FAULTS = "kill rank 1 at step 8; add 1 at step 14; term rank 0 at step 20; kill rank 2 at step 26"
 
 
 @pytest.fixture(
     scope="module", params=[WIDE_DEEP, CNN], ids=["wide-and-deep-dropout", "cnn-batch-norm"]
 )
-def calm(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[tuple[str, ...], str]:
-    """The arguments of a job, and the digest that one worker ends with."""
-    summary = train(tmp_path_factory.mktemp("calm") / "run", *request.param, "--workers", "1")
-    return request.param, summary["weights_sha256"]
+def calm(request: pytest.FixtureRequest) -> Calm:
+    """The arguments of a job, and how it ends with one worker."""
+    return request.param, undisturbed(*request.param)
 
 
 @pytest.mark.parametrize("workers", long_after(1, [3, 2, 4, 8]))
-def test_the_number_of_workers_does_not_change_the_weights(
-    calm: tuple[tuple[str, ...], str], workers: int, tmp_path: Path
+def test_the_number_of_workers_does_not_change_the_weights_nor_the_metrics(
+    calm: Calm, workers: int, tmp_path: Path
 ) -> None:
-    arguments, digest = calm
+    arguments, one = calm
     summary = train(tmp_path / "run", *arguments, "--workers", str(workers))
-    assert summary["weights_sha256"] == digest
+    assert summary["weights_sha256"] == one["weights_sha256"]
+    assert summary["metrics"] == one["metrics"]
     assert summary["world_sizes"] == [workers]
     assert summary["steps_redone"] == 0
 
 
-def test_deaths_joins_and_leaves_do_not_change_the_weights(
-    calm: tuple[tuple[str, ...], str], tmp_path: Path
-) -> None:
+def test_deaths_joins_and_leaves_do_not_change_the_weights(calm: Calm, tmp_path: Path) -> None:
     """Promises 1 to 3: any worker may die; every sample counts exactly once; the same weights."""
-    arguments, digest = calm
+    arguments, one = calm
     slow = (
         ("--set", "pause=0.03") if DIGITS in arguments else ()
     )  # or it ends before a newcomer is there
     summary = train(tmp_path / "run", *arguments, *slow, "--workers", "4", "--faults", FAULTS)
-    assert summary["weights_sha256"] == digest
+    assert summary["weights_sha256"] == one["weights_sha256"]
     assert 1 <= summary["steps_redone"] <= 2
     assert {4, 5} <= set(summary["world_sizes"])
     proof = ledger(tmp_path / "run")
@@ -58,17 +56,11 @@ def test_deaths_joins_and_leaves_do_not_change_the_weights(
 
 
 def test_a_job_that_starts_with_one_and_grows_gives_the_same_weights(tmp_path: Path) -> None:
-    one = train(tmp_path / "one", *CNN, "--workers", "1")
+    one = undisturbed(*CNN)
     grown = train(tmp_path / "grown", *CNN, "--workers", "1:3")
     assert grown["weights_sha256"] == one["weights_sha256"]
     assert grown["world_sizes"][-1] == 3
     assert grown["steps_redone"] == 0
-
-
-def test_metrics_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
-    one = train(tmp_path / "one", *CNN, "--workers", "1")
-    three = train(tmp_path / "three", *CNN, "--workers", "3")
-    assert one["metrics"] == three["metrics"]
 
 
 @pytest.mark.long
@@ -83,10 +75,8 @@ def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
     assert plain not in digests
 
 
-def test_torch_distributed_gives_the_same_weights(
-    calm: tuple[tuple[str, ...], str], tmp_path: Path
-) -> None:
-    arguments, digest = calm
+def test_torch_distributed_gives_the_same_weights(calm: Calm, tmp_path: Path) -> None:
+    arguments, one = calm
     more = (
         "--workers",
         "3",
@@ -96,7 +86,7 @@ def test_torch_distributed_gives_the_same_weights(
         "kill rank 0 at step 10; add 1 at step 20",
     )
     summary = train(tmp_path / "run", *arguments, *more)
-    assert summary["weights_sha256"] == digest
+    assert summary["weights_sha256"] == one["weights_sha256"]
     check_ledger(tmp_path / "run")
 
 

@@ -21,7 +21,7 @@ from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, until
+from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, undisturbed, until
 from groups import groups_can_be_made
 
 pytestmark = pytest.mark.e2e
@@ -104,9 +104,8 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
-    summary = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "2")
-    return str(summary["weights_sha256"])
+def calm() -> str:
+    return str(undisturbed(*JOB)["weights_sha256"])
 
 
 TELLS_ITS_ENVIRONMENT = """

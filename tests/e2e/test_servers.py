@@ -17,7 +17,17 @@ from brim import Run as PythonRun
 from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, Run, check_ledger, joining, started, train, until
+from e2e.running import (
+    DIGITS,
+    FILES,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    train,
+    undisturbed,
+    until,
+)
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -28,12 +38,9 @@ PACED = ("--set", "pause=0.01")
 
 
 @pytest.fixture(scope="module")
-def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
+def calm() -> str:
     """The digest of a run by one worker."""
-    digest: str = train(tmp_path_factory.mktemp("calm") / "run", *JOB, "--workers", "1")[
-        "weights_sha256"
-    ]
-    return digest
+    return str(undisturbed(*JOB)["weights_sha256"])
 
 
 def brim(*arguments: str) -> subprocess.CompletedProcess[str]:

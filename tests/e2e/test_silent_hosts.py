@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, train, until
+from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, undisturbed, until
 from tiers import long_after
 
 pytestmark = [
@@ -93,7 +93,7 @@ def test_workers_give_up_a_host_that_is_cut_off(
 def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     path = hosts[0].folder / "run"
     options = ("--workers", "3", "--workers-here", "1", "--spares", "0", "--set", "pause=0.1")
     listen = ("--listen", "10.77.0.1:7077", "--agents", "3")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from brim_lab.driver import Driver
-from e2e.running import FILES, check_ledger, joining, started, train, until
+from e2e.running import FILES, check_ledger, joining, started, undisturbed, until
 
 pytestmark = pytest.mark.e2e
 
@@ -31,7 +31,7 @@ def step_time(steps: list[dict[str, Any]]) -> float:
 
 def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "10", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
+    calm = undisturbed(*job, "--set", "pause=0")
     with started(tmp_path / "run", "train", *job, "--workers", "4", "--set", "pause=0.03") as run:
         run.wait_for_step(10)
         slow_since = run.steps()[-1]["step"] + 1
@@ -58,7 +58,7 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "20", "--global-batch-size", "128", "--set", "bad_after=12")
-    calm = train(tmp_path / "calm", *job, "--workers", "1", "--set", "pause=0")
+    calm = undisturbed(*job, "--set", "pause=0")
     options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")
     with started(tmp_path / "run", "train", *job, *options) as run:
         agent = joining(tmp_path / "run", BRIM_TEST_BAD_HOST="1")

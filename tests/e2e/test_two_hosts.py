@@ -25,7 +25,7 @@ from e2e.running import (
     joining,
     lines,
     started,
-    train,
+    undisturbed,
     until,
 )
 from tiers import LONG
@@ -62,7 +62,7 @@ def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[str]
 
 
 def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = (
         "--faults",
@@ -86,7 +86,7 @@ def test_embeddings_are_trained_by_rows_on_two_hosts(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1", "--embeddings", "dense")
+    calm = undisturbed(*job, "--embeddings", "dense")
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = ("--faults", "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30")
     with (
@@ -106,7 +106,7 @@ def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
     hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
 ) -> None:
     job = (*file, "--epochs", "6", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
         started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
@@ -156,7 +156,7 @@ def test_a_host_with_tables_may_be_lost(
     hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
 ) -> None:
     job = (*file, "--epochs", "3", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
         started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
@@ -169,7 +169,7 @@ def test_a_host_with_tables_may_be_lost(
 
 
 def test_a_host_may_be_lost(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *JOB, "--workers", "1")
+    calm = undisturbed(*JOB)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     with (
         started(hosts[0].folder / "run", "train", *JOB, *options, prefix=hosts[0].prefix) as run,
@@ -188,7 +188,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
     # one micro-batch for each worker: gradients go out in every pass
     words = ("--epochs", "2", "--global-batch-size", "64", "--micro-batches", "4")
     job = (str(FILES / "dies_in_backward.py"), *words)
-    calm = train(tmp_path / "calm", *job, "--workers", "1")
+    calm = undisturbed(*job)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
     slow = ("--set", "pause=0.3", "--set", f"folders={hosts[0].folder.parent}")
     command = ("train", *job, *options, *slow)

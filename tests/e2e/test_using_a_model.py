@@ -17,7 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FLIGHTS, PACED, check_ledger, leftovers, lines, started, train
+from e2e.running import (
+    DIGITS,
+    FLIGHTS,
+    PACED,
+    check_ledger,
+    leftovers,
+    lines,
+    started,
+    train,
+    undisturbed,
+)
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -397,7 +407,7 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
 def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> None:
     """After a reboot: what the master left behind points to processes and sockets that are gone."""
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
-    calm = train(tmp_path / "calm", *job[1:], "--workers", "2")
+    calm = undisturbed(*job[1:])
     directory = tmp_path / "run"
     with started(directory, *job, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)

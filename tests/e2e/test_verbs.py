@@ -13,7 +13,7 @@ import pytest
 from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, ROOT, check_ledger, started, train, until
+from e2e.running import DIGITS, PACED, ROOT, check_ledger, started, undisturbed, until
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -26,7 +26,7 @@ def brim(*arguments: str) -> str:
 
 
 def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
-    calm = train(tmp_path / "calm", *JOB[1:], "--workers", "2")
+    calm = undisturbed(*JOB[1:])
     directory = tmp_path / "run"
     with started(directory, *JOB, *PACED, "--workers", "2") as run:
         run.wait_for_step(10)

@@ -12,6 +12,7 @@ from brim.policies.ceiling import ceiling_per_job
 from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import Metrics, measure
+from tiers import long_after
 from tracedata import TRACES, jobs_of
 
 SMALL = ["195job", "cluster10", "t4", "fig10", "fig9", "fig11-20", "fig11-50", "cluster06"]
@@ -22,7 +23,9 @@ def _run(name: str, policy: str) -> Metrics:
 
 
 @pytest.mark.traces
-@pytest.mark.parametrize("trace", ["195job", "cluster01", "cluster06", "cluster09", "cluster10"])
+@pytest.mark.parametrize(
+    "trace", long_after(4, ["195job", "cluster01", "cluster06", "cluster10", "cluster09"])
+)
 def test_brim_reaches_97_percent_of_the_ceiling_and_breaks_no_promise(trace: str) -> None:
     jobs = jobs_of(trace)
     cluster = Cluster.parse(TRACES[trace][1])
