@@ -17,11 +17,12 @@ from brim.backends.processes import Launch
 from brim.clock import SystemClock, monotonic
 from brim.coordination.sightings import Seen
 from brim.errors import EnvironmentFault
-from brim.kubernetes import operator
+from brim.kubernetes import operator, record
 from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import read_job, wishes_of
 from brim.kubernetes.identities import SERVICE
+from brim.kubernetes.manifests import MEMORY
 from brim.kubernetes.operator import Operator, OperatorSettings
 from brim.kubernetes.processes import KubeProcesses
 from brim.kubernetes.schemas import crds
@@ -637,6 +638,43 @@ def test_another_operator_goes_on_where_one_has_ended(house: House, keep: bool) 
             await house.until(lambda: house.phase() == "Done")
             if keep:
                 assert "team.gone" not in [each.name for each in folder.iterdir()]
+
+    run(work)
+
+
+def test_what_jobs_have_taught_outlives_the_disk_of_an_operator(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "_TEACH_EVERY", 0.1)
+
+    def speed(job: str) -> float | None:
+        figures = house.present.figures() if house.present is not None else None
+        found = (
+            [each for each in figures.jobs if each.job == f"{house.namespace}.{job}"]
+            if figures
+            else []
+        )
+        return found[0].rate if found else None
+
+    def lessons() -> str:
+        memory = house.plane.api.ask(f"/api/v1/namespaces/{OWN}/configmaps/{MEMORY}")
+        return str(memory["binaryData"]["lessons"])
+
+    async def work() -> None:
+        one = {"min": 1, "max": 1}
+        async with house.operator():
+            house.submit("first", workers=one)
+            await house.until_running(1, "first")
+            before = lessons()
+            house.makes_steps(20, "first")
+            await house.until(lambda: speed("first"))
+            known = speed("first")
+            house.run_ends("done", "first")
+            await house.until(lambda: house.phase("first") == "Done" and lessons() != before)
+        async with house.operator():
+            house.submit("second", workers=one)
+            await house.until_running(1, "second")
+            assert speed("second") == pytest.approx(known)
 
     run(work)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.course import Change
 from brim.domain.resizing import BELIEVED
@@ -50,11 +51,13 @@ from brim.kubernetes.status import (
 )
 from brim.scheduler.cycles import encode_cycle
 from brim.storage.book import Book
-from brim.storage.database import Database
+from brim.storage.database import Database, Taught
 from brim.storage.migrations import migrate
 
 ELASTIC_JOBS = Resource(f"{GROUP}/{VERSION}", "elasticjobs", PlainObject)
-_MEMORY_KEY, _POLICY_KEY = "memory", "policy"
+_MEMORY_KEY, _POLICY_KEY, _LESSONS_KEY = "memory", "policy", "lessons"
+_LESSONS_KEPT = 3_000  # of each kind, the latest: an object has room for a megabyte
+_TEACH_EVERY = 60.0  # seconds, at least, between two writes of what jobs have taught
 _AGAIN, _LONGEST_PAUSE = 0.1, 5.0  # seconds before what could not be written is tried again
 NEVER = frozenset({400, 413, 422})  # answers that another attempt gets as well
 _TICK = 0.5  # seconds between two looks for what nobody waits for
@@ -104,6 +107,7 @@ class RecordKeeper:
         self._written: dict[str, tuple[dict[str, Any], float]] = {}  # statuses, and when
         self._cycle = 0  # the number of the last one whose memory is written
         self._memory = b""
+        self._lessons, self._taught = "", (-1, 0.0)  # as written: packed, how many times, and when
 
     def tell(self, job: str) -> None:
         """Hear that there is news of a job, which is to be written."""
@@ -232,22 +236,44 @@ class RecordKeeper:
             self._written[job] = status, self._clock.now()
 
     async def _write_memory(self) -> None:
+        """Write what the last cycle left, and now and then what jobs have taught."""
         async with self._memory_lock:
-            if self._database.last_cycle_number() == self._cycle:
+            learned = self._has_lessons()
+            if self._database.last_cycle_number() == self._cycle and not learned:
                 return
             last = self._database.last_cycle()
-            assert last is not None, "a cycle is forgotten only behind later ones"
-            if last.memory != self._memory:
-                packed = base64.b64encode(zlib.compress(last.memory)).decode()
+            if last is None:
+                return
+            lessons, taught = self._lessons, self._taught
+            if learned:
+                taught = self._database.times_taught, self._clock.now()
+                lessons = _packed(msgspec.json.encode(self._database.lessons(_LESSONS_KEPT)))
+            if (last.memory, lessons) != (self._memory, self._lessons):
                 body = {
                     "apiVersion": "v1",
                     "kind": "ConfigMap",
                     "metadata": {"name": MEMORY, "namespace": self._namespace},
                     "data": {_POLICY_KEY: last.policy},
-                    "binaryData": {_MEMORY_KEY: packed},
+                    "binaryData": {_MEMORY_KEY: _packed(last.memory), _LESSONS_KEY: lessons},
                 }
                 await self._server.apply(CONFIG_MAPS, MEMORY, body, namespace=self._namespace)
             self._cycle, self._memory = last.number, last.memory
+            self._lessons, self._taught = lessons, taught
+
+    def _has_lessons(self) -> bool:
+        """Return whether jobs have taught something that is to be written."""
+        times, at = self._taught
+        if times < 0:
+            return True  # what was there when this operator came up
+        return times != self._database.times_taught and self._clock.now() - at > _TEACH_EVERY
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(zlib.compress(content)).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text, validate=True))
 
 
 def _is_for_ever(error: Exception) -> bool:
@@ -321,7 +347,8 @@ def open_book(
     Stories and speeds of an earlier life are kept where they are there.
 
     Args:
-        memory: the ConfigMap of what the last cycle left; None: there is none.
+        memory: the ConfigMap of what the last cycle left, and of what jobs have taught; None: there
+            is none.
         spec: of the cluster.
 
     Raises:
@@ -330,7 +357,7 @@ def open_book(
     try:
         database = _opened(path)
     except EnvironmentFault as fault:
-        # It is a copy: what it alone has are stories and speeds.
+        # It is a copy: what it alone has are stories, and the speeds of the last minute.
         _log.warning("%s is begun from scratch: %s", path, fault)
         for each in path.parent.glob(f"{path.name}*"):
             each.unlink()
@@ -339,6 +366,7 @@ def open_book(
         _fill(database, sorted(records, key=lambda record: (record.submitted, record.number)))
         if memory is not None:
             _remember(database, memory, spec)
+            _learn_again(database, memory)
     return database
 
 
@@ -367,8 +395,8 @@ def _fill(database: Database, records: list[ScheduledJob]) -> None:
 def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) -> None:
     """Have the last cycle be the one that left this, whatever it was."""
     try:
-        packed = base64.b64decode(memory["binaryData"][_MEMORY_KEY], validate=True)
-        left, policy = zlib.decompress(packed), str(memory["data"][_POLICY_KEY])
+        left = _unpacked(memory["binaryData"][_MEMORY_KEY])
+        policy = str(memory["data"][_POLICY_KEY])
     except (LookupError, TypeError, ValueError, zlib.error) as error:
         _log.warning("what the last cycle left cannot be read (%s): plans are made again", error)
         return
@@ -379,3 +407,16 @@ def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) 
         now=0.0, cluster=spec.cluster, capacity=0, jobs=(), arrived=(), overheads=BELIEVED
     )
     database.add_cycle(0.0, policy, encode_cycle(nothing, Decision(workers={})), left)
+
+
+def _learn_again(database: Database, memory: Mapping[str, Any]) -> None:
+    """Have this database know what jobs have taught, where it does not know better."""
+    packed = memory.get("binaryData", {}).get(_LESSONS_KEY)
+    if packed is None:
+        return  # nobody has written any
+    try:
+        lessons = msgspec.json.decode(_unpacked(packed), type=Taught)
+    except (*UNDECODABLE, TypeError, zlib.error) as error:
+        _log.warning("what jobs have taught cannot be read (%s): it is learned again", error)
+        return
+    database.add_lessons(lessons)

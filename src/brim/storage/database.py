@@ -6,10 +6,12 @@ import contextlib
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from brim.errors import StorageFault
 from brim.log import LogLine
@@ -83,6 +85,18 @@ class CycleRow(NamedTuple):
     memory: bytes
 
 
+class Taught(msgspec.Struct, frozen=True, kw_only=True):
+    """What jobs have taught, the latest first.
+
+    Args:
+        measurements: (fingerprint, workers, steps, seconds).
+        amounts: (fingerprint, steps of an epoch).
+    """
+
+    measurements: list[tuple[str, int, float, float]]
+    amounts: list[tuple[str, int]]
+
+
 class Database:
     """The database of a scheduler: rows in, rows out.
 
@@ -95,6 +109,9 @@ class Database:
             may lose the last transactions, whole ones.
         alarm: hears of every fault first, since who caused it may not pass it on.
 
+    Attributes:
+        times_taught: how often jobs have taught something since it was opened.
+
     Raises:
         StorageFault: it cannot be opened. All methods raise it too, where they cannot read, or must
             not write: because the disk is almost full, or the file is not the one of that path any
@@ -106,6 +123,7 @@ class Database:
         self, path: Path, *, create: bool = True, copy: bool = False, alarm: Alarm | None = None
     ) -> None:
         self._path, self._alarm = path, alarm
+        self.times_taught = 0
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
             self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
@@ -338,8 +356,7 @@ class Database:
 
     def put_measurements(self, fingerprint: str, totals: dict[int, tuple[float, float]]) -> None:
         rows = [(fingerprint, workers, *total) for workers, total in totals.items()]
-        with self.together(), self._sound():
-            self._sql.executemany("insert or replace into measurements values (?, ?, ?, ?)", rows)
+        self._put_lessons("insert or replace into measurements values (?, ?, ?, ?)", rows)
 
     def measurements(self, fingerprint: str) -> dict[int, tuple[float, float]]:
         """(steps, seconds) by number of workers."""
@@ -350,13 +367,35 @@ class Database:
         return {n: (steps, seconds) for n, steps, seconds in self._rows(query, (fingerprint,))}
 
     def put_amount(self, fingerprint: str, steps_per_epoch: int) -> None:
-        self._write("insert or replace into amounts values (?, ?)", (fingerprint, steps_per_epoch))
+        row = fingerprint, steps_per_epoch
+        self._put_lessons("insert or replace into amounts values (?, ?)", [row])
 
     def amount(self, fingerprint: str) -> int | None:
         """Steps of an epoch, where a job with this fingerprint has said so."""
         query = "select steps_per_epoch from amounts where fingerprint = ?"
         row = self._row(query, (fingerprint,))
         return int(row[0]) if row else None
+
+    def lessons(self, most: int) -> Taught:
+        """Return what was learned last, at most so many rows of each kind."""
+        newest = "order by rowid desc limit ?"
+        return Taught(
+            measurements=self._rows(f"select * from measurements {newest}", (most,)),
+            amounts=self._rows(f"select * from amounts {newest}", (most,)),
+        )
+
+    def add_lessons(self, lessons: Taught) -> None:
+        """Take in what another database had learned, where this one knows nothing."""
+        for table, rows in (
+            ("measurements values (?, ?, ?, ?)", lessons.measurements),
+            ("amounts values (?, ?)", lessons.amounts),
+        ):
+            self._put_lessons(f"insert or ignore into {table}", reversed(rows))
+
+    def _put_lessons(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        with self.together(), self._sound():
+            self._sql.executemany(statement, rows)
+        self.times_taught += 1
 
     # Settings -------------------------------------------------------------------------------------
 
