@@ -411,7 +411,7 @@ def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) 
 
 def _learn_again(database: Database, memory: Mapping[str, Any]) -> None:
     """Have this database know what jobs have taught, where it does not know better."""
-    packed = memory.get("binaryData", {}).get(_LESSONS_KEY)
+    packed = (memory.get("binaryData") or {}).get(_LESSONS_KEY)
     if packed is None:
         return  # nobody has written any
     try:
