@@ -20,7 +20,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     """Start a run, show it, say how it ended, and return the exit code.
 
     The trace of an error in the user's code comes first, then the summary, then where the report
-    is.
+    is; a program that asks for JSON is told of no report, and waits for none.
 
     Args:
         prints: show what rank 0 of the user's own loop prints; not beside JSON.
@@ -34,7 +34,7 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     for note in ready.notes:
         warn(note)
     shown = prints and bool(ready.spec.command) and not as_json
-    ended = following.follow(ready, prints=shown, signals=True)
+    ended = following.follow(ready, prints=shown, signals=True, report=not as_json)
     history, failed = ended.history, ended.history.failed
     if failed and failed.who == "spec":
         click.echo(failed.message, err=True)

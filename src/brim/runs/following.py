@@ -60,7 +60,9 @@ class Followed:
     interrupts: int
 
 
-def follow(ready: Ready, *, prints: bool = False, signals: bool = False) -> Followed:
+def follow(
+    ready: Ready, *, prints: bool = False, signals: bool = False, report: bool = True
+) -> Followed:
     """Start a run and show it until it has ended.
 
     The first interrupt stops the run at its next step with a checkpoint, the second kills it.
@@ -69,6 +71,8 @@ def follow(ready: Ready, *, prints: bool = False, signals: bool = False) -> Foll
         prints: show what rank 0 prints.
         signals: SIGINT and SIGTERM interrupt; else KeyboardInterrupt does, as it arrives in a
             program or in a notebook.
+        report: write its report when it has ended; of a run that is kept elsewhere it is always
+            written, for those who look there.
 
     Raises:
         SpecError, EnvironmentFault: it cannot be started.
@@ -92,12 +96,12 @@ def follow(ready: Ready, *, prints: bool = False, signals: bool = False) -> Foll
                 for told in followers.finish():
                     view.note(told)
             history = read_history(ready.run_dir)
-            report = _leave_behind(ready, history, view)
+            page = _leave_behind(ready, history, view, report=report or bool(ready.spec.runs))
     except BaseException:
         run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
         followers.kill()
         raise
-    return Followed(history=history, code=code, report=report, interrupts=watch.interrupts)
+    return Followed(history=history, code=code, report=page, interrupts=watch.interrupts)
 
 
 def follow_to_a_good_end(ready: Ready) -> None:
@@ -203,8 +207,8 @@ def _interrupted_by_signals(watch: _Watch) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _leave_behind(ready: Ready, history: RunHistory, view: View) -> Path | None:
-    """Tidy up after a run, and write its report; the path of that."""
+def _leave_behind(ready: Ready, history: RunHistory, view: View, *, report: bool) -> Path | None:
+    """Tidy up after a run, and write its report where it is wanted; the path of that."""
     wanted = ready.spec.inference
     if wanted is not None:
         _tidy(ready.run_dir, wanted, done=state_of(history, alive=False) == "done")
@@ -212,7 +216,7 @@ def _leave_behind(ready: Ready, history: RunHistory, view: View) -> Path | None:
         if ready.fresh and not history.steps:
             ready.fresh.withdraw()
         return None
-    if wanted is not None or history.started is None:
+    if wanted is not None or history.started is None or not report:
         return None
     try:
         return write_report(history, ready.run_dir)

@@ -143,7 +143,10 @@ _OF_RUNS = (
     PORTS,
 )
 JSON = option(
-    "--json", "as_json", is_flag=True, help="Print the summary as one JSON object on stdout."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the summary as one JSON object on stdout; draw no report.",
 )
 INCLUDE = option(
     "--include",
