@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.running import DIGITS, FLIGHTS, check_ledger, ledger, train, undisturbed
-from tiers import long_after
+from tiers import LONG, long_after
 
 pytestmark = pytest.mark.e2e
 
@@ -75,8 +75,12 @@ def test_clipping_and_a_schedule_stay_exact(tmp_path: Path) -> None:
     assert plain not in digests
 
 
-def test_torch_distributed_gives_the_same_weights(calm: Calm, tmp_path: Path) -> None:
-    arguments, one = calm
+@pytest.mark.parametrize(
+    "arguments", [CNN, pytest.param(WIDE_DEEP, marks=LONG)], ids=["cnn", "wide-and-deep"]
+)
+def test_torch_distributed_gives_the_same_weights(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     more = (
         "--workers",
         "3",
@@ -86,7 +90,7 @@ def test_torch_distributed_gives_the_same_weights(calm: Calm, tmp_path: Path) ->
         "kill rank 0 at step 10; add 1 at step 20",
     )
     summary = train(tmp_path / "run", *arguments, *more)
-    assert summary["weights_sha256"] == one["weights_sha256"]
+    assert summary["weights_sha256"] == undisturbed(*arguments)["weights_sha256"]
     check_ledger(tmp_path / "run")
 
 

@@ -86,7 +86,7 @@ class CycleRow(NamedTuple):
 
 
 class Taught(msgspec.Struct, frozen=True, kw_only=True):
-    """What jobs have taught, the latest first.
+    """Lessons of jobs, the latest first.
 
     Args:
         measurements: (fingerprint, workers, steps, seconds).
