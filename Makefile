@@ -23,9 +23,9 @@ demo: $(VENV)/.all
 	$(BIN)/brim train examples/01-first-job/flights.py --workers 4 \
 	    --faults "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 
-# Style, types, the direction of imports, doctests, and a test of everything that needs no node of Kubernetes.
+# Style, types, the direction of imports, doctests, and a test of everything.
 test: check
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long" $(NODE_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
 
 # Further cases of what the tests above show: more workers, more faults, more models. As long again.
 test-long: $(VENV)/.all
