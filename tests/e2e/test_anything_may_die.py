@@ -89,6 +89,7 @@ def test_a_loop_that_sets_its_rate_may_lose_a_worker_within_any_step(tmp_path: P
     )
 
 
+@pytest.mark.long
 def test_the_only_worker_may_die(tmp_path: Path) -> None:
     """Nobody has its state then: the job goes on from the last checkpoint, and the ledger still
     counts once.

@@ -108,6 +108,7 @@ def test_every_kind_is_performed_here() -> None:
     assert {fault.kind for text in texts for fault in parse_faults(text)} == set(FaultKind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [9])
 def test_a_seed_keeps_every_promise(seed: int, calm: Calm, tmp_path: Path) -> None:
     workers = random_workers(seed, WorkerRange.parse("1:4"))

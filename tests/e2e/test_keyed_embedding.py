@@ -46,6 +46,7 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
     check_ledger(tmp_path / "disturbed")
 
 
+@pytest.mark.long
 def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
     job = _job("adamw", *RULES)
     calm = undisturbed(*job)
@@ -115,6 +116,7 @@ def test_a_lightning_module_has_such_rows_too(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job",
     [_job("adam", *RULES), pytest.param(_job("momentum", "--delay", "2"), marks=LONG)],

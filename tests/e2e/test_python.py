@@ -61,6 +61,7 @@ def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
     assert dict(os.environ) == variables
 
 
+@pytest.mark.long
 def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
     lines_of = f"{FILES / 'loggers.py'}:Lines"
     run = brim.train(DIGITS, workers=1, global_batch_size=256, logger=lines_of)

@@ -19,7 +19,9 @@ FAULTS = "kill rank 1 at step 8; add 1 at step 14; term rank 0 at step 20; kill 
 
 
 @pytest.fixture(
-    scope="module", params=[WIDE_DEEP, CNN], ids=["wide-and-deep-dropout", "cnn-batch-norm"]
+    scope="module",
+    params=[CNN, pytest.param(WIDE_DEEP, marks=LONG)],
+    ids=["cnn-batch-norm", "wide-and-deep-dropout"],
 )
 def calm(request: pytest.FixtureRequest) -> Calm:
     """The arguments of a job, and how it ends with one worker."""

@@ -203,6 +203,7 @@ def is_up(home: Home, pid: int) -> bool:
     return contact is not None and contact.pid == pid
 
 
+@pytest.mark.long
 def test_kill_9_of_an_agent_or_of_its_node_ends_all_that_it_started_and_the_job_goes_on(
     home: Home, calm: str
 ) -> None:

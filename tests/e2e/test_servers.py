@@ -99,6 +99,7 @@ def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
     check_ledger(tmp_path / "run")
 
 
+@pytest.mark.long
 def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
     with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
         run.wait_for_step(5)

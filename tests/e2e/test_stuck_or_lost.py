@@ -82,6 +82,7 @@ def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
     assert run.events("checkpoint")[-1]["step"] == 24
 
 
+@pytest.mark.long
 def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) -> None:
     with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:
         wait_until_stuck(run, 20)

@@ -101,6 +101,7 @@ def test_evaluate_gives_the_numbers_of_training_bit_for_bit(
     check_ledger(tmp_path / "job")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
 def test_evaluate_a_dataset_that_draws_chance(digits: Path, tmp_path: Path, workers: str) -> None:
     step = sorted((digits / "checkpoints").iterdir())[-1]
@@ -154,6 +155,7 @@ def test_predict_writes_every_row_once_in_order_whatever_dies(
     ]
 
 
+@pytest.mark.long
 def test_predict_goes_on_after_everything_was_killed(
     flights: Path, rows: Path, tmp_path: Path
 ) -> None:
