@@ -244,9 +244,9 @@ for batch in job.batches([(torch.zeros(2), torch.zeros(1))] * 64, global_batch_s
 
 @pytest.mark.parametrize("start", long_after(1, ["fork", "spawn"]))
 @pytest.mark.parametrize(
-    ("silence", "times"), long_after(2, [((), 1), (("--no-prints",), 0), (("--json",), 0)])
+    ("silence", "times"), long_after(2, [((), 1), (("--json",), 0), (("--no-prints",), 0)])
 )
-def test_variables_reach_the_script_and_its_prints_are_shown(
+def test_variables_reach_the_script_and_people_have_its_prints_and_a_report(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path
 ) -> None:
     (tmp_path / "loop.py").write_text(TELLS)
@@ -273,3 +273,4 @@ def test_variables_reach_the_script_and_its_prints_are_shown(
     assert done.stderr.count("at import sour on") == times
     assert "at import" not in done.stdout
     assert "at import sour on" in brim.Run().logs()
+    assert (brim.Run().path / "report.html").exists() is ("--json" not in silence)

@@ -48,6 +48,7 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
         resumed = again.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
     check_ledger(directory)
+    assert not (directory / "report.html").exists()  # they were asked for JSON
     assert Path(brim("report", str(directory)).strip()).stat().st_size > 10_000
 
 

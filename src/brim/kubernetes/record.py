@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import math
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -107,7 +108,7 @@ class RecordKeeper:
         self._written: dict[str, tuple[dict[str, Any], float]] = {}  # statuses, and when
         self._cycle = 0  # the number of the last one whose memory is written
         self._memory = b""
-        self._lessons, self._taught = "", (-1, 0.0)  # as written: packed, how many times, and when
+        self._lessons, self._taught = "", (-1, -math.inf)  # as written: packed, which, and when
 
     def tell(self, job: str) -> None:
         """Hear that there is news of a job, which is to be written."""
@@ -263,8 +264,6 @@ class RecordKeeper:
     def _has_lessons(self) -> bool:
         """Return whether jobs have taught something that is to be written."""
         times, at = self._taught
-        if times < 0:
-            return True  # what was there when this operator came up
         return times != self._database.times_taught and self._clock.now() - at > _TEACH_EVERY
 
 
