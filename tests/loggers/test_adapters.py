@@ -162,8 +162,10 @@ def in_mlflow(uri: str) -> Callable[[Path], Found]:
 
 @pytest.mark.filterwarnings("ignore")  # of its own packages, of one another
 def test_mlflow_has_each_step_once_in_one_run(tmp_path: Path) -> None:
-    pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
+    mlflow = pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
+    # Making its database takes MLflow longer than all else here, and a logger has a low priority.
+    mlflow.MlflowClient(tracking_uri=uri).search_experiments()
     run = RecordedRun(tmp_path / "run", spec(epochs=2), samples=20_000)
     live_through_kills(run, "mlflow", kills=3, seed=2, MLFLOW_TRACKING_URI=uri)
     assert_same(in_mlflow(uri)(run.run_dir), run.run_dir)
