@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
@@ -94,7 +95,17 @@ class Optimization:
         if self._scaler is not None:
             torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
         else:
-            torch.autograd.backward(loss, self._weight_as(loss, weight), inputs=own)
+            # What torch.autograd.backward ends in. It first imports sympy, a second's worth of
+            # modules, and compares the shapes of the two by it, which are the same here.
+            _engine_run_backward(
+                (loss,),
+                (self._weight_as(loss, weight),),
+                False,  # keep_graph
+                False,  # create_graph
+                tuple(own or ()),
+                allow_unreachable=True,
+                accumulate_grad=True,
+            )
 
     def _weight_as(self, loss: Tensor, weight: float) -> Tensor:
         """The gradient that `(loss * weight).backward()` begins with, without the product."""

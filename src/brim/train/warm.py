@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 
 from brim.domain.job import JobSpec
+from brim.train import dynamo
 from brim.train.compiled import is_compiled
 from brim.train.gpus import gpus_hidden
 from brim.train.inference import Task
@@ -30,13 +31,12 @@ from brim.train.training_file import prepare as prepare_training
 
 
 def import_torch() -> None:
-    """Load what torch loads lazily.
-
-    The first optimizer of a process imports a second's worth of modules.
+    """Load what torch loads lazily, but for its compiler, which only those need who compile.
 
     One thread: a fork of a process whose OpenMP has started more waits for ever for those that it
     does not have. A worker sets its own number once it is born.
     """
+    dynamo.defer()
     torch.set_num_threads(1)
     parameter = torch.zeros(2, requires_grad=True)
     parameter.grad = torch.ones(2)

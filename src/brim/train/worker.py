@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from brim.errors import InternalError
-from brim.train import warm
+from brim.train import dynamo, warm
 from brim.train.context import WorkerContext, context_from_environment, import_own_code
 from brim.train.failures import report
 from brim.train.gpus import hide_gpus, take_own_gpu
@@ -99,6 +99,7 @@ def main() -> None:
     if context is None:
         raise InternalError("python -m brim.train.worker is started by an agent, not by hand")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dynamo.defer()
     import_own_code(context.spec)
     status = (
         run_file(None, context) if context.spec.file else run_script(context.spec.command, context)

@@ -1,0 +1,101 @@
+"""Torch's compiler is loaded by those who compile, however they ask for it, and by nobody else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+# Each way begins in a fork of one process, which has imported torch and not its compiler.
+BEGIN = """
+import sys
+import torch
+from brim.train import dynamo
+
+dynamo.defer()
+model = torch.nn.Linear(4, 2)
+optimizers = [
+    kind(model.parameters(), lr=0.1)
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad, torch.optim.RMSprop)
+]
+
+
+def train():
+    for optimizer in optimizers:
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.load_state_dict(optimizer.state_dict())
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
+
+
+train()
+assert dynamo.is_deferred()
+assert "sympy" not in sys.modules
+"""
+WAYS = {
+    "compiles": "assert torch.equal(torch.compile(model, backend='eager')(torch.ones(3, 4)), model(torch.ones(3, 4)))",
+    "compiles a step": """
+        model(torch.ones(3, 4)).sum().backward()
+        before = model.weight.detach().clone()
+        torch.compile(optimizers[0].step, backend="eager")()
+        assert not torch.equal(model.weight, before)
+    """,
+    "imports a part": "import torch._dynamo.config as config; assert not config.suppress_errors",
+    "imports a part of a part": """
+        from torch._dynamo.backends.registry import lookup_backend
+        assert callable(lookup_backend("eager"))
+    """,
+    "imports from it": "from torch._dynamo import config, explain, reset; reset()",
+    "imports all of it": "from torch._dynamo import *; assert callable(list_backends)",
+    "keeps a function out": """
+        @torch.compiler.disable
+        def add(x):
+            assert not torch.compiler.is_compiling()
+            return x + 1
+        assert torch.compile(lambda x: add(x) + 1, backend="eager")(torch.ones(())) == 3
+    """,
+    "makes a decorator": "assert torch._dynamo.disable(recursive=False)(len)([1]) == 1",
+}
+END = """
+assert not dynamo.is_deferred()
+assert type(sys.modules[dynamo.NAME]) is type(sys)
+assert torch._dynamo is sys.modules[dynamo.NAME]
+for name, module in list(sys.modules.items()):
+    if name.startswith(dynamo.NAME + "."):
+        assert module.__spec__.name == name
+        assert module.__spec__.loader.__class__.__module__ != dynamo.__name__
+train()
+"""
+
+
+TRY = """
+def try_out(way):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        exec(way + end, {**globals(), "__name__": "__main__"})
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+for name, way in ways.items():
+    if try_out(way):
+        sys.exit(f"who {name}")
+"""
+
+
+def test_it_is_loaded_by_who_compiles() -> None:
+    ways = {name: textwrap.dedent(way).strip() for name, way in WAYS.items()}
+    given = f"import os, traceback\nways = {ways!r}\nend = {END!r}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", given + BEGIN + TRY],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
