@@ -117,6 +117,7 @@ def test_what_was_submitted_runs_whatever_becomes_of_the_files(home: Home, tmp_p
     home.brim("export", jobs[fast], "--output", str(tmp_path / "model"))
 
 
+@pytest.mark.long
 def test_a_run_that_names_no_folder_is_evaluated(tmp_path: Path) -> None:
     """One that was begun by an object names none: its code came as a bundle."""
     run = tmp_path / "run"
@@ -160,6 +161,7 @@ def joined(run_dir: Path, host: Host, *, path: str = "") -> subprocess.Popen[str
     )
 
 
+@pytest.mark.long
 @pytest.mark.netns
 @needs_hosts
 def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:

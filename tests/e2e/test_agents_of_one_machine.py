@@ -97,6 +97,7 @@ def test_one_copy_of_each_machine_crosses_the_network(
     assert apart > 1.8 * BYTES
 
 
+@pytest.mark.long
 def test_anyone_on_a_machine_may_die(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     # Ranks 0 and 2 are those that speak with the other machine.
     job = (DIGITS, "--epochs", "6", "--global-batch-size", "128")

@@ -151,6 +151,7 @@ def test_without_its_agent_the_run_goes_on_from_where_it_stood(
     assert run_directory_is_whole(tmp_path / "run") == []
 
 
+@pytest.mark.long
 def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just_starting(
     tmp_path: Path,
 ) -> None:

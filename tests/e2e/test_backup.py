@@ -19,6 +19,7 @@ def hurry(home: Home, job: str) -> None:
     (home.run_dir(job) / "hurry").touch()
 
 
+@pytest.mark.long
 def test_an_old_backup_starts_nothing_twice_and_takes_no_jobs_files(
     home: Home, calm: str, tmp_path: Path
 ) -> None:

@@ -149,6 +149,7 @@ def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, 
     home.brim("down")
 
 
+@pytest.mark.long
 def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(
     tmp_path: Path,
 ) -> None:
@@ -176,6 +177,7 @@ def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(
     home.brim("down", "--kill")
 
 
+@pytest.mark.long
 def test_one_removed_run_directory_fails_its_job_alone(home: Home, calm: str) -> None:
     jobs = [home.submit("--workers", "1:2", *PACED, tenant=tenant) for tenant in ("ads", "web")]
     for job in jobs:

@@ -16,6 +16,7 @@ from brim_lab.chaos.disk import can_mount, small_disk
 from e2e.running import PACED, has_ended, leftovers, until
 from e2e.test_bad_days import database, foreground, hurry, pid, problem, steps
 from e2e.test_scheduler import Home, calm, home
+from tiers import long_after
 
 __all__ = ["calm", "home"]
 pytestmark = pytest.mark.e2e
@@ -42,6 +43,7 @@ def put_back(home: Home, folder: Path) -> None:
         shutil.move(path, home.state / path.name)
 
 
+@pytest.mark.long
 def test_a_damaged_database_holds_a_scheduler_that_comes_up(
     home: Home, calm: str, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_damaged_database_holds_a_scheduler_that_comes_up(
     assert end["launches"] == 2
 
 
+@pytest.mark.long
 def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 5)
@@ -97,7 +100,7 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
-@pytest.mark.parametrize("how", ["in the background", "in the foreground"])
+@pytest.mark.parametrize("how", long_after(1, ["in the foreground", "in the background"]))
 def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, how: str) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)

@@ -15,6 +15,7 @@ from e2e.running import leftovers, until
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("demo", "experiment-1", "--quick", "--out", str(out), "--json")

@@ -27,6 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_the_workers_of_a_drained_node_leave_as_others_are_asked_for(
     cluster: Cluster, calm: str
 ) -> None:
@@ -60,6 +61,7 @@ def test_the_workers_of_a_drained_node_leave_as_others_are_asked_for(
     assert not cluster.events(job, "restored")
 
 
+@pytest.mark.long
 def test_the_last_worker_of_a_job_moves_or_is_suspended_where_its_node_is_drained(
     cluster: Cluster, calm: str
 ) -> None:

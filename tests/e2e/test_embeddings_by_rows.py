@@ -21,6 +21,7 @@ JOB = (CLICKS, "--epochs", "4", "--global-batch-size", "128")
 FAULTS = "kill rank 0 at step 10; kill rank 2 at step 30; add 2 at step 50; term rank 1 at step 70"
 
 
+@pytest.mark.long
 def test_the_digest_is_that_of_the_dense_way(tmp_path: Path) -> None:
     dense = train(tmp_path / "dense", *JOB, "--workers", "1", "--embeddings", "dense")
     disturbed = train(tmp_path / "disturbed", *JOB, "--workers", "3", "--faults", FAULTS)

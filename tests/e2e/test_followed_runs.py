@@ -121,6 +121,7 @@ def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path:
     assert watch.summary == summary.summary
 
 
+@pytest.mark.long
 def test_a_run_is_suspended_by_its_port_and_goes_on_with_another_token(tmp_path: Path) -> None:
     with Followed(tmp_path) as followed, contextlib.ExitStack() as stack:
         run = stack.enter_context(followed.master("--workers", "1:2"))

@@ -59,6 +59,7 @@ def agents_of(run: Run) -> dict[str, str]:
     return {e["worker"]: e["agent"] for e in run.events("worker") if e["agent"]}
 
 
+@pytest.mark.long
 def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewhere(
     hosts: tuple[Host, ...], calm: str
 ) -> None:

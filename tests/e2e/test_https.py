@@ -110,6 +110,7 @@ def test_verbs_of_another_host_work_by_https_alone(hosts: Hosts) -> None:
     assert job in brim("status", job, "--json")[0]
 
 
+@pytest.mark.long
 def test_who_wants_it_has_plain_text_and_ipv6(hosts: Hosts) -> None:
     plain = f"http://{hosts.home.address}:{PORT}"
     assert "clients of other hosts" not in hosts.up(f"0.0.0.0:{PORT}", "--insecure")

@@ -100,6 +100,7 @@ def test_devices_are_lent_and_reclaimed_and_a_node_is_drained(cluster: Cluster, 
         assert cluster.finish(job)["weights_sha256"] == calm
 
 
+@pytest.mark.long
 def test_what_a_stopped_node_runs_ends_and_no_device_is_given_twice(
     cluster: Cluster, calm: str
 ) -> None:

@@ -29,6 +29,7 @@ def s3() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.mark.long
 def test_a_run_whose_host_is_gone_goes_on_from_its_store(
     tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

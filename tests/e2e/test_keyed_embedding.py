@@ -77,6 +77,7 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
     assert len({event["agent"] for event in run.events("worker")}) == 2
 
 
+@pytest.mark.long
 def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: Path) -> None:
     """With so many ids that checkpoints have a base and deltas; a step of the end is redone from
     them.

@@ -92,6 +92,7 @@ def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
     assert groups_of(tmp_path / "run") == []
 
 
+@pytest.mark.long
 @needs_groups
 def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(
     tmp_path: Path, notes: Path

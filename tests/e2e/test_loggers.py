@@ -49,6 +49,7 @@ def processes(directory: Path, module: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.long
 def test_each_step_arrives_once_while_loggers_masters_and_workers_are_killed(
     tmp_path: Path,
 ) -> None:

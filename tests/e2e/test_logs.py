@@ -191,6 +191,7 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
     assert disk_use(run.directory / "logs") <= 1 << 20
 
 
+@pytest.mark.long
 def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
     """Also while they are written by processes that inherited them."""
     most = 64 << 20
@@ -208,6 +209,7 @@ def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, 
     assert "--log-limit: got 1,024 bytes, need at least 1 MiB" in home.err
 
 
+@pytest.mark.long
 def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> None:
     job = home.submit(
         "--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY

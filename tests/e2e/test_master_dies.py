@@ -61,7 +61,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
 # after a write.
 @pytest.mark.parametrize(
     ("share", "some"),
-    long_after(2, [(0.3, 7), (1.0, 10_000), (0.0, 0), (0.1, 0), (0.5, 10_000), (0.8, 0)]),
+    long_after(1, [(0.3, 7), (1.0, 10_000), (0.0, 0), (0.1, 0), (0.5, 10_000), (0.8, 0)]),
 )
 def test_a_master_may_die_wherever_it_writes(
     tmp_path: Path, calm: tuple[str, int], share: float, some: int

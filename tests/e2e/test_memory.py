@@ -90,6 +90,7 @@ def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(
     assert failed["message"] in run.err
 
 
+@pytest.mark.long
 def test_a_job_beside_one_that_takes_too_much_is_not_touched(tmp_path: Path, notes: Path) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", str(home.file))

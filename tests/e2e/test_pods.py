@@ -152,6 +152,7 @@ def test_a_run_is_as_large_as_it_has_pods_and_its_master_moves_behind_a_name(
     check_ledger(hosts[2].folder / "run")
 
 
+@pytest.mark.long
 def test_a_run_waits_without_pods_behind_a_checkpoint_and_goes_on(
     hosts: tuple[Host, ...], calm: str
 ) -> None:

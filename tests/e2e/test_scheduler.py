@@ -284,6 +284,7 @@ def test_what_user_code_leaves_ends_with_its_agent_and_where_its_job_is_cancelle
     until(lambda: all(map(has_ended, children().values())), "the end of what the job left")
 
 
+@pytest.mark.long
 def test_down_suspends_with_a_checkpoint_and_up_goes_on(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 10)
@@ -330,6 +331,7 @@ def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> N
         assert (end["exit"], end["steps_redone"], end["weights_sha256"]) == ("done", 0, calm)
 
 
+@pytest.mark.long
 def test_lent_capacity_comes_back_by_force_where_a_step_never_ends(home: Home, calm: str) -> None:
     home.file.write_text(CLUSTER.replace("20s", "5s"))
     home.brim("apply", str(home.file))

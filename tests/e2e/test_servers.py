@@ -185,6 +185,7 @@ def test_two_hosts(tmp_path: Path, calm: str, workers: str, servers: str) -> Non
     assert len({event["agent"] for event in run.events("worker")}) == 2
 
 
+@pytest.mark.long
 def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -> None:
     directory = tmp_path / "run"
     with started(directory, "train", *JOB, *PACED, "--workers", "2", "--ps", "1") as run:

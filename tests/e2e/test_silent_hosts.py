@@ -90,6 +90,7 @@ def test_workers_give_up_a_host_that_is_cut_off(
             assert 2.0 < float(seconds) < 9.0, why
 
 
+@pytest.mark.long
 def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: P
     assert "suspect" in {e["state"] for e in run.events("worker") if e["worker"] == "w2"}
 
 
+@pytest.mark.long
 def test_workers_outlive_their_template(tmp_path: Path) -> None:
     """Training goes on meanwhile, and another template forks whom it takes to replace a loss."""
     with started(

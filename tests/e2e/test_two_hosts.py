@@ -101,6 +101,7 @@ def test_embeddings_are_trained_by_rows_on_two_hosts(
     assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", TABLES)
 def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
     hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
@@ -151,6 +152,7 @@ def _agent_of(run: Run, worker: str) -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("file", TABLES)
 def test_a_host_with_tables_may_be_lost(
     hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path

@@ -406,6 +406,7 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
     export(str(tmp_path / "run"), "--output", str(tmp_path / "model"))
 
 
+@pytest.mark.long
 def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> None:
     """After a reboot: what the master left behind points to processes and sockets that are gone."""
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
