@@ -109,8 +109,12 @@ def _join(
                 machine=machine,
             )
             dial = _calling(addresses, token=token)
+            # It imports torch while the master is called and the job's files come.
+            template = None if room == 0 else start_template(Path(scratch), host, early=True)
             try:
-                return asyncio.run(_serve(settings, dial, patience=patience, heartbeat=heartbeat))
+                return asyncio.run(
+                    _serve(settings, dial, template, patience=patience, heartbeat=heartbeat)
+                )
             except Displaced as displaced:
                 print(printable(f"brim: {displaced}; joining again"), file=sys.stderr)  # noqa: T201
             finally:

@@ -278,7 +278,9 @@ def main() -> None:
         "--bare", action="store_true", help="leave all imports of a script to the workers"
     )
     parser.add_argument(
-        "--early", action="store_true", help="wait for a byte of the agent before the job is read"
+        "--early",
+        action="store_true",
+        help="import torch, and wait for a byte of the agent before the job is read",
     )
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
@@ -287,18 +289,40 @@ def main() -> None:
     go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=arguments.control)
-    if arguments.early and not control.recv(1):
-        return  # the agent has no job for it
+    if arguments.early:
+        _import_torch()
+        if not control.recv(1):
+            return  # the agent has no job for it
     spec = read_job(Path(arguments.run_dir))
-    os.environ |= shared_environment(spec, arguments.run_dir)
-    begin_again = None if arguments.bare else partial(_begin_again, arguments, dict(os.environ))
+    shared = shared_environment(spec, arguments.run_dir)
+    if arguments.early:
+        if Path(spec.directory).is_dir():
+            os.chdir(spec.directory or ".")
+        if any(os.environ.get(name) != spec.env[name] for name in spec.env):
+            _begin_again(arguments, os.environ | shared)  # what was imported may have read them
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()  # as `python -m` does
+    os.environ |= shared
+    begin_again = (
+        None if arguments.bare else partial(_begin_again, arguments, dict(os.environ), "--bare")
+    )
     secret = workers_secret(os.environ.pop("BRIM_TOKEN"))  # the token is not for the user's code
     TemplateProcess(
         control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
     ).run()
 
 
-def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) -> NoReturn:
+def _import_torch() -> None:
+    """Import what most jobs need, as long as there is no job yet."""
+    from brim.train import gpus, warm
+
+    with gpus.gpus_untouched():
+        warm.import_torch()
+
+
+def _begin_again(
+    arguments: argparse.Namespace, environment: Mapping[str, str], *how: str
+) -> NoReturn:
     """Become a new program without what was imported ahead, as which the same process goes on."""
     for descriptor in (arguments.control, arguments.stacks):
         os.set_inheritable(descriptor, True)
@@ -306,7 +330,7 @@ def _begin_again(arguments: argparse.Namespace, environment: Mapping[str, str]) 
     words = [
         "-m",
         "brim.train.template",
-        "--bare",
+        *how,
         "--run-dir",
         arguments.run_dir,
         "--host",

@@ -1,0 +1,85 @@
+"""A template that is started before its job is known."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from brim.agent.workers import Template, start_template
+from brim.storage.job_file import write_job
+from brim.wire.frames import FrameBuffer
+from brim.wire.messages import Codec, TemplateMessage, TemplateReady
+from recorded_run import spec
+
+DEADLINE = 90.0  # seconds
+TELLING = """
+import json, os, pathlib, sys
+
+preload = False
+told = {"directory": os.getcwd(), "second": sys.path[1], "value": os.environ.get("VALUE")}
+pathlib.Path(os.environ["BRIM_RUN_DIR"], "told").write_text(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
+    monkeypatch.setenv("BRIM_TOKEN", "token")
+    template = start_template(tmp_path / "run", "127.0.0.1", early=True)
+    yield template
+    template.drop()
+
+
+def has_torch(pid: int) -> bool:
+    return any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
+
+
+def first_words(requests: socket.socket) -> TemplateMessage:
+    """What a template says first."""
+    codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+    frames = FrameBuffer()
+    requests.settimeout(DEADLINE)
+    while not (said := frames.feed(requests.recv(4096))):
+        pass
+    return codec.decode(said[0])
+
+
+def begin(template: Template, tmp_path: Path, **job: Any) -> dict[str, str | None]:
+    """Give a job to a template; what the job's file finds."""
+    file, directory = tmp_path / "file.py", tmp_path / "directory"
+    file.write_text(TELLING)
+    directory.mkdir()
+    write_job(tmp_path / "run", spec(file=str(file), directory=str(directory), **job))
+    template.begin()
+    assert first_words(template.requests) == TemplateReady()
+    found: dict[str, str | None] = json.loads((tmp_path / "run" / "told").read_text())
+    assert found["directory"] == found["second"] == str(directory)
+    return found
+
+
+def test_it_imports_torch_meanwhile(tmp_path: Path, template: Template) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not has_torch(template.process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    begin(template, tmp_path)
+    assert "--early" in psutil.Process(template.process.pid).cmdline()
+
+
+def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
+    tmp_path: Path, template: Template
+) -> None:
+    found = begin(template, tmp_path, env={"VALUE": "declared"})
+    assert found["value"] == "declared"
+    assert "--early" not in psutil.Process(template.process.pid).cmdline()
+
+
+def test_it_ends_where_no_job_comes(template: Template) -> None:
+    template.requests.shutdown(socket.SHUT_RDWR)
+    assert template.process.wait(DEADLINE) == 0
