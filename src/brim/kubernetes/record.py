@@ -57,7 +57,8 @@ from brim.storage.migrations import migrate
 
 ELASTIC_JOBS = Resource(f"{GROUP}/{VERSION}", "elasticjobs", PlainObject)
 _MEMORY_KEY, _POLICY_KEY, _LESSONS_KEY = "memory", "policy", "lessons"
-_LESSONS_KEPT = 3_000  # of each kind, the latest: an object has room for a megabyte
+_LESSONS_KEPT = 3_000  # of each kind, the latest
+_ROOM = 1_000_000  # characters: the server takes a megabyte of what these encode
 _TEACH_EVERY = 60.0  # seconds, at least, between two writes of what jobs have taught
 _AGAIN, _LONGEST_PAUSE = 0.1, 5.0  # seconds before what could not be written is tried again
 NEVER = frozenset({400, 413, 422})  # answers that another attempt gets as well
@@ -248,7 +249,8 @@ class RecordKeeper:
             lessons, taught = self._lessons, self._taught
             if learned:
                 taught = self._database.times_taught, self._clock.now()
-                lessons = _packed(msgspec.json.encode(self._database.lessons(_LESSONS_KEPT)))
+                room = _ROOM - len(_packed(last.memory))
+                lessons = packed_lessons(self._database, room=room)
             if (last.memory, lessons) != (self._memory, self._lessons):
                 body = {
                     "apiVersion": "v1",
@@ -265,6 +267,16 @@ class RecordKeeper:
         """Return whether jobs have taught something that is to be written."""
         times, at = self._taught
         return times != self._database.times_taught and self._clock.now() - at > _TEACH_EVERY
+
+
+def packed_lessons(database: Database, *, room: int) -> str:
+    """Return what jobs have taught last, as much of it as there is room for, in characters."""
+    most = _LESSONS_KEPT
+    while len(packed := _packed(msgspec.json.encode(database.lessons(most)))) > room:
+        if most == 0:
+            return ""
+        most //= 2
+    return packed
 
 
 def _packed(content: bytes) -> str:
@@ -365,7 +377,7 @@ def open_book(
         _fill(database, sorted(records, key=lambda record: (record.submitted, record.number)))
         if memory is not None:
             _remember(database, memory, spec)
-            _learn_again(database, memory)
+            learn_again(database, memory)
     return database
 
 
@@ -408,11 +420,11 @@ def _remember(database: Database, memory: Mapping[str, Any], spec: ClusterSpec) 
     database.add_cycle(0.0, policy, encode_cycle(nothing, Decision(workers={})), left)
 
 
-def _learn_again(database: Database, memory: Mapping[str, Any]) -> None:
+def learn_again(database: Database, memory: Mapping[str, Any]) -> None:
     """Have this database know what jobs have taught, where it does not know better."""
     packed = (memory.get("binaryData") or {}).get(_LESSONS_KEY)
-    if packed is None:
-        return  # nobody has written any
+    if not packed:
+        return  # nobody has written any, or there was no room
     try:
         lessons = msgspec.json.decode(_unpacked(packed), type=Taught)
     except (*UNDECODABLE, TypeError, zlib.error) as error:
