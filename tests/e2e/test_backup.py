@@ -53,6 +53,7 @@ def test_an_old_backup_starts_nothing_twice_and_takes_no_jobs_files(
     assert (home.run_dir(later) / "steps.jsonl").read_bytes() == steps, "nobody touched it"
 
 
+@pytest.mark.long
 def test_another_directory_goes_on_with_the_run_directories_that_it_has(
     home: Home, calm: str, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
     home.brim("report", "--cluster")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
 @pytest.mark.parametrize("how", long_after(1, ["in the foreground", "in the background"]))
 def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, how: str) -> None:

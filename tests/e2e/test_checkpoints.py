@@ -60,6 +60,7 @@ def test_writers_that_are_killed_leave_nothing_half_written(
     assert len(left) == 4, f"two files for each of two checkpoints, and no draft: {left}"
 
 
+@pytest.mark.long
 def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -> None:
     """Its writer is killed while it writes a base, and later everybody who has the rows."""
     job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]

@@ -71,6 +71,7 @@ def _step(driver: Driver, kept: str) -> int:
     return int(json.loads(done.stdout)["step"]) if done.returncode == 0 and done.stdout else 0
 
 
+@pytest.mark.long
 def test_verbs_read_a_job_of_a_scheduler_on_another_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

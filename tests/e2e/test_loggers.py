@@ -101,6 +101,7 @@ def kill(directory: Path, victim: str) -> None:
             continue
 
 
+@pytest.mark.long
 def test_a_logger_that_hangs_or_raises_costs_training_nothing(tmp_path: Path) -> None:
     plain = train(tmp_path / "plain", DIGITS, "--workers", "2", *QUICK)
     with started(

@@ -88,6 +88,7 @@ def finish(master: Run) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.long
 def test_a_run_goes_on_where_the_host_of_its_master_is_killed(
     hosts: tuple[Host, ...], tmp_path: Path, calm: str
 ) -> None:

@@ -73,6 +73,7 @@ def agent_of(run: Run) -> psutil.Process:
     return next(each for each in children if "brim.agent" in each.cmdline())
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
 def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
     calm = undisturbed(*JOB[1:])

@@ -246,6 +246,7 @@ for epoch in job.epochs(2):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("servers", long_after(1, ["2", "0"]))
 def test_a_loop_of_ones_own(tmp_path: Path, servers: str) -> None:
     """It measures within its loop over batches, where no server is, and behind it,

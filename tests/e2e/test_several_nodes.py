@@ -53,6 +53,7 @@ def has_master(node: psutil.Process) -> bool:
     return any(child.name() == MASTER for child in node.children(recursive=True))
 
 
+@pytest.mark.long
 def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_that_is_taken_away(
     tmp_path: Path, calm: str
 ) -> None:

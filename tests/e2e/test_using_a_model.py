@@ -376,6 +376,7 @@ print("equal")
     assert plainly(program, folder) == "equal"
 
 
+@pytest.mark.long
 def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / "branches.py"
     file.write_text(
