@@ -10,6 +10,7 @@ import textwrap
 BEGIN = """
 import sys
 import torch
+import torch.distributed as dist
 from brim.train import dynamo
 
 dynamo.defer()
@@ -30,6 +31,7 @@ def train():
 
 
 train()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 assert dynamo.is_deferred()
 assert "sympy" not in sys.modules
 """
@@ -47,6 +49,11 @@ WAYS = {
         assert callable(lookup_backend("eager"))
     """,
     "imports from it": "from torch._dynamo import config, explain, reset; reset()",
+    "looks at its rules": """
+        assert torch._dynamo.trace_rules.LEGACY_MOD_INLINELIST is not None
+        import torch._dynamo.trace_rules as rules
+        assert torch._dynamo.trace_rules is rules
+    """,
     "imports all of it": "from torch._dynamo import *; assert callable(list_backends)",
     "keeps a function out": """
         @torch.compiler.disable

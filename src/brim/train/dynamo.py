@@ -20,7 +20,7 @@ NAME = "torch._dynamo"
 
 
 class _Deferred(ModuleType):
-    """The module before it has run, which it does at the first use of what optimizers do not use.
+    """The module before it has run, which it does at the first use of what has no stand-in.
 
     It stays the same object: who has it already has the whole of it then.
     """
@@ -33,13 +33,16 @@ class _Deferred(ModuleType):
 
 
 def defer() -> None:
-    """Have `import torch._dynamo` import nothing until more is asked of it than optimizers ask."""
+    """Have `import torch._dynamo` import nothing until somebody compiles.
+
+    Until then it has what torch asks of it without: in optimizers, and where a process group forms.
+    """
     spec = None if NAME in sys.modules else importlib.util.find_spec(NAME)
     if spec is None:
         return
     module = importlib.util.module_from_spec(spec)
     module.__class__ = _Deferred
-    vars(module).update(disable=partial(_disable, module), graph_break=_graph_break)
+    vars(module).update(_stand_ins(module))
     sys.modules[NAME] = module
     sys.meta_path.insert(0, _Submodules(module))
 
@@ -59,10 +62,21 @@ def _run(module: ModuleType) -> None:
         if not finders:
             return
         sys.meta_path.remove(finders[0])
+        for name in _stand_ins(module):
+            del vars(module)[name]
         assert module.__spec__ is not None
         assert module.__spec__.loader is not None
         module.__spec__.loader.exec_module(module)
         module.__class__ = ModuleType
+
+
+def _stand_ins(module: ModuleType) -> dict[str, Any]:
+    """Return what the module has before it has run."""
+    return {
+        "disable": partial(_disable, module),
+        "graph_break": _graph_break,
+        "trace_rules": _TraceRules(module),
+    }
 
 
 def _disable(module: ModuleType, *arguments: Any, **options: Any) -> Any:
@@ -86,6 +100,22 @@ def _disable(module: ModuleType, *arguments: Any, **options: Any) -> Any:
 
 def _graph_break(msg: str = "") -> None:
     """Do as `torch._dynamo.graph_break` does outside of what is compiled: nothing."""
+
+
+class _TraceRules:
+    """What `torch._dynamo.trace_rules` is before it has run: no rules, and nothing kept of them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def clear_lru_cache(self) -> None:
+        """Forget nothing, or what the rules have kept since."""
+        if not isinstance(self._module, _Deferred):
+            self._module.trace_rules.clear_lru_cache()
+
+    def __getattr__(self, name: str) -> Any:
+        _run(self._module)
+        return getattr(self._module.trace_rules, name)
 
 
 class _Submodules(MetaPathFinder):
