@@ -32,10 +32,12 @@ test-long: $(VENV)/.all
 	$(BIN)/python -m pytest -n auto --dist loadfile -m long
 
 # Tests on nodes of Kubernetes, which they kill and cut off: alone, on three of their own; as root.
+# CASES=long: further cases.
+CASES := not long
 NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_guide_on_nodes.py tests/e2e/test_job_on_nodes.py
 test-nodes: $(VENV)/.all
 	$(BIN)/python -m brim_lab.kubernetes up --nodes 3 --resource example.com/gpu=8
-	BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest $(NODE_TESTS); \
+	BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest -m "$(CASES)" $(NODE_TESTS); \
 	    status=$$?; $(BIN)/python -m brim_lab.kubernetes down; exit $$status
 
 # Benchmarks in folders that cannot be packages: mypy takes them by name alone.

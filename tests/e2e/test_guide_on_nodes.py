@@ -67,6 +67,7 @@ def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
     assert "Failed" not in guide.conditions()
 
 
+@pytest.mark.long
 def test_the_launcher_of_the_guide_hears_of_hosts_that_come_and_go(guide: Guide) -> None:
     launcher = {"opt/bin/horovodrun": (FILES / "horovodrun.py").read_bytes()}
     guide.cluster.add_image(HOROVOD, launcher)

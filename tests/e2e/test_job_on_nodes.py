@@ -196,6 +196,7 @@ def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
     check(jobs, calm)
 
 
+@pytest.mark.long
 def test_a_tenant_lends_and_takes_back(jobs: JobsOnNodes, calm: str) -> None:
     jobs.install(SMALL_SLOT)
     for tenant in ("ads", "maps", "search"):
