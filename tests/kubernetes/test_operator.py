@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -675,6 +676,12 @@ def test_what_jobs_have_taught_outlives_the_disk_of_an_operator(
             house.submit("second", workers=one)
             await house.until_running(1, "second")
             assert speed("second") == pytest.approx(known)
+            # What a cycle has left needs the room: lessons give way, also where there are no new ones.
+            monkeypatch.setattr(record, "_TEACH_EVERY", math.inf)
+            monkeypatch.setattr(record, "_ROOM", 1)
+            house.submit("third", workers=one)
+            await house.until_running(1, "third")
+            await house.until(lambda: lessons() == "")
 
     run(work)
 

@@ -247,9 +247,10 @@ class RecordKeeper:
             if last is None:
                 return
             lessons, taught = self._lessons, self._taught
-            if learned:
+            memory = _packed(last.memory)
+            room = _ROOM - len(memory)
+            if learned or len(lessons) > room:
                 taught = self._database.times_taught, self._clock.now()
-                room = _ROOM - len(_packed(last.memory))
                 lessons = packed_lessons(self._database, room=room)
             if (last.memory, lessons) != (self._memory, self._lessons):
                 body = {
@@ -257,7 +258,7 @@ class RecordKeeper:
                     "kind": "ConfigMap",
                     "metadata": {"name": MEMORY, "namespace": self._namespace},
                     "data": {_POLICY_KEY: last.policy},
-                    "binaryData": {_MEMORY_KEY: _packed(last.memory), _LESSONS_KEY: lessons},
+                    "binaryData": {_MEMORY_KEY: memory, _LESSONS_KEY: lessons},
                 }
                 await self._server.apply(CONFIG_MAPS, MEMORY, body, namespace=self._namespace)
             self._cycle, self._memory = last.number, last.memory
