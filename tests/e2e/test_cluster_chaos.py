@@ -58,6 +58,7 @@ def test_every_kind_is_performed_here() -> None:
     assert {deed.kind for text in SCHEDULES for deed in parse_deeds(text)} == set(DeedKind)
 
 
+@pytest.mark.long
 def test_weights_that_are_not_the_calm_ones_are_found(
     calm: dict[int, Calm], tmp_path: Path
 ) -> None:

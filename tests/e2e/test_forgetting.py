@@ -23,6 +23,7 @@ def known(home: Home) -> list[str]:
         return [id for (id,) in sql.execute("select id from jobs order by number")]
 
 
+@pytest.mark.long
 def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(
     home: Home, calm: str
 ) -> None:

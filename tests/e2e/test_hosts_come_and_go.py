@@ -152,6 +152,7 @@ def test_a_host_has_no_more_workers_than_it_takes(hosts: tuple[Host, ...], calm:
     check_ledger(path)
 
 
+@pytest.mark.long
 def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
     hosts: tuple[Host, ...], calm: str
 ) -> None:

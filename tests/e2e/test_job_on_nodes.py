@@ -133,6 +133,7 @@ def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) 
     check(jobs, calm)
 
 
+@pytest.mark.long
 def test_a_suspended_job_goes_on_from_its_volume(jobs: JobsOnNodes, calm: str) -> None:
     jobs.install(SLOT, "--volume-size=1Gi")
     volume = jobs.folder / "volume"

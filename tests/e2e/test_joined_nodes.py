@@ -26,6 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_a_job_outlives_a_killed_host_and_one_that_gives_way(cluster: Cluster, calm: str) -> None:
     job = cluster.submit("--workers", "4")
     cluster.until(lambda: cluster.step(job) >= 3, "its first steps")

@@ -134,6 +134,7 @@ def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Pat
     )
 
 
+@pytest.mark.long
 def test_a_checkpoint_has_the_rows_for_those_who_use_the_model(tmp_path: Path) -> None:
     train(tmp_path / "run", *_job("adagrad", "--set", "admit_after=2"), "--workers", "2")
     with started(

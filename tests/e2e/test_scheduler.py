@@ -316,6 +316,7 @@ def stands(view: JobView, state: str, wish: str) -> bool:
 FASTER_ON_MORE = ("--set", "pause=0.01")
 
 
+@pytest.mark.long
 def test_lent_capacity_comes_back_at_a_step_boundary(home: Home, calm: str) -> None:
     borrower = home.submit("--workers", "1:4", *FASTER_ON_MORE)
     until(lambda: world_size(home, borrower) == 4, "4 workers, 2 of them borrowed")

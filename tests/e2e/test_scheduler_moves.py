@@ -21,6 +21,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
     return weights_alone(tmp_path_factory.mktemp("calm"))
 
 
+@pytest.mark.long
 def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
     tmp_path: Path, calm: str
 ) -> None:

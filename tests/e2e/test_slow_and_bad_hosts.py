@@ -29,6 +29,7 @@ def step_time(steps: list[dict[str, Any]]) -> float:
     return found
 
 
+@pytest.mark.long
 def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "10", "--global-batch-size", "128")
     calm = undisturbed(*job, "--set", "pause=0")

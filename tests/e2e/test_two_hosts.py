@@ -61,6 +61,7 @@ def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
+@pytest.mark.long
 def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
@@ -184,6 +185,7 @@ def test_a_host_may_be_lost(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     check_ledger(hosts[0].folder / "run")
 
 
+@pytest.mark.long
 def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
