@@ -103,13 +103,13 @@ def _graph_break(msg: str = "") -> None:
 
 
 class _TraceRules:
-    """What `torch._dynamo.trace_rules` is before it has run: no rules, and nothing kept of them."""
+    """The trace rules of the module before it has run: none, and nothing kept of them."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
     def clear_lru_cache(self) -> None:
-        """Forget nothing, or what the rules have kept since."""
+        """Clear what the rules have kept, where there are any."""
         if not isinstance(self._module, _Deferred):
             self._module.trace_rules.clear_lru_cache()
 
