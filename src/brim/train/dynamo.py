@@ -1,7 +1,7 @@
 """Puts off `torch._dynamo`, torch's compiler, until somebody compiles.
 
-Each optimizer of torch imports it to keep itself out of what is compiled, and that takes as long
-again as `import torch`. Where nothing is compiled there is nothing to keep out of it.
+Each optimizer of torch imports it to keep itself out of what is compiled, and that takes about as
+long again as `import torch`. Where nothing is compiled there is nothing to keep out of it.
 """
 
 from __future__ import annotations
