@@ -23,11 +23,12 @@ demo: $(VENV)/.all
 	$(BIN)/brim train examples/01-first-job/flights.py --workers 4 \
 	    --faults "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 
-# Style, types, the direction of imports, doctests, and a test of everything.
+# Style, types, the direction of imports, doctests, and all tests but those for `make test-long`.
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
 
-# Further cases of what the tests above show: more workers, more faults, more models. As long again.
+# Further cases of what the tests above show: more workers, more faults, more models, and with real
+# processes what is otherwise shown within one. Longer than the tests above.
 test-long: $(VENV)/.all
 	$(BIN)/python -m pytest -n auto --dist loadfile -m long
 

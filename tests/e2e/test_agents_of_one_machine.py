@@ -81,7 +81,6 @@ def bytes_of_a_step(hosts: tuple[Host, ...], run: Run) -> float:
     return max(sent) / steps
 
 
-@pytest.mark.long
 def test_one_copy_of_each_machine_crosses_the_network(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -307,7 +307,6 @@ def breaks(hosts: Sequence[Host], port: int) -> bool:
     return False
 
 
-@pytest.mark.long
 @pytest.mark.netns
 @pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
 def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_else(

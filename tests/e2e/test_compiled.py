@@ -87,7 +87,6 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "text"), long_after(1, [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
 )

@@ -47,11 +47,6 @@ def defer() -> None:
     sys.meta_path.insert(0, _Submodules(module))
 
 
-def is_deferred() -> bool:
-    """Return whether `torch._dynamo` is yet to run."""
-    return isinstance(sys.modules.get(NAME), _Deferred)
-
-
 _running = threading.RLock()
 
 

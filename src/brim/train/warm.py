@@ -31,7 +31,7 @@ from brim.train.training_file import prepare as prepare_training
 
 
 def import_torch() -> None:
-    """Load what torch loads lazily, but for its compiler, which only those need who compile.
+    """Load what torch loads lazily, except its compiler, which only a job that compiles needs.
 
     One thread: a fork of a process whose OpenMP has started more waits for ever for those that it
     does not have. A worker sets its own number once it is born.
