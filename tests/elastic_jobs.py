@@ -63,6 +63,7 @@ def everything() -> dict[str, Any]:
         suspend=False,
         gang=False,
         mode="planned",
+        processesPerWorker=2,
         template={
             "metadata": {"labels": {"team": "ads"}},
             "spec": {

@@ -1,12 +1,18 @@
-"""Two agents on each of two hosts, without and with the names of their machines: see README.md."""
+"""Four workers in pods on two hosts, one or two in each pod: see README.md."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
 
-from benchmarks.network.hosts import hosts
+from benchmarks.network.hosts import Place, hosts
 from benchmarks.network.run import NETWORKS, Measured, measure_brim
+
+PODS = {  # workers of each pod, and whether pods of a host meet there
+    "one worker in each pod, unnamed machines": ((1, 1, 1, 1), False),
+    "one worker in each pod": ((1, 1, 1, 1), True),
+    "two workers in each pod": ((2, 2), True),
+}
 
 
 def main() -> None:
@@ -14,19 +20,26 @@ def main() -> None:
     parser.add_argument("--gbit", type=float, default=1.0, help="of each cable (0: no limit)")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    found: dict[bool, list[Measured]] = {False: [], True: []}
-    with hosts(2, mbit=round(1000 * given.gbit) or None) as (one, other):
-        places = [one, one, other, other]
+    found: dict[str, list[Measured]] = {words: [] for words in PODS}
+    with hosts(2, mbit=round(1000 * given.gbit) or None) as two:
         for turn in range(given.rounds):
-            for named in (False, True) if turn % 2 else (True, False):
-                got = measure_brim(
-                    places, (1, 1, 1, 1), NETWORKS["20 M"], side="exact", named=named
-                )
-                found[named].append(got)
-    for named, words in ((False, "each agent alone"), (True, "meeting on machines")):
-        step = statistics.median(each.step for each in found[named])
-        sent = statistics.median(each.sent for each in found[named])
-        print(f"{words}: {1000 * step:.0f} ms, {sent / 1e6:.1f} MB a step and host")
+            for words in PODS if turn % 2 else reversed(PODS):
+                found[words].append(measure(two, *PODS[words]))
+    for words, runs in found.items():
+        step = statistics.median(each.step for each in runs)
+        sent = statistics.median(each.sent for each in runs)
+        processor = statistics.median(each.processor for each in runs)
+        memory = statistics.median(each.memory for each in runs)
+        print(
+            f"{words}: {1000 * step:.0f} ms, {sent / 1e6:.1f} MB a step and host, "
+            f"{1000 * processor:.0f} ms of processors, {memory / 2**20:.0f} MiB"
+        )
+
+
+def measure(two: list[Place], split: tuple[int, ...], named: bool) -> Measured:
+    each = len(split) // len(two)
+    places = [host for host in two for _ in range(each)]
+    return measure_brim(places, split, NETWORKS["20 M"], side="exact", named=named)
 
 
 if __name__ == "__main__":

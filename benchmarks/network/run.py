@@ -25,6 +25,7 @@ from benchmarks.harness.torchrun import Torchrun
 from benchmarks.network import master
 from benchmarks.network.hosts import DEVICE, Place, hosts
 from brim.demo import flights
+from brim.process import own_memory_of
 from brim.storage.contact import read_contact
 from brim.telemetry.history import RunReader
 from brim_lab.driver import Driver
@@ -68,6 +69,7 @@ class Measured:
         processor: seconds of all processes of the run for a step, on all cores.
         master: seconds of the master's process for a step; 0 without one.
         hosts: workers on each.
+        memory: bytes of all processes of the run, where shared ones count once.
     """
 
     step: float
@@ -75,6 +77,7 @@ class Measured:
     processor: float
     master: float
     hosts: list[int]
+    memory: int
 
 
 class Watch:
@@ -105,6 +108,10 @@ class Watch:
         """Seconds that the processes took whose command is so."""
         chosen = [each for each in self._processes if each.is_running() and of(_command(each))]
         return sum(_cpu(each) - self._times[each.pid] for each in chosen)
+
+    def memory(self) -> int:
+        """Bytes of the processes that there are; what several share counts once."""
+        return sum(own_memory_of(each.pid) or 0 for each in self._processes)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -214,6 +221,7 @@ def measure_brim(
             ),
         )
         sent, all_of_it, master = watch.busiest(), watch.processor(), watch.processor(of=_is_master)
+        memory = watch.memory()
         made = steps()
         found, count = made[first:], len(made) - first
         lives = [reader.history.workers[name] for name in reader.history.round.workers]  # type: ignore[union-attr]
@@ -224,6 +232,7 @@ def measure_brim(
             all_of_it / count,
             master / count,
             sorted((where.count(agent) for agent in set(where)), reverse=True),
+            memory,
         )
 
 
@@ -263,12 +272,13 @@ def measure_ddp(places: Sequence[Place], split: Sequence[int], network: Network)
                 and time.monotonic() - began > network.seconds
             ),
         )
-        sent, processor = watch.busiest(), watch.processor()
+        sent, processor, memory = watch.busiest(), watch.processor(), watch.memory()
         found = steps()[first_of:]
     shutil.rmtree(folder, ignore_errors=True)
     gaps = [after - before for before, after in pairwise(found)]
     count = len(found)
-    return Measured(statistics.median(gaps), sent / count, processor / count, 0.0, list(split))
+    step, wire, cpu = statistics.median(gaps), sent / count, processor / count
+    return Measured(step, wire, cpu, 0.0, list(split), memory)
 
 
 def _device(split: Sequence[int]) -> str:

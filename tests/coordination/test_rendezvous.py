@@ -740,12 +740,12 @@ def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
     assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
 
 
-def in_pods(target: int, *agents: str, most: int = 1000) -> Rendezvous:
-    """A job that outlives its hosts, each of which takes one worker."""
+def in_pods(target: int, *agents: str, most: int = 1000, room: int = 1) -> Rendezvous:
+    """A job that outlives its hosts, each of which takes so many workers."""
     rendezvous = job(target, most=most)
     rendezvous.stands_alone = True
-    tell(rendezvous, *(AgentJoined(agent, 1) for agent in agents))
-    tell(rendezvous, *ready(*range(1, len(agents) + 1)))
+    tell(rendezvous, *(AgentJoined(agent, room) for agent in agents))
+    tell(rendezvous, *ready(*range(1, room * len(agents) + 1)))
     while rendezvous.workers and any(w.state.value == "ready" for w in rendezvous.workers.values()):
         tell(rendezvous, Held(rendezvous.round, 0))
     installed(rendezvous, 1)
@@ -780,6 +780,22 @@ def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
         "let A go as failed",
     ]
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
+
+
+def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> None:
+    rendezvous = in_pods(8, "A", "B", most=1, room=2)
+    on_a = rendezvous.roster.workers_of("A")
+    first, last = (int(worker.id[1:]) for worker in on_a)
+    assert tell(rendezvous, *gone(first))[-1] == "give up on A after 1 (signal 9), go on with 8"
+    assert "let A go as failed" in tell(rendezvous, *gone(last))
+    assert tell(rendezvous, AgentJoined("C", 1)) == ["start w5 on C"]
+
+
+def test_a_host_for_several_workers_gets_another_for_one_that_leaves() -> None:
+    rendezvous = in_pods(8, "A", "B", room=2)
+    leaver = rendezvous.roster.workers_of("A")[0].id
+    tell(rendezvous, WorkerAsksToLeave(leaver), Held(rendezvous.round, 2))
+    assert "start w5 on A" in tell(rendezvous, *gone(int(leaver[1:])))
 
 
 def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:

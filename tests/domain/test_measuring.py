@@ -12,6 +12,12 @@ def test_new_steps_count_more_than_old_ones() -> None:
     assert measured.rates[2] == pytest.approx(2.0, rel=0.1)
 
 
+def test_what_processes_were_measured_on_counts_by_the_workers_that_have_them() -> None:
+    measured = Measured({2: (9.0, 9.0), 3: (9.0, 6.0), 4: (9.0, 4.5)})
+    assert measured.of_each(1) is measured
+    assert measured.of_each(2).rates == {1: 1.0, 2: 2.0}  # a third came later than the fourth
+
+
 def test_a_handful_of_steps_says_nothing_yet() -> None:
     measured = Measured()
     for _ in range(4):

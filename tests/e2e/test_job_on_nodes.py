@@ -42,15 +42,18 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The digest of the same job by `brim train`."""
-    folder = tmp_path_factory.mktemp("calm")
+def calm_run(rows: Path, folder: Path, *, parts: int) -> str:
+    """Run the same job by `brim train`, in so many micro-batches; return its digest."""
     for name, content in CODE.items():
         (folder / name).write_bytes(content)
-    job = ("--epochs", "25", "--global-batch-size", "96", "--micro-batches", "3", "--workers", "1")
-    words = (str(folder / "clicks.py"), *job, "--set", f"path={rows}")
+    job = ("--epochs", "25", "--global-batch-size", "96", "--micro-batches", str(parts))
+    words = (str(folder / "clicks.py"), *job, "--workers", "1", "--set", f"path={rows}")
     return str(train(folder / "run", *words)["weights_sha256"])
+
+
+@pytest.fixture(scope="module")
+def calm(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return calm_run(rows, tmp_path_factory.mktemp("calm"), parts=3)
 
 
 @pytest.fixture
@@ -131,6 +134,25 @@ def test_a_job_outlives_its_pods_and_its_operator(jobs: JobsOnNodes, calm: str) 
     jobs.until_training("clicks", 3)
     jobs.hurry("clicks")
     check(jobs, calm)
+
+
+@pytest.mark.parametrize("mode", ["planned", pytest.param("opportunistic", marks=pytest.mark.long)])
+def test_processes_share_a_worker(jobs: JobsOnNodes, rows: Path, tmp_path: Path, mode: str) -> None:
+    """Its pod comes and goes with all of them, on the node that kube-scheduler has bound it to."""
+    jobs.add_priority("inference", 1_000)
+    jobs.install(SLOT)
+    submit(jobs, processesPerWorker=2, mode=mode, microBatches=4, workers={"min": 1, "max": 2})
+    jobs.until_training("clicks", 2, processes=2)
+
+    first = min(jobs.workers("clicks"))
+    jobs.occupy("inference", jobs.workers("clicks")[first], "inference")
+    until(lambda: first not in jobs.pods("clicks"), lambda: jobs.told("clicks"))
+    jobs.until_training("clicks", 2, processes=2)
+    jobs.kubectl("scale", "elasticjob", "clicks", "--replicas=1")
+    jobs.until_training("clicks", 1, processes=2)
+    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+    jobs.hurry("clicks")
+    check(jobs, calm_run(rows, tmp_path, parts=4))
 
 
 @pytest.mark.long

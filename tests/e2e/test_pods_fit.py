@@ -48,17 +48,19 @@ def says(volume: Path) -> str:
 
 def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> None:
     one, two = folder / "one", folder / "two"
-    job = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--micro-batches", "2")
+    job = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--workers", "2")
     options = ("--auto-resume", "--rejoin-timeout", "none", "--run-dir", f"{one}/run")
     with contextlib.ExitStack() as stack:
         where = ("--listen", f"127.0.0.1:{PORT}")
         master = stack.enter_context(container(one, "master", *job, *options, *where))
         until(lambda: says(one) == "ready", "a master", Run(master, one / "run"))
-        agent = stack.enter_context(container(two, "agent", f"127.0.0.1:{PORT}", "--workers", "1"))
+        agent = stack.enter_context(container(two, "agent", f"127.0.0.1:{PORT}", "--workers", "2"))
         said = [process.communicate(timeout=90)[1] for process in (agent, master)]
     assert (master.returncode, agent.returncode) == (0, 0), said
     assert not any("Traceback" in each for each in said), said
-    assert Run(master, one / "run").events("run_ended")[-1]["summary"]["exit"] == "done"
+    run = Run(master, one / "run")
+    assert run.events("run_ended")[-1]["summary"]["exit"] == "done"
+    assert run.events("round")[-1]["world_size"] == 2
     assert (one / "run" / "events.jsonl").stat().st_uid == ACCOUNT
 
 

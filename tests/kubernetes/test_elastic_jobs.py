@@ -82,6 +82,19 @@ def test_a_job_says_whether_others_place_its_workers() -> None:
     assert wanted(elastic_job(mode="opportunistic")).anywhere
 
 
+def test_each_process_of_a_worker_has_a_micro_batch_at_least() -> None:
+    assert wanted(elastic_job()).processes == 1
+    of_four = wanted(elastic_job(processesPerWorker=4))
+    assert (of_four.processes, of_four.spec.workers) == (4, WorkerRange(minimum=1, maximum=4))
+    assert of_four.spec.micro_batches == 16
+    assert wanted(elastic_job(processesPerWorker=4, microBatches="auto")).spec.micro_batches == 16
+    assert of_four.fingerprint != wanted(elastic_job()).fingerprint
+    five = WorkerRange(minimum=1, maximum=5)
+    with pytest.raises(SpecError, match="got 16 for up to 20 workers"):
+        of_four.within(five)
+    assert wanted(elastic_job()).within(five).spec.workers == five
+
+
 def test_a_job_that_says_little_has_the_defaults() -> None:
     spec = wanted(elastic_job()).spec
     assert spec == JobSpec(file="flights.py", workers=WorkerRange(minimum=1, maximum=4), spares=0)
@@ -152,6 +165,10 @@ def test_automatic_micro_batches_are_a_number() -> None:
         ({"suspend": "yes"}, "spec.suspend: got 'yes', need true or false"),
         ({"mode": "opportune"}, "spec.mode: got 'opportune', need one of planned, opportunistic"),
         ({"gang": 1}, "spec.gang: got 1, need true or false"),
+        ({"processesPerWorker": 0}, "spec.processesPerWorker: got 0, need a whole number from 1 to 32"),
+        ({"processesPerWorker": "2"}, "spec.processesPerWorker: got '2'"),
+        ({"processesPerWorker": 3, "microBatches": 11}, "got 11 for up to 12 workers"),
+        ({"processesPerWorker": 32, "workers": {"max": 10**9}}, "spec.workers: got '32:32000000000'"),
         ({"deadline": "2026-12-01"}, "spec.deadline: got '2026-12-01', need a date, a time and a zone"),
         ({"deadline": "2026-02-30T08:00:00Z"}, "spec.deadline: got '2026-02-30T08:00:00Z'"),
         ({"deadline": "2026-12-01T08:00:00Z", "deadlineIn": "2h"}, "spec.deadline: got both"),

@@ -23,7 +23,7 @@ from brim.kubernetes.elastic_jobs import code_in, read_job
 from brim.kubernetes.schemas import crds, in_yaml
 from brim.kubernetes.status import status_of
 from brim.kubernetes.templates import read_templates
-from brim.kubernetes.written_jobs import LARGEST_CODE, code_map, elastic_job
+from brim.kubernetes.written_jobs import LARGEST_CODE, PodChoices, code_map, elastic_job
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
 from elastic_jobs import MADE, everything, submitted
@@ -69,6 +69,7 @@ def test_what_is_written_is_read_as_the_same_submission(mode: str) -> None:
     assert isinstance(found, Submission), found
     assert found.spec == wanted.spec
     assert found.anywhere == wanted.anywhere == (mode == "opportunistic")
+    assert found.processes == wanted.processes == 2
     assert (found.deadline, found.tenant, found.priority) == (
         wanted.deadline, wanted.tenant, wanted.priority,
     )  # fmt: skip
@@ -83,10 +84,12 @@ def test_a_job_of_which_nothing_is_said_has_nothing_in_its_object() -> None:
     }  # fmt: skip
 
 
-def test_an_image_is_that_of_the_workers() -> None:
+def test_choices_about_pods_are_those_of_the_object() -> None:
     wanted = submitted(everything()).submission
-    written = as_made(elastic_job("flights", "team", wanted, image="images/flights:3"))
-    assert read_templates(written["spec"]).image == "images/flights:3"
+    choices = PodChoices(image="images/flights:3", mode="opportunistic", gang=True)
+    written = as_made(elastic_job("flights", "team", wanted, choices))
+    chosen = read_templates(written["spec"])
+    assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
 
 
 def test_a_path_of_this_host_is_refused_by_its_option() -> None:
@@ -181,6 +184,7 @@ def test_a_key_typed_twice_is_one_job(home: str) -> None:
 
 def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, home: str) -> None:
     words = ["submit", "flights.py", "--to", home, "--image", "images/flights:3", "--dry-run"]
+    words += ["--mode", "opportunistic", "--gang"]
     done = CliRunner().invoke(cli, words)
     os.environ.pop("BRIM_SERVER", None)
     assert done.exit_code == 0, done.stderr
@@ -189,7 +193,8 @@ def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, h
     api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
     spec = object_of(api_server, home, "flights")["spec"]
     assert spec["file"] == "flights.py"
-    assert read_templates(spec).image == "images/flights:3"
+    chosen = read_templates(spec)
+    assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
 
 
 def record(plane: ControlPlane, url: str, name: str, **changes: Any) -> None:

@@ -187,6 +187,7 @@ def test_a_tenant_that_the_server_takes_is_one(server: ControlPlane, thing: Any)
         ({"clipNorm": 0}, "spec.clipNorm"),
         ({"priority": "high"}, "spec.priority"),
         ({"mode": "anywhere"}, 'supported values: "planned", "opportunistic"'),
+        ({"processesPerWorker": 33}, "spec.processesPerWorker"),
         ({"seed": -1}, "spec.seed"),
         ({"bundle": {"configMap": "c", "sha256": "x"}}, "spec.bundle.sha256"),
         ({"template": {"spec": {"containers": [{"name": "main"}]}}}, "need a container 'worker'"),

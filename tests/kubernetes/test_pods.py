@@ -102,6 +102,17 @@ def test_a_worker_asks_for_one_slot_and_its_node() -> None:
     ]  # fmt: skip
 
 
+def test_processes_of_a_worker_share_its_slot() -> None:
+    one, two = (
+        worker_pod(START, WISHES, name="flights-1-0", node="n1", processes=count)["spec"]
+        for count in (1, 2)
+    )
+    (container,) = two["containers"]
+    assert container["command"][5:7] == ["--workers", "2"]
+    container["command"][6] = "1"
+    assert one == two
+
+
 def node_affinity(**wishes: Any) -> Any:
     _, pod = pods(replace(WISHES, anywhere=True, **wishes))
     return pod["spec"].get("affinity", {}).get("nodeAffinity")

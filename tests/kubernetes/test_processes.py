@@ -118,14 +118,19 @@ class World:
         asyncio.run(alone())
 
     def submit(
-        self, job: KubeJob = JOB, workers: str = "1:4", *, anywhere: bool = False
+        self,
+        job: KubeJob = JOB,
+        workers: str = "1:4",
+        *,
+        anywhere: bool = False,
+        processes: int = 1,
     ) -> ScheduledJob:
         number = self.book._database.next_number()
         self.anywhere |= {job.id} if anywhere else set()
         made = ScheduledJob(
             number=number,
             id=job.id,
-            submission=submission(workers, anywhere=anywhere),
+            submission=submission(workers, anywhere=anywhere, processes=processes),
             submitted=self.clock.wall(),
         )
         self.backend.handle(Submitted(made))
@@ -380,6 +385,27 @@ def test_a_run_takes_as_many_workers_as_its_owner_may_ever_give_it(world: World)
     (files,) = [made for key, made in world.server.objects.items() if key[0] == "Secret"]
     spec = msgspec.json.decode(b64decode(files["data"]["job.json"]), type=JobSpec)
     assert (spec.workers, spec.micro_batches) == (WorkerRange(minimum=1, maximum=8), 8)
+
+
+def test_a_worker_of_several_processes_is_one_pod_and_as_many_workers_of_its_run(
+    world: World,
+) -> None:
+    job = world.submit(workers="1:3", processes=2)
+    world.look()
+    world.decide(flights={"node0": 2})
+    world.settle()
+    assert world.on() == job.held == {"node0": 2}
+    command = world.server.pods["flights-1-0"]["spec"]["containers"][0]["command"]
+    assert command[5:7] == ["--workers", "2"]
+    run = RecordedRun(world.folder / job.id, spec())
+    run.begin(workers=4)
+    run.train(8)
+    world.processes._runs._of(job.id).news = True
+    world.look()
+    seen = world.backend.jobs._tracking.track(job).seen
+    assert seen.reached is not None
+    assert seen.reached.workers == 2
+    assert seen.measured.rates.keys() == {2}
 
 
 def test_slots_are_anothers_only_once_pods_are_gone(world: World) -> None:

@@ -389,6 +389,7 @@ class LiveBackend:
             step=there.progress.step,
             computes=there.allocation.home not in empty,
             anywhere=there.submission.anywhere,
+            processes=there.submission.processes,
         )
 
     def _forget_question(self, job: str) -> None:

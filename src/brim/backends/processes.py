@@ -22,7 +22,7 @@ class Launch:
         number: of this start, from 1.
         step: that it had committed when it was last seen.
         computes: workers may be at its home, too.
-        anywhere: see `Submission`.
+        anywhere, processes: see `Submission`.
     """
 
     job: str
@@ -33,6 +33,7 @@ class Launch:
     step: int = 0
     computes: bool = True
     anywhere: bool = False
+    processes: int = 1
 
 
 class Processes(Protocol):

@@ -148,13 +148,22 @@ class RunWatch:
         return dict(Counter(life.agent for life in self._computing))
 
     def seen(
-        self, *, alive: bool, workers: Mapping[str, int], agents: frozenset[str] = frozenset()
+        self,
+        *,
+        alive: bool,
+        workers: Mapping[str, int],
+        agents: frozenset[str] = frozenset(),
+        processes: int = 1,
     ) -> Seen:
         """Return the look at the run's job.
 
         Args:
             alive, workers, agents: as the backend sees its processes.
+            processes: of each of these workers; each is a worker of the run.
         """
+        reached = self.reached
+        if reached is not None and processes > 1:
+            reached = reached._replace(workers=reached.workers // processes)
         damage = "" if alive or self.summary or self.failed else self.damage
         return Seen(
             alive=alive,
@@ -166,12 +175,12 @@ class RunWatch:
             first_step=self.first_step,
             last_step=self.last_step,
             out_of_memory=tuple(self.out_of_memory),
-            reached=self.reached,
+            reached=reached,
             outcome="failed" if damage else str(self.summary.get("exit", "")),
             who=self.failed.who if self.failed else "user" if damage else "",
             problem=self.failed.message if self.failed else damage,
             summary=self.summary,
-            measured=self.measured,
+            measured=self.measured.of_each(processes),
         )
 
     def beyond(self, workers: Mapping[str, int]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,12 @@ import click
 
 from brim.cli.handles import ask_server, client_of
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED, warn
+from brim.kubernetes.templates import MODES
 from brim.runs.options import STATE, option
 from brim.runs.submitting import hand_in, request_of, submission
 
 if TYPE_CHECKING:
     from brim.client import Client
-    from brim.errors import SpecError
     from brim.kubernetes.cluster_client import KubeJobs
     from brim.wire.cluster import Forecast, JobView, Submit
 
@@ -46,6 +47,17 @@ def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     metavar="IMAGE",
     help="Run the workers in this image; for Kubernetes alone. [default: as brim install says]",
 )
+@option(
+    "--mode",
+    type=click.Choice(MODES),
+    help="Let brim choose the nodes of the workers (planned), or the scheduler that binds pods "
+    "(opportunistic); for Kubernetes alone. [default: planned]",
+)
+@option(
+    "--gang",
+    is_flag=True,
+    help="Have the fewest workers bound together, or none; for Kubernetes alone.",
+)
 @STATE
 @click.pass_context
 def submit(
@@ -56,6 +68,8 @@ def submit(
     dry_run: bool,
     as_json: bool,
     image: str | None,
+    mode: str | None,
+    gang: bool,
     state: Path | None,
     **values: Any,
 ) -> int:
@@ -73,10 +87,7 @@ def submit(
     request = request_of(ctx, file, values, warn=warn)
     client = client_of(state)
     kube_jobs = _kube_jobs(client)
-    if image is not None:
-        if kube_jobs is None:
-            raise _image_elsewhere(image)
-        kube_jobs.image = image
+    _choose_pods(kube_jobs, {"image": image, "mode": mode, "gang": gang or None})
     if dry_run and kube_jobs is not None:
         _show_objects(kube_jobs.written(request), as_json=as_json)
         return EXIT_DONE
@@ -109,11 +120,28 @@ def _kube_jobs(client: Client) -> KubeJobs | None:
     return client
 
 
-def _image_elsewhere(image: str) -> SpecError:
-    from brim.errors import SpecError
+def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None:
+    """Have the pods of the job as these options say.
 
-    need = "none: jobs of this scheduler run in the Python that it was started with"
-    return SpecError("--image", got=repr(image), need=need, hint="--to kubernetes")
+    Args:
+        kube_jobs: None: the scheduler is not Kubernetes'.
+        options: None where one is not given.
+
+    Raises:
+        SpecError: one is, for a scheduler whose jobs have no pods.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if kube_jobs is not None:
+        from brim.kubernetes.written_jobs import PodChoices
+
+        kube_jobs.choices = PodChoices(**given)
+    elif given:
+        from brim.errors import SpecError
+
+        name, value = next(iter(given.items()))
+        need = "none: jobs of this scheduler have no pods, and run in the Python that it was started with"
+        got = "the option" if value is True else repr(value)
+        raise SpecError(f"--{name}", got=got, need=need, hint="--to kubernetes")
 
 
 def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -257,13 +257,18 @@ class Rendezvous:
         return [LetGo(agent) for agent in sorted(free)]
 
     def _is_one_worker(self, agent: str) -> bool:
-        """Return whether an agent is there for one worker, and ends with it.
+        """Return whether an agent is there for one worker, and leaves with it."""
+        return self._is_pod(agent) and self.roster.places.room.get(agent) == 1
 
-        So it is with a pod: who made it sees that it has ended, and makes another. With no worker
-        in it, it would hold its place for nobody.
-        """
+    def _ends_empty(self, agent: str) -> bool:
+        """Return whether an agent has no worker, and will have none: it would hold its room for nobody."""
+        given_up = self.attempts.given_up(agent)
+        return self._is_pod(agent) and given_up and not self.roster.workers_of(agent)
+
+    def _is_pod(self, agent: str) -> bool:
+        """Return whether somebody who sees that an agent has ended starts another."""
         places = self.roster.places
-        return self.stands_alone and not places and places.room.get(agent) == 1
+        return self.stands_alone and not places and agent in places.room
 
     def _is_open(self, agent: str) -> bool:
         """Return whether an agent may get workers."""
@@ -356,10 +361,11 @@ class Rendezvous:
             if not any(self.roster.places.wanted.values()):
                 return self._fail(self._last_straw)
         commands = [*self._after_loss(gone.in_round), *self._let_go()]
-        if self.is_stopping or not last_straw:
+        if self.is_stopping:
             return commands
-        ends = self._is_one_worker(gone.agent)
-        commands.append(GiveUpOn(gone.agent, self.attempts.most, reason, self.target, ends))
+        ends = self._ends_empty(gone.agent)
+        if last_straw:
+            commands.append(GiveUpOn(gone.agent, self.attempts.most, reason, self.target, ends))
         if ends:
             self.roster.lose(gone.agent)
             commands.append(LetGo(gone.agent, well=False))

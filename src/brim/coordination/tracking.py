@@ -410,9 +410,9 @@ class Tracking:
 
 
 def _parts(job: ScheduledJob) -> int:
-    """Return the micro-batches of a step, where ranks take whole ones."""
+    """Return the micro-batches of a step for each process of a worker, where they take whole ones."""
     spec = job.submission.spec
-    return spec.micro_batches if spec.exact else 0
+    return spec.micro_batches // job.submission.processes if spec.exact else 0
 
 
 def _differ(rates: dict[int, float], others: dict[int, float]) -> bool:

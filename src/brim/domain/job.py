@@ -63,6 +63,10 @@ class WorkerRange:
             f"{self.minimum}" if self.minimum == self.maximum else f"{self.minimum}:{self.maximum}"
         )
 
+    def times(self, count: int) -> WorkerRange:
+        """Return the range of what there is `count` times of each worker."""
+        return WorkerRange(minimum=count * self.minimum, maximum=count * self.maximum)
+
     @classmethod
     def parse(cls, text: str, *, field: str = "--workers") -> WorkerRange:
         """Read `4` or `1:4`, which was written in `field`.

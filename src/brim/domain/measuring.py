@@ -61,6 +61,13 @@ class Measured:
         }
         return dict(sorted(found.items()))
 
+    def of_each(self, processes: int) -> Measured:
+        """Return what was measured by number of workers that have so many of these processes each."""
+        if processes == 1:
+            return self
+        whole = {n: steps for n, steps in self.totals.items() if n % processes == 0}
+        return Measured({n // processes: steps for n, steps in whole.items()})
+
     def merged(self, others: Iterable[Measured]) -> Measured:
         """Fill in what is unknown here from the first of `others` that knows it.
 

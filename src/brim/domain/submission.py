@@ -30,6 +30,8 @@ class Submission:
         opaque: its processes are none of brim's, and nobody hears of their steps.
         anywhere: others decide where its workers are: the nodes of a plan say how many there are to
             be, and no worker is moved.
+        processes: training processes of each worker, which share what it gets: to its run each is a
+            worker. The scheduler counts neither their number nor what one of them has.
     """
 
     spec: JobSpec
@@ -39,17 +41,24 @@ class Submission:
     priority: Priority = Priority.PREEMPTIBLE
     opaque: bool = False
     anywhere: bool = False
+    processes: int = 1
 
     def within(self, workers: WorkerRange) -> Submission:
-        """The same job with another range of workers."""
-        return replace(self, spec=replace(self.spec, workers=workers))
+        """The same job with another range of workers.
+
+        Raises:
+            SpecError: its micro-batches are too few for so many.
+        """
+        spec = replace(self.spec, workers=workers.times(self.processes))
+        return replace(self, spec=replace(spec, workers=workers))
 
 
-def fingerprint(spec: JobSpec, source: bytes) -> str:
+def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     """A name for everything that decides how long a step takes, and how many there are.
 
     Args:
         source: the bytes of the training file, or of whatever the command runs.
+        processes: of each worker.
 
     >>> from brim.domain.job import WorkerRange
     >>> one = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))
@@ -61,7 +70,8 @@ def fingerprint(spec: JobSpec, source: bytes) -> str:
         spec.command, sorted(spec.parameters.items()), spec.global_batch_size, spec.micro_batches, spec.exact,
         spec.threads, spec.loaders, spec.device, spec.transport,
     )  # fmt: skip
-    return hashlib.sha256(repr(decides).encode() + b"\0" + source).hexdigest()[:16]
+    said = repr((*decides, processes) if processes > 1 else decides)
+    return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()[:16]
 
 
 def parse_priority(text: str) -> Priority:

@@ -32,7 +32,7 @@ from brim.kubernetes.record_text import unpack_record
 from brim.kubernetes.refusals import AlreadyExists, NotFound
 from brim.kubernetes.resources import PlainObject
 from brim.kubernetes.times import read_time
-from brim.kubernetes.written_jobs import code_map, elastic_job, name_of_key, stem_of
+from brim.kubernetes.written_jobs import PodChoices, code_map, elastic_job, name_of_key, stem_of
 from brim.scheduler.views import view_of
 from brim.wire.cluster import ChangeView, ClusterView, Forecast, Forgotten, JobView, Submit, Times
 
@@ -53,13 +53,13 @@ class KubeJobs(Client):
         notice: is told what a waiting user should know.
 
     Attributes:
-        image: of the workers of jobs that are submitted; empty: what the operator gives them.
+        choices: about the pods of jobs that are submitted.
 
     Raises:
         SpecError: no kubeconfig names an API server.
     """
 
-    image = ""
+    choices = PodChoices()
 
     def __init__(self, namespace: str = "", *, notice: Callable[[str], None]) -> None:
         self._access = find_access(os.environ)
@@ -236,7 +236,7 @@ class KubeJobs(Client):
 
     def _written(self, request: Submit, name: str) -> tuple[PlainObject | None, PlainObject]:
         code = code_map(name, self._namespace, request.bundle) if request.bundle else None
-        return code, elastic_job(name, self._namespace, request.submission, image=self.image)
+        return code, elastic_job(name, self._namespace, request.submission, self.choices)
 
     def written(self, request: Submit) -> list[PlainObject]:
         """Return the objects that `submit` would make, the code first; the first job has this name."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -54,7 +55,7 @@ from brim.kubernetes.reading import (
     whole_of,
     words_of,
 )
-from brim.kubernetes.templates import read_templates
+from brim.kubernetes.templates import MOST_PROCESSES, PROCESSES, read_templates
 from brim.kubernetes.tenants import KnownTenants
 from brim.kubernetes.times import read_time
 from brim.own_code import word_of
@@ -73,7 +74,7 @@ FIELDS = frozenset(
     {
         *PLAIN_FIELDS, PARAMETERS, ENV, WORKERS, "file", "command", "bundle", "deadline", "deadlineIn",
         "tenant", "priority", "priorityClassName", "suspend", "template", "masterTemplate",
-        "volumeClaim", "gang", "mode",
+        "volumeClaim", "gang", "mode", PROCESSES,
     }
 )  # fmt: skip
 
@@ -100,19 +101,23 @@ def read_job(
     priority = reading.of(choice_of, said.get("priority"), PRIORITIES, path="spec.priority")
     reading.of(switch_of, said.get("suspend"), path="spec.suspend")
     templates = reading.of(read_templates, said)
-    if reading.problems:
+    processes = reading.of(_processes, said.get(PROCESSES))
+    if reading.problems or processes is None:
         return tuple(reading.problems)
-    job = reading.of(_spec, options)
+    job = reading.of(_spec, options, processes)
     if job is None or not _is_complete(reading, job, said, code):
         return tuple(reading.problems)
     in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
     wanted = Submission(
         spec=job,
-        fingerprint=fingerprint(job, code if code and job.bundle else in_image),
+        fingerprint=fingerprint(
+            job, code if code and job.bundle else in_image, processes=processes
+        ),
         deadline=deadline,
         tenant=tenant or NO_TENANT,
         priority=parse_priority(priority or PRIORITIES[0]),
         anywhere=templates is not None and templates.anywhere,
+        processes=processes,
     )
     reading.of(_check_size, wanted)
     return tuple(reading.problems) or wanted
@@ -189,6 +194,12 @@ def read_workers(value: object) -> WorkerRange:
     return WorkerRange(minimum=least, maximum=most)
 
 
+def _processes(value: object) -> int:
+    """Return how many processes train in each worker's pod."""
+    path = f"spec.{PROCESSES}"
+    return 1 if value is None else whole_of(value, path=path, least=1, most=MOST_PROCESSES)
+
+
 def _digest(value: object) -> str:
     """Return the sha256 of a bundle, whose ConfigMap has a name."""
     parts = object_of(value, path="spec.bundle")
@@ -236,13 +247,19 @@ def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
     return at
 
 
-def _spec(options: dict[str, Any]) -> JobSpec:
-    """Raises SpecError where options are wrong beside each other."""
-    if options.get("micro_batches") == AUTOMATIC:
-        options["micro_batches"] = fewest_micro_batches(options["workers"])
+def _spec(options: dict[str, Any], processes: int) -> JobSpec:
+    """Raises SpecError where options are wrong beside each other.
+
+    Args:
+        processes: of each worker.
+    """
     try:
+        workers: WorkerRange = options["workers"].times(processes)
+        if options.get("micro_batches") == AUTOMATIC:
+            options["micro_batches"] = fewest_micro_batches(workers)
         # A scheduler starts another worker where one is lost: none waits for that.
-        return JobSpec(**options, spares=0)
+        whole = JobSpec(**options | {"workers": workers}, spares=0)
+        return replace(whole, workers=options["workers"])
     except SpecError as wrong:
         raise in_the_objects_words(wrong) from None
 
@@ -347,7 +364,7 @@ def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:
         job.submission.within(workers)
     except SpecError as wrong:
         told = in_the_objects_words(wrong)
-        most = job.submission.spec.micro_batches
+        most = job.submission.spec.micro_batches // job.submission.processes
         raise SpecError(
             f"spec.{WORKERS}.max", got=told.got, need=told.need, hint=f"workers: {{max: {most}}}"
         ) from None

@@ -222,10 +222,13 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
     return pod
 
 
-def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> Manifest:
+def worker_pod(
+    start: KubeStart, wishes: PodWishes, *, name: str, node: str, processes: int = 1
+) -> Manifest:
     """Return the pod of a worker.
 
     Args:
+        processes: that train in it.
         node: on which it is to be: it has to be there, or that is how the plan counts it until the
             scheduler that binds it has said where it is.
     """
@@ -237,7 +240,7 @@ def worker_pod(start: KubeStart, wishes: PodWishes, *, name: str, node: str) -> 
         "agent",
         f"{start.job.master}.{SERVICE}:{MASTER_PORT}",
         "--workers",
-        "1",
+        str(processes),
     ]
     command += ["--patience", f"{_TO_REJOIN:.0f}s", "--ports", f"{first}-{last}"]
     command += ["--heartbeat-file", _HEARTBEAT]

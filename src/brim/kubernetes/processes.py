@@ -309,6 +309,7 @@ class KubeProcesses:
             alive=there.alive or watch.behind,
             workers=held,
             agents=frozenset({launch.home, *agents}),
+            processes=launch.processes,
         )
         return _with_last_words(seen, words) if words and not seen.alive else seen
 
@@ -505,7 +506,7 @@ class KubeProcesses:
             *(
                 self._make(
                     start,
-                    _worker(start, wishes, name, node),
+                    _worker(start, wishes, name, node, launch.processes),
                     ANY_NODE if launch.anywhere else node,
                     line=line,
                 )
@@ -706,9 +707,9 @@ def stall_of(fault: EnvironmentFault, *, to_change: str = _TO_CHANGE) -> Stall |
     return None
 
 
-def _worker(start: KubeStart, wishes: PodWishes, name: str, node: str) -> Manifest:
+def _worker(start: KubeStart, wishes: PodWishes, name: str, node: str, processes: int) -> Manifest:
     """Return the pod of a worker. One of a gang can have no responder to evictions."""
-    pod = worker_pod(start, wishes, name=name, node=node)
+    pod = worker_pod(start, wishes, name=name, node=node, processes=processes)
     if gang := gang_of(wishes):
         return gang.with_member(start.job.name, pod)
     return with_responder(pod) if wishes.evictions else pod
@@ -749,11 +750,12 @@ def _with_last_words(seen: Seen, summary: dict[str, Any]) -> Seen:
 def _spec_of(launch: Launch) -> bytes:
     """Return the spec as the job's master reads it.
 
-    The run takes workers as they come, from the first on and as many as it can have: how many that
-    are is the scheduler's business, and its owner may change it.
+    The run takes processes as they come, from the first on and as many as it can have: how many
+    that are is the scheduler's business, and its owner may change it.
     """
     spec = kept_spec(launch.spec, launch.job)
-    workers = WorkerRange(minimum=1, maximum=max(spec.workers.maximum, spec.micro_batches))
+    most = max(launch.processes * spec.workers.maximum, spec.micro_batches)
+    workers = WorkerRange(minimum=1, maximum=most)
     faults = spec.faults if launch.number <= 1 else ()
     alone = replace(spec, workers=workers, spares=0, agents=1, faults=faults)
     return msgspec.json.encode(alone)

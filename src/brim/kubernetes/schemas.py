@@ -31,8 +31,10 @@ from brim.kubernetes.templates import (
     MODES,
     MOST_CONTAINERS,
     MOST_PARTS,
+    MOST_PROCESSES,
     POD_LISTS,
     POD_OBJECTS,
+    PROCESSES,
     QUANTITY,
 )
 from brim.kubernetes.tenants import (
@@ -194,6 +196,15 @@ def _job_spec() -> Schema:
             "the scheduler that binds pods: then the plan says how many workers there are.",
             MODES,
         ),
+        PROCESSES: {
+            "type": "integer",
+            "format": "int32",
+            "default": 1,
+            "minimum": 1,
+            "maximum": MOST_PROCESSES,
+            "description": "The processes that train in each worker's pod, and share its slot and its "
+            "memory. To the run each of them is a worker.",
+        },
         "template": _template("Pods of workers", WORKER),
         "masterTemplate": _template("The pod of the master", MASTER),
         "volumeClaim": _object(

@@ -22,6 +22,7 @@ CONTAINER_LISTS = ("env", "volumeMounts")
 QUANTITY = r"[0-9]{1,18}(\.[0-9]{1,18})?([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?"
 _LABEL, _NAME = 63, 253  # characters
 MODES = PLANNED, OPPORTUNISTIC = "planned", "opportunistic"
+PROCESSES, MOST_PROCESSES = "processesPerWorker", 32
 _MAKES_ITS_OWN = "kai-scheduler"  # PodGroups, whatever others there are
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -20,7 +21,7 @@ from brim.kubernetes.elastic_jobs import CODE_KEY, JOB_NAME
 from brim.kubernetes.fields import ENV, LONGEST_NAME, PARAMETERS, PLAIN_FIELDS, WORKERS, read_option
 from brim.kubernetes.identities import GROUP, KIND, MANAGED_BY, VERSION, WORKER
 from brim.kubernetes.resources import PlainObject
-from brim.kubernetes.templates import OPPORTUNISTIC
+from brim.kubernetes.templates import OPPORTUNISTIC, PLANNED, PROCESSES
 from brim.kubernetes.times import write_time
 
 LARGEST_CODE = 1 << 20  # bytes that a ConfigMap may have
@@ -73,11 +74,28 @@ def code_map(name: str, namespace: str, bundle: bytes) -> PlainObject:
     }
 
 
-def elastic_job(name: str, namespace: str, wanted: Submission, *, image: str = "") -> PlainObject:
-    """Return the object of a job; `code_map` returns that of its code.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodChoices:
+    """Choices about the pods of a job, which no scheduler but Kubernetes' has.
 
     Args:
         image: of its workers; empty: that of jobs which name none.
+        mode: one of `MODES`: who decides on which node a worker is.
+        gang: the fewest workers are bound together, or none.
+    """
+
+    image: str = ""
+    mode: str = PLANNED
+    gang: bool = False
+
+
+def elastic_job(
+    name: str, namespace: str, wanted: Submission, choices: PodChoices | None = None
+) -> PlainObject:
+    """Return the object of a job; `code_map` returns that of its code.
+
+    Args:
+        choices: None: the usual ones.
 
     Raises:
         SpecError: something of it can only be said to a scheduler of this host, such as a path.
@@ -92,13 +110,17 @@ def elastic_job(name: str, namespace: str, wanted: Submission, *, image: str = "
             "namespace": namespace,
             "labels": {MANAGED_BY: "brim-submit"},
         },
-        "spec": {**dict(_spec(wanted, name)), **_template(image)},
+        "spec": {**dict(_spec(wanted, name)), **dict(_chosen(choices or PodChoices()))},
     }
 
 
-def _template(image: str) -> PlainObject:
-    containers = [{"name": WORKER, "image": image}]
-    return {"template": {"spec": {"containers": containers}}} if image else {}
+def _chosen(choices: PodChoices) -> Iterator[tuple[str, Any]]:
+    if choices.mode != PLANNED:
+        yield "mode", choices.mode
+    if choices.gang:
+        yield "gang", True
+    if choices.image:
+        yield "template", {"spec": {"containers": [{"name": WORKER, "image": choices.image}]}}
 
 
 def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
@@ -110,18 +132,20 @@ def _spec(wanted: Submission, name: str) -> Iterator[tuple[str, Any]]:
     if job.bundle:
         yield "bundle", {"configMap": f"{name}-code", "sha256": job.bundle}
     yield WORKERS, {"min": job.workers.minimum, "max": job.workers.maximum}
-    yield from _options(job)
+    yield from _options(job, wanted.processes)
     if wanted.deadline is not None:
         yield "deadline", write_time(wanted.deadline)
     if wanted.tenant != NO_TENANT:
         yield "tenant", wanted.tenant
     yield "priority", wanted.priority.name.lower()
+    if wanted.processes > 1:
+        yield PROCESSES, wanted.processes
     if wanted.anywhere:
         yield "mode", OPPORTUNISTIC
 
 
-def _options(job: JobSpec) -> Iterator[tuple[str, Any]]:
-    usual = JobSpec(file="usual.py", workers=job.workers, parameters={})
+def _options(job: JobSpec, processes: int) -> Iterator[tuple[str, Any]]:
+    usual = JobSpec(file="usual.py", workers=job.workers.times(processes), parameters={})
     for name, pairs in ((PARAMETERS, job.parameters), (ENV, job.env)):
         if pairs:
             yield name, dict(pairs)

@@ -280,14 +280,20 @@ class JobsOnNodes:
         steps = self.records(job, "steps")
         return int(steps[-1]["step"]) if steps else 0
 
-    def until_training(self, job: str, workers: int, within: float = WITHIN) -> None:
-        """Wait until so many workers are there, and they have made steps since."""
+    def until_training(
+        self, job: str, workers: int, within: float = WITHIN, *, processes: int = 1
+    ) -> None:
+        """Wait until so many workers are there, and they have made steps since.
+
+        Args:
+            processes: that train in each of them.
+        """
         until(lambda: len(self.workers(job)) == workers, lambda: self.told(job), within)
         stood_at = self.step(job)
 
         def look() -> bool:
             rounds = self.events(job, "round")
-            is_whole = bool(rounds) and rounds[-1]["world_size"] == workers
+            is_whole = bool(rounds) and rounds[-1]["world_size"] == workers * processes
             return is_whole and self.step(job) > stood_at
 
         until(look, lambda: self.told(job), within)
