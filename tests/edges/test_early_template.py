@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from brim.agent.workers import Template, start_template
+from brim.agent.templates import Template, start_template
 from brim.storage.job_file import write_job
 from brim.wire.frames import FrameBuffer
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady
@@ -31,7 +31,7 @@ pathlib.Path(os.environ["BRIM_RUN_DIR"], "told").write_text(json.dumps(told))
 @pytest.fixture
 def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
     monkeypatch.setenv("BRIM_TOKEN", "token")
-    template = start_template(tmp_path / "run", "127.0.0.1", early=True)
+    template = start_template(tmp_path / "run")
     yield template
     template.drop()
 
@@ -56,7 +56,7 @@ def begin(template: Template, tmp_path: Path, **job: Any) -> dict[str, str | Non
     file.write_text(TELLING)
     directory.mkdir()
     write_job(tmp_path / "run", spec(file=str(file), directory=str(directory), **job))
-    template.begin()
+    template.begin("127.0.0.1")
     assert first_words(template.requests) == TemplateReady()
     found: dict[str, str | None] = json.loads((tmp_path / "run" / "told").read_text())
     assert found["directory"] == found["second"] == str(directory)
@@ -69,7 +69,7 @@ def test_it_imports_torch_meanwhile(tmp_path: Path, template: Template) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     begin(template, tmp_path)
-    assert "--early" in psutil.Process(template.process.pid).cmdline()
+    assert "--host" not in psutil.Process(template.process.pid).cmdline()
 
 
 def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
@@ -77,7 +77,7 @@ def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
 ) -> None:
     found = begin(template, tmp_path, env={"VALUE": "declared"})
     assert found["value"] == "declared"
-    assert "--early" not in psutil.Process(template.process.pid).cmdline()
+    assert "--host" in psutil.Process(template.process.pid).cmdline()
 
 
 def test_it_ends_where_no_job_comes(template: Template) -> None:

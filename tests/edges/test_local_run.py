@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from brim.agent.workers import Callbacks, Workers, start_template
+from brim.agent.templates import start_template
+from brim.agent.workers import Callbacks, Workers
 from brim.backends.local import LocalRun, start
 from brim.process import birth_of
 from brim.storage.contact import Contact, write_contact

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from brim.agent import workers as agents
-from brim.agent.workers import Callbacks, Template, Workers
+from brim.agent.templates import Template
+from brim.agent.workers import Callbacks, Workers
 from brim.process import readable
 from brim.stacks import Stacks
 from brim.wire.frames import frame

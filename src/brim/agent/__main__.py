@@ -10,7 +10,6 @@ import secrets
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from brim.agent.conversation import TO_ANSWER, Conversation, Displaced, places_o
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
-from brim.agent.workers import Template, start_template
+from brim.agent.templates import Template, Workplace, make_workplace, start_template
 from brim.clock import SystemClock, monotonic, sleep
 from brim.control_groups import ControlGroup
 from brim.domain.printable import printable
@@ -56,6 +55,7 @@ def join(
     patience: float | None = None,
     machine: str = "",
     heartbeat: HeartbeatFile | None = None,
+    workplace: Workplace | None = None,
 ) -> int:
     """Join a run of another host with workers of this one, until the run ends; the exit status.
 
@@ -70,16 +70,24 @@ def join(
         machine: the name of the one that this agent is on, as others are that cannot share memory
             with it; empty: it is alone.
         heartbeat: of this process.
+        workplace: that was made for it already; the token is in its environment.
 
     Raises:
         EnvironmentFault: no master answers, or it does not let this host in.
     """
     addresses = master.split(",")
     heartbeat = heartbeat or HeartbeatFile(None)
+    os.environ["BRIM_TOKEN"] = token  # for the template
+    workplace = workplace or make_workplace(takes_workers=room != 0)
     try:
         to_answer = TO_ANSWER if patience is None else patience
         host = _address_towards(addresses, patience=to_answer, heartbeat=heartbeat)
-        return _join(addresses, host, token, room, patience, machine, heartbeat)
+    except BaseException:
+        workplace.close()
+        heartbeat.end()
+        raise
+    try:
+        return _join(addresses, host, token, room, patience, machine, heartbeat, workplace)
     finally:
         heartbeat.end()
 
@@ -92,12 +100,14 @@ def _join(
     patience: float | None,
     machine: str,
     heartbeat: HeartbeatFile,
+    workplace: Workplace,
 ) -> int:
-    os.environ["BRIM_TOKEN"] = token  # for the template
     adopt_orphans()
     for attempt in itertools.count(1):
         exit_on_sigterm()
-        with _scratch() as scratch:
+        if attempt > 1:
+            workplace = make_workplace(takes_workers=room != 0)
+        with workplace.directory as scratch:
             name = f"{socket.gethostname()}-{_own_number()}-{attempt}"
             settings = Settings(
                 name=name,
@@ -109,11 +119,11 @@ def _join(
                 machine=machine,
             )
             dial = _calling(addresses, token=token)
-            # It imports torch while the master is called and the job's files come.
-            template = None if room == 0 else start_template(Path(scratch), host, early=True)
             try:
                 return asyncio.run(
-                    _serve(settings, dial, template, patience=patience, heartbeat=heartbeat)
+                    _serve(
+                        settings, dial, workplace.template, patience=patience, heartbeat=heartbeat
+                    )
                 )
             except Displaced as displaced:
                 print(printable(f"brim: {displaced}; joining again"), file=sys.stderr)  # noqa: T201
@@ -131,8 +141,8 @@ def _be_guest(name: str, master: str, run_dir: Path, start: Start) -> int:
         start: how the template is started, before the job is known: this process forks no more
             once it talks to the master.
     """
+    template = start_template(run_dir, start=start)
     host = _address_towards([master], patience=TO_ANSWER)
-    template = start_template(run_dir, host, start, early=True)
     settings = Settings(
         name=name, host=host, run_dir=run_dir, guest=True, master=master, machine=_machine()
     )
@@ -159,16 +169,6 @@ def _calling(addresses: list[str], *, token: str) -> Callable[[], AgentStream]:
     """Return what calls the addresses in turn."""
     calls = itertools.cycle(partial(open_stream, each, token=token) for each in addresses)
     return lambda: next(calls)()
-
-
-def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """Make the directory of an agent. Raises EnvironmentFault where there is no place for it."""
-    try:
-        return tempfile.TemporaryDirectory(prefix="brim-agent-")
-    except OSError as error:
-        raise EnvironmentFault(
-            f"an agent needs a directory for temporary files: {error}; TMPDIR names one"
-        ) from error
 
 
 def _own_number() -> str:

@@ -18,7 +18,8 @@ import msgspec
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import Prints
-from brim.agent.workers import Callbacks, Template, Workers, signal_words, start_template
+from brim.agent.templates import Template, start_template
+from brim.agent.workers import Callbacks, Workers, signal_words
 from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
 from brim.coordination.liveness import Liveness
 from brim.coordination.turns import Turns
@@ -313,7 +314,7 @@ class Agent:
         if self._template is None:
             self._template = start_template(self._settings.run_dir, self._settings.host)
         else:
-            self._template.begin()
+            self._template.begin(self._settings.host)
         await self._begin(self._template)
 
     async def _fetch(self, digest: str) -> None:

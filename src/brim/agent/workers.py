@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from brim.agent.births import Process, Start, start_anew
+from brim.agent.templates import TO_PART, Template, start_template
 from brim.anonymous import anonymous_file
 from brim.death_notice import signal_that_ended
 from brim.errors import ProtocolError
@@ -40,59 +40,9 @@ _TO_DIE = 10.0
 _LOOK = 0.001  # seconds between looks at a process whose first threads have ended
 _LOOKS = 100
 _TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
-_TO_PART = 1.0  # seconds for a template that serves to end by itself
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
 
 _STOPPED = ("", "T", "t", "Z", "X")  # of a process that will not speak again by itself
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """The process that workers are forked from, its request socket, and its stack."""
-
-    process: Process
-    requests: socket.socket
-    stacks: Stacks
-
-    def begin(self) -> None:
-        """Have one that was started early read the job, which is in its place now.
-
-        It may have ended: `Workers` notices that, as of any template.
-        """
-        with contextlib.suppress(OSError):
-            self.requests.send(b"!")
-
-    def drop(self) -> None:
-        """End one that was started early, for no job came."""
-        self.process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can
-            self.process.wait(_TO_PART)
-        self.requests.close()
-        self.stacks.close()
-
-
-def start_template(
-    run_dir: Path, host: str, start: Start = start_anew, *, early: bool = False
-) -> Template:
-    """Start the template of a run, whose directory has the file of the job.
-
-    Args:
-        host: address of this host.
-        start: how; this process may fork no more once it runs an event loop.
-        early: the file is not there yet; the template waits until it is told to begin.
-    """
-    (run_dir / "logs").mkdir(parents=True, exist_ok=True)
-    ours, theirs = socket.socketpair()
-    stacks, nothing = Stacks(), os.open(os.devnull, os.O_RDONLY)
-    with open_log(run_dir / "logs" / "template.log") as log, theirs:
-        keep = [theirs.fileno(), stacks.file]
-        arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
-        arguments += ["--run-dir", str(run_dir), "--host", host, *(["--early"] if early else [])]
-        process = start(
-            "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
-        )
-    os.close(nothing)
-    return Template(process, ours, stacks)
 
 
 class _Link(asyncio.Protocol):
@@ -566,7 +516,7 @@ class Workers:
             with contextlib.suppress(OSError):  # it is gone
                 requests.shutdown(socket.SHUT_RDWR)  # it ends behind what it is at: a fork
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, _TO_PART)
+                await asyncio.to_thread(process.wait, TO_PART)
         if process.returncode is None:
             process.kill()  # what the user's file is at in there may take for ever
         with contextlib.suppress(subprocess.TimeoutExpired):  # uninterruptible: it ends when it can

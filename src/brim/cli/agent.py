@@ -73,9 +73,13 @@ def agent(
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000     (the run was started with --listen 0.0.0.0:4000)
     """
     exit_on_sigterm()  # until a master has let it in
-    from brim.agent.__main__ import join
+    from brim.agent.templates import make_workplace
 
     token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
+    os.environ["BRIM_TOKEN"] = token  # for the template, which imports torch meanwhile
+    workplace = make_workplace(takes_workers=workers != 0)
+    from brim.agent.__main__ import join
+
     return join(
         master_address,
         token=token,
@@ -83,6 +87,7 @@ def agent(
         patience=patience,
         machine=machine.strip(),
         heartbeat=HeartbeatFile(heartbeat_file),
+        workplace=workplace,
     )
 
 

@@ -10,12 +10,13 @@ GPU, so that forking it is safe; where it is not, the same process starts new on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -43,6 +44,7 @@ from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import WORKER as AS_WORKER
 from brim.wire.run_identity import is_encrypted, run_identity
 
+_LONGEST_ADDRESS = 256  # bytes
 _codec: Codec[TemplateMessage] = Codec(TemplateMessage)
 
 
@@ -111,14 +113,16 @@ class TemplateProcess:
             self._spec.file or runs_python(self._spec.command)
         ):
             return
-        from brim.train import gpus, imports, warm
+        with _collecting_nothing():
+            from brim.train import gpus, imports, warm
 
-        if self._spec.device == "cpu":
-            gpus.hide_gpus()
-        warm.import_torch()
-        with gpus.gpus_untouched():
+            if self._spec.device == "cpu":
+                gpus.hide_gpus()
+            warm.import_torch()
             if self._spec.command and self._begin_again:
-                imports.import_ahead(self._spec.command, self._spec.seed)
+                with gpus.gpus_untouched():
+                    imports.import_ahead(self._spec.command, self._spec.seed)
+        with gpus.gpus_untouched():
             if self._spec.file:
                 self._prepared = warm.prepare_file(self._spec)
         if is_encrypted(self._host, insecure=self._spec.insecure):
@@ -269,18 +273,15 @@ def main() -> None:
     )
     parser.add_argument("--run-dir", required=True, help="with the file of the job")
     parser.add_argument(
-        "--host", required=True, help="address of this host that other hosts can reach"
+        "--host",
+        help="address of this host that other hosts can reach; without it, import torch, and wait "
+        "for the agent to send it, before the job is read",
     )
     parser.add_argument(
         "--stacks", type=int, required=True, help="descriptor that its stack is written to"
     )
     parser.add_argument(
         "--bare", action="store_true", help="leave all imports of a script to the workers"
-    )
-    parser.add_argument(
-        "--early",
-        action="store_true",
-        help="import torch, and wait for a byte of the agent before the job is read",
     )
     arguments = parser.parse_args()
     die_with_parent(os.getppid())
@@ -289,13 +290,15 @@ def main() -> None:
     go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=arguments.control)
-    if arguments.early:
+    is_early = arguments.host is None
+    if is_early:
         _import_torch()
-        if not control.recv(1):
+        arguments.host = control.recv(_LONGEST_ADDRESS).decode()
+        if not arguments.host:
             return  # the agent has no job for it
     spec = read_job(Path(arguments.run_dir))
     shared = shared_environment(spec, arguments.run_dir)
-    if arguments.early:
+    if is_early:
         if Path(spec.directory).is_dir():
             os.chdir(spec.directory or ".")
         if any(os.environ.get(name) != spec.env[name] for name in spec.env):
@@ -314,10 +317,25 @@ def main() -> None:
 
 def _import_torch() -> None:
     """Import what most jobs need, as long as there is no job yet."""
-    from brim.train import gpus, warm
+    with _collecting_nothing():
+        from brim.train import gpus, warm
 
-    with gpus.gpus_untouched():
-        warm.import_torch()
+        with gpus.gpus_untouched():
+            warm.import_torch()
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Import without the garbage collector, which would spend a quarter of the time of `import torch`.
+
+    It would look at hundreds of thousands of objects several times, all of which stay.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # later looks pass over them, too
+        gc.enable()
 
 
 def _begin_again(
