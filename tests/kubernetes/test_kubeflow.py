@@ -227,6 +227,19 @@ def test_a_pod_asks_for_a_slot_whatever_its_template_asks_for() -> None:
     assert resources["limits"] == {"nvidia.com/gpu": "1"}
 
 
+def test_a_pod_is_on_its_node_and_there_only_where_its_template_can_be() -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    worker = replicas(2)
+    worker["template"]["spec"]["affinity"] = {
+        "nodeAffinity": {required: {"nodeSelectorTerms": [zone]}}
+    }
+    asked = asked_of(pytorchReplicaSpecs={"Worker": worker})
+    node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    affinity = pod_for(asked, Rank("worker", 0))["spec"]["affinity"]
+    assert affinity == {"nodeAffinity": {required: {"nodeSelectorTerms": [{**zone, **node}]}}}
+
+
 def test_with_a_master_ranks_count_from_it() -> None:
     specs = {"Master": replicas(1), "Worker": replicas(2, "ExitCode")}
     asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs, nprocPerNode="2")

@@ -134,7 +134,7 @@ def test_pods_name_the_operator_as_a_responder_but_not_those_of_a_gang() -> None
 
 def test_placeholders_stand_for_each_type_of_replicas() -> None:
     start = start_of({}, file="mpijob.yaml")
-    made = of_kubeflow_job(start, start.asked.pods.minimum, [])
+    made = of_kubeflow_job(start, start.asked.pods.minimum, "")
     name = start.asked.job.name
     assert [each["metadata"]["name"] for each in made] == [
         f"{name}-mpijob-placeholder-{number}" for number in range(start.asked.pods.minimum)

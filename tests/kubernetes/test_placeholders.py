@@ -71,9 +71,10 @@ WITH_MORE = replace(
 )
 
 
-def made(fewest: int = 2, wishes: PodWishes = WISHES, **more: Any) -> list[Manifest]:
-    fields = {"uid": "uid of flights", "nodes": [], **more}
-    return of_elastic_job(JOB, wishes=wishes, fewest=fewest, **fields)
+def made(
+    fewest: int = 2, wishes: PodWishes = WISHES, *, uid: str = "uid of flights", **more: Any
+) -> list[Manifest]:
+    return of_elastic_job(JOB, wishes=replace(wishes, **more), fewest=fewest, uid=uid)
 
 
 def there(manifest: Manifest, on: str = "", **more: Any) -> KubePod:
@@ -116,13 +117,20 @@ def test_a_placeholder_is_nobodys_worker_and_in_nobodys_queue_or_service() -> No
 
 
 def test_a_placeholder_is_only_for_nodes_that_the_operator_uses() -> None:
-    nodes = node_requirements("pool=training")
-    (first,) = made(1, nodes=nodes)
-    affinity = first["spec"]["affinity"]["nodeAffinity"]
-    (terms,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert terms == {
-        "matchExpressions": [{"key": "pool", "operator": "In", "values": ["training"]}]
-    }
+    """And that the job's own template asks for, whoever chooses its nodes."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    zone = {"key": "zone", "operator": "Exists"}
+    theirs = {required: {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
+    template = {"spec": {"affinity": {"nodeAffinity": theirs}, "containers": [{"name": "worker"}]}}
+    pool = {"key": "pool", "operator": "In", "values": ["training"]}
+    for anywhere in (False, True):
+        (first,) = made(1, node_labels="pool=training", anywhere=anywhere)
+        (other,) = made(1, node_labels="pool=training", anywhere=anywhere, template=template)
+        found = [
+            each["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
+            for each in (first, other)
+        ]
+        assert found == [[{"matchExpressions": [pool]}], [{"matchExpressions": [zone, pool]}]]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +258,7 @@ class Kept:
         fewest = job.submission.spec.workers.minimum
         if name.name == "broken":
             raise LookupError("nobody has thought of this")
-        return of_elastic_job(name, f"uid of {job.id}", WISHES, fewest, [])
+        return of_elastic_job(name, f"uid of {job.id}", WISHES, fewest)
 
     def waits(self, *names: str, workers: str = "2") -> None:
         self.short = [

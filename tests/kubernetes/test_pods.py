@@ -113,8 +113,8 @@ def test_processes_of_a_worker_share_its_slot() -> None:
     assert one == two
 
 
-def node_affinity(**wishes: Any) -> Any:
-    _, pod = pods(replace(WISHES, anywhere=True, **wishes))
+def node_affinity(*, anywhere: bool = True, **wishes: Any) -> Any:
+    _, pod = pods(replace(WISHES, anywhere=anywhere, **wishes))
     return pod["spec"].get("affinity", {}).get("nodeAffinity")
 
 
@@ -137,6 +137,16 @@ def test_a_worker_that_is_pinned_to_no_node_is_on_nodes_of_the_operator() -> Non
             "nodeSelectorTerms": [
                 {"matchExpressions": [zone, pool]},
                 {**fields, "matchExpressions": [pool]},
+            ]
+        },
+    }
+    pinned = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    assert node_affinity(anywhere=False, template=template) == {
+        "more": [1],
+        required: {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [zone], "matchFields": [pinned]},
+                {"matchFields": [*fields["matchFields"], pinned]},
             ]
         },
     }
@@ -191,7 +201,13 @@ def test_what_brim_decides_no_template_changes() -> None:
     assert spec["restartPolicy"] == "Never"
     assert spec["tolerations"] == template["spec"]["tolerations"]
     assert spec["affinity"].keys() == {"podAffinity", "nodeAffinity"}
-    assert "its" not in spec["affinity"]["nodeAffinity"]
+    pinned = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    assert spec["affinity"]["nodeAffinity"] == {
+        "its": "own",
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": [pinned]}]
+        },
+    }
     assert [volume["name"] for volume in spec["volumes"]] == ["tmp", "data"]
     assert (container["image"], container["command"][2]) == ("registry.example/mine:2", "brim")
     assert next(each for each in container["env"] if each["name"] == "BRIM_TOKEN").keys() == {

@@ -28,37 +28,33 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def only_on(node: str) -> dict[str, Any]:
-    """Return the affinity of a pod that has to be on this node."""
-    here = {"key": "metadata.name", "operator": "In", "values": [node]}
-    return {_REQUIRED: {"nodeSelectorTerms": [{"matchFields": [here]}]}}
-
-
-def only_with(labels: str, given: object) -> Any:
-    """Return the affinity of a pod that has to be on nodes with these labels.
+def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
+    """Return the affinity to nodes of a pod, with what is required beside what its owner asks for.
 
     Args:
-        labels: a selector as the API server takes it; empty: any node will do.
-        given: the affinity that the pod has to nodes already, which holds as well. What the server
-            would refuse is left to it.
+        given: what its owner asks for, which holds as well. What the server would refuse is left to it.
+        labels: of the nodes that it has to be on, as a selector; empty: any will do.
+        node: that it has to be on; empty: any will do.
 
-    >>> only_with("pool=training", None)["requiredDuringSchedulingIgnoredDuringExecution"]
+    >>> nodes_for(None, labels="pool=training")["requiredDuringSchedulingIgnoredDuringExecution"]
     {'nodeSelectorTerms': [{'matchExpressions': [{'key': 'pool', 'operator': 'In', 'values': ['training']}]}]}
     """
     affinity = {} if given is None else given
     terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or [{}]
-    if not labels or not isinstance(affinity, Mapping) or not isinstance(terms, list):
+    here = [{"key": "metadata.name", "operator": "In", "values": [node]}] if node else []
+    ours = {"matchExpressions": node_requirements(labels), "matchFields": here}
+    if not any(ours.values()) or not isinstance(affinity, Mapping) or not isinstance(terms, list):
         return affinity
-    required = node_requirements(labels)
-    both = [_with(term, required) for term in terms]
-    return {**affinity, _REQUIRED: {"nodeSelectorTerms": both}}
+    return {**affinity, _REQUIRED: {"nodeSelectorTerms": [_with(term, ours) for term in terms]}}
 
 
-def _with(term: object, required: Sequence[Any]) -> object:
-    given = part_of(term, "matchExpressions") or []
-    if not isinstance(term, Mapping) or not isinstance(given, list):
+def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
+    """Return a term with more requirements, all of which have to hold."""
+    if not isinstance(term, Mapping):
         return term
-    return {**term, "matchExpressions": [*given, *required]}
+    theirs = {name: part_of(term, name) or [] for name, more in ours.items() if more}
+    both = {name: [*each, *ours[name]] for name, each in theirs.items() if isinstance(each, list)}
+    return {**term, **both} if both.keys() == theirs.keys() else term
 
 
 def node_requirements(selector: str) -> list[dict[str, Any]]:

@@ -506,11 +506,10 @@ class Operator:
         of, count, made = self._placeholders.get(job.id, (None, 0, []))
         if asked is None or (of is asked and count == fewest):
             return made if asked is not None else ()
-        nodes = node_requirements(self._settings.node_labels)
         if order is not None:
-            made = of_elastic_job(name, order.uid, order.wishes, fewest, nodes)
+            made = of_elastic_job(name, order.uid, order.wishes, fewest)
         elif theirs := self._kubeflow.order(job.id):
-            made = of_kubeflow_job(theirs.start(0), fewest, nodes)
+            made = of_kubeflow_job(theirs.start(0), fewest, self._settings.node_labels)
         self._placeholders[job.id] = asked, fewest, made
         return made
 

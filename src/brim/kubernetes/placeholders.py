@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -29,6 +30,7 @@ from brim.kubernetes.identities import (
     stands_for,
 )
 from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.node_selection import nodes_for
 from brim.kubernetes.pods import KubeStart, Manifest, PodWishes, worker_pod
 
 # Cluster Autoscaler adds no nodes for pods below this one, which it may be told (its
@@ -61,28 +63,24 @@ def priority_class() -> Manifest:
     }
 
 
-def placeholder(
-    worker: Manifest, name: str, *, container: str, nodes: Sequence[Mapping[str, Any]] = ()
-) -> Manifest:
+def placeholder(worker: Manifest, name: str, *, container: str, node_labels: str = "") -> Manifest:
     """Return the placeholder of a worker's pod.
 
     It runs the worker's image, which its node then has. Labels and annotations are not the worker's:
     nobody's Service finds it, and it is in nobody's queue.
 
     Args:
+        worker: which the plan has on no node.
         container: the name of the one whose image it runs.
-        nodes: requirements of the nodes that it may be on, see `node_requirements`.
+        node_labels: a selector of the nodes that it may be on; empty: all.
     """
     meta, spec = worker["metadata"], worker["spec"]
     main = next(each for each in spec["containers"] if each["name"] == container)
     asked = _asked_by(spec)
     amounts = {key: write_amount(amount) for key, amount in sorted(asked.items()) if key != PODS}
-    affinity = {
-        key: each for key, each in spec.get("affinity", {}).items() if key != "nodeAffinity"
-    }
-    if nodes:
-        terms = {"nodeSelectorTerms": [{"matchExpressions": list(nodes)}]}
-        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    affinity = dict(spec.get("affinity", {}))
+    if nodes := nodes_for(affinity.get("nodeAffinity"), labels=node_labels):
+        affinity["nodeAffinity"] = nodes
     # Where a claim is on some nodes alone, so is who mounts it.
     claims = [each for each in spec.get("volumes", []) if "persistentVolumeClaim" in each]
     waits = {
@@ -132,19 +130,16 @@ def _asked_by(spec: Mapping[str, Any]) -> Totals:
     return asked_by(msgspec.convert({"metadata": {"name": ""}, "spec": {**spec, **parts}}, KubePod))
 
 
-def of_elastic_job(
-    job: KubeJob, uid: str, wishes: PodWishes, fewest: int, nodes: Sequence[Mapping[str, Any]]
-) -> list[Manifest]:
+def of_elastic_job(job: KubeJob, uid: str, wishes: PodWishes, fewest: int) -> list[Manifest]:
     """Return the placeholders of an ElasticJob.
 
     Args:
         fewest: workers that it needs to run.
-        nodes: requirements of the nodes that they may be on.
     """
     start = KubeStart(job=job, uid=uid, launch=0, token="")
-    worker = worker_pod(start, wishes, name=job.worker(0, 0), node="")
+    worker = worker_pod(start, replace(wishes, anywhere=True), name=job.worker(0, 0), node="")
     names = [placeholder_of(job, number) for number in range(fewest)]
-    return [placeholder(worker, name, container=WORKER, nodes=nodes) for name in names]
+    return [placeholder(worker, name, container=WORKER) for name in names]
 
 
 class PlaceholderChanges(NamedTuple):

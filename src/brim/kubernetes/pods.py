@@ -32,7 +32,7 @@ from brim.kubernetes.identities import (
     labels_of,
 )
 from brim.kubernetes.kube_types import Amounts
-from brim.kubernetes.node_selection import only_on, only_with
+from brim.kubernetes.node_selection import nodes_for
 from brim.storage.job_file import JOB_FILE
 
 Manifest: TypeAlias = dict[str, Any]
@@ -230,7 +230,7 @@ def worker_pod(
     Args:
         processes: that train in it.
         node: on which it is to be: it has to be there, or that is how the plan counts it until the
-            scheduler that binds it has said where it is.
+            scheduler that binds it has said where it is. Empty: the plan has none for it.
     """
     first, last = _WORKER_PORTS
     command = [
@@ -247,8 +247,8 @@ def worker_pod(
     pod = _pod(start, name, WORKER, wishes, command, requests=wishes.slot)
     pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), NODE: node}
     affinity = pod["spec"].get("affinity", {})
-    theirs = only_with(wishes.node_labels, affinity.get("nodeAffinity"))
-    if nodes := theirs if wishes.anywhere else only_on(node):
+    where = {"labels": wishes.node_labels} if wishes.anywhere else {"node": node}
+    if nodes := nodes_for(affinity.get("nodeAffinity"), **where):
         pod["spec"]["affinity"] = {**affinity, "nodeAffinity": nodes}
     return pod
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from brim.kubernetes.identities import placeholder_of
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import main_container, pod_of
@@ -13,19 +10,17 @@ from brim.kubernetes.placeholders import placeholder
 from brim.kubernetes.pods import Manifest
 
 
-def of_kubeflow_job(
-    start: KubeflowStart, fewest: int, nodes: Sequence[Mapping[str, Any]]
-) -> list[Manifest]:
+def of_kubeflow_job(start: KubeflowStart, fewest: int, node_labels: str) -> list[Manifest]:
     """Return the placeholders of a job, of all types of its replicas.
 
     Args:
         fewest: pods that it needs to run.
-        nodes: requirements of the nodes that they may be on.
+        node_labels: a selector of the nodes that they may be on; empty: all.
     """
     asked = start.asked
     made: list[Manifest] = []
     for number, new in enumerate(changes(asked, RankedPods(), {"": fewest}).make):
         pod, name = pod_of(start, new), placeholder_of(asked.job, number)
         container = main_container(asked, pod["spec"])["name"]
-        made.append(placeholder(pod, name, container=container, nodes=nodes))
+        made.append(placeholder(pod, name, container=container, node_labels=node_labels))
     return made

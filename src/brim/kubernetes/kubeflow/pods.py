@@ -47,7 +47,7 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import NewPod
-from brim.kubernetes.node_selection import only_on
+from brim.kubernetes.node_selection import nodes_for
 from brim.kubernetes.pods import Manifest
 
 
@@ -86,7 +86,9 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     )
     notes = dict(meta.get("annotations") or {})
     made["metadata"]["annotations"] = {**notes, NODE: new.node}
-    spec["affinity"] = {**(spec.get("affinity") or {}), "nodeAffinity": only_on(new.node)}
+    affinity = spec.get("affinity") or {}
+    if nodes := nodes_for(affinity.get("nodeAffinity"), node=new.node):
+        spec["affinity"] = {**affinity, "nodeAffinity": nodes}
     policy = replicas.restart_policy
     spec["restartPolicy"] = NEVER if policy == EXIT_CODE else policy
     chosen = asked.scheduling.priority_class if asked.scheduling is not None else ""
