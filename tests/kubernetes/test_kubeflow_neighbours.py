@@ -245,6 +245,21 @@ def test_a_job_is_bound_as_a_whole_or_not_at_all_and_its_group_follows_it(place:
     run(work)
 
 
+def test_a_job_is_planned_where_its_template_lets_it_be(place: Place) -> None:
+    async def work() -> None:
+        place.plane.kubectl("label", "node", "fake-3", "speed=fast")
+        async with place.operator():
+            worker = replicas(2)
+            worker["template"]["spec"]["nodeSelector"] = {"speed": "fast"}
+            place.apply(**elastic(2, 2), pytorchReplicaSpecs={"Worker": worker})
+            await until(lambda: bound(place) == 2, place)
+            nodes = {pod["spec"]["nodeName"] for pod in place.kubelets.pods().values()}
+            assert nodes == {"fake-3"}
+        place.plane.kubectl("label", "node", "fake-3", "speed-")
+
+    run(work)
+
+
 def test_a_pod_that_is_to_be_evicted_leaves_and_that_is_no_failure(place: Place) -> None:
     async def work() -> None:
         async with place.operator():

@@ -1,4 +1,4 @@
-"""Exact jobs on nodes of different kinds, under the policy `brim` and under any."""
+"""Jobs that cannot be on all nodes, under the policy `brim` and under any."""
 
 from __future__ import annotations
 
@@ -321,6 +321,66 @@ def test_it_waits_for_its_kind_where_all_nodes_are_of_another() -> None:
     assert brim(snapshot(waiting, cluster=none)).workers.get("a", 0) == 0
 
 
+# Nodes that owners have chosen -------------------------------------------------------------------
+
+ALIKE = Cluster(nodes=tuple(Node(id=f"n{k}", devices=2) for k in (1, 2, 3)))
+
+
+def test_a_job_is_on_the_nodes_that_its_owner_has_chosen_and_others_make_room() -> None:
+    for exact in (False, True):
+        chosen = job("a", 3, 4, exact=exact, nodes=("n2", "n3"))
+        free = brim(snapshot(chosen, cluster=ALIKE))
+        assert free.nodes["a"] == {"n2": 2, "n3": 2}
+        other = job("b", 2, 2, exact=exact)
+        full = brim(snapshot(chosen, other, held={"b": {"n2": 2}}, cluster=ALIKE))
+        assert full.nodes == {"a": {"n2": 2, "n3": 2}, "b": {"n1": 2}}
+
+
+def test_two_jobs_that_have_chosen_nodes_both_run_where_that_can_be() -> None:
+    """In either order: who can be on fewer nodes comes first."""
+    narrow, wide = job("b", 2, 2, nodes=("n3",)), job("a", 4, 4, nodes=("n1", "n2", "n3"))
+    for jobs in ((narrow, wide), (wide, narrow)):
+        decision = brim(snapshot(*jobs, cluster=ALIKE))
+        assert decision.nodes == {"a": {"n1": 2, "n2": 2}, "b": {"n3": 2}}
+
+
+def test_a_job_has_no_more_than_its_nodes_have_and_says_so() -> None:
+    decision = brim(snapshot(job("a", nodes=("n2",)), job("b"), cluster=ALIKE))
+    assert decision.nodes == {"a": {"n2": 2}, "b": {"n1": 2, "n3": 2}}
+    assert decision.reasons["a"] == (
+        Reason.ITS_NODES,
+        "2 workers: no more fit on the nodes that its template allows",
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "why"),
+    [
+        (
+            ("n1",),
+            "it needs 3 devices on nodes that its template allows, which have 2; these are n1",
+        ),
+        ((), "it needs 3 devices on nodes that its template allows, which have 0"),
+        (
+            ("n1", "n2"),
+            "it needs 3 devices on nodes that its template allows, and other jobs leave",
+        ),
+    ],
+)
+def test_a_job_whose_nodes_have_no_room_takes_nothing_from_others(
+    chosen: tuple[str, ...], why: str
+) -> None:
+    waiting, other = job("a", 3, nodes=chosen), job("b", 2, 2, nodes=("n1",))
+    seen = snapshot(waiting, other, held={"b": {"n1": 2}}, cluster=ALIKE, arrived=("a",))
+    decision = brim(seen)
+    assert decision.nodes == {"b": {"n1": 2}}
+    assert decision.reasons["a"][0] is Reason.ITS_NODES
+    assert decision.reasons["a"][1].startswith(why)
+    (verdict,) = decision.verdicts
+    assert isinstance(verdict, Admitted)
+    assert (verdict.reason, verdict.promises) == (Reason.ITS_NODES, False)
+
+
 # Any jobs on any nodes ----------------------------------------------------------------------------
 
 
@@ -332,7 +392,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @st.composite
-def many_jobs(draw: st.DrawFn) -> list[Job]:
+def many_jobs(draw: st.DrawFn, names: list[str] | None = None) -> list[Job]:
+    """Some jobs, whose owners choose among the nodes of these names."""
+    chosen = st.none() | st.lists(st.sampled_from(names or ["n"]), unique=True).map(tuple)
+
     def one(name: str) -> Job:
         minimum = draw(st.integers(1, 4))
         most = draw(st.integers(minimum, 7))
@@ -340,7 +403,8 @@ def many_jobs(draw: st.DrawFn) -> list[Job]:
         exact = draw(st.booleans())
         deadline = draw(st.sampled_from([None, 1e6]))  # which is promised
         kinds = kinds if exact else None
-        return job(name, minimum, most, exact=exact, kinds=kinds, deadline=deadline)
+        nodes = draw(chosen) if names else None
+        return job(name, minimum, most, exact=exact, kinds=kinds, deadline=deadline, nodes=nodes)
 
     return [one(name) for name in draw(st.lists(st.sampled_from("abcdefgh"), unique=True))]
 
@@ -355,10 +419,15 @@ def _given(draw: st.DrawFn, jobs: list[Job], devices: int) -> dict[str, int]:
 
 
 @st.composite
-def cycles(draw: st.DrawFn) -> list[tuple[Snapshot, Decision, Decision]]:
-    """Some cycles of the same jobs on nodes that come and go: seen, given and placed."""
-    cluster, jobs = draw(clusters()), draw(many_jobs())
+def cycles(draw: st.DrawFn, choosy: bool = False) -> list[tuple[Snapshot, Decision, Decision]]:
+    """Some cycles of the same jobs on nodes that come and go: seen, given and placed.
+
+    Args:
+        choosy: owners of some jobs have chosen nodes.
+    """
+    cluster = draw(clusters())
     names = [node.id for node in cluster.nodes]
+    jobs = draw(many_jobs(names if choosy else None))
     held: dict[str, dict[str, int]] = {}
     found = []
     for _ in range(3):
@@ -376,7 +445,7 @@ def cycles(draw: st.DrawFn) -> list[tuple[Snapshot, Decision, Decision]]:
     return found
 
 
-@given(cycles())
+@given(cycles() | cycles(choosy=True))
 def test_no_plan_mixes_kinds_or_has_more_than_there_is(
     life: list[tuple[Snapshot, Decision, Decision]],
 ) -> None:
@@ -387,9 +456,10 @@ def test_no_plan_mixes_kinds_or_has_more_than_there_is(
             one, on = state.job, placed.nodes.get(state.job.id, {})
             taken.update(on)
             assert placed.workers[one.id] == sum(on.values())
-            if one.exact:
+            if one.exact or one.nodes is not None:
                 assert len({kinds[node] for node in on}) <= 1
                 assert one.kinds is None or all(kinds[node] in one.kinds for node in on)
+                assert one.nodes is None or set(on) <= set(one.nodes)
                 assert not on or one.minimum <= sum(on.values()) <= given_.workers[one.id]
             else:
                 assert sum(on.values()) == given_.workers[one.id], "nobody else has less for it"
@@ -425,7 +495,7 @@ def test_only_exact_and_pinned_jobs_keep_an_exact_job_waiting(
                         assert count - fixed[kind] < one.minimum or pinned_
 
 
-@given(cycles())
+@given(cycles() | cycles(choosy=True))
 def test_who_runs_goes_on_and_what_does_not_change_stays(
     life: list[tuple[Snapshot, Decision, Decision]],
 ) -> None:
@@ -433,7 +503,8 @@ def test_who_runs_goes_on_and_what_does_not_change_stays(
         for state in seen.jobs:
             kept = {n.id: min(n.devices, state.nodes.get(n.id, 0)) for n in seen.cluster.nodes}
             whole = all(kept[node] == count for node, count in state.nodes.items())
-            if state.job.exact and state.nodes and whole and given_.workers[state.job.id]:
+            claims = state.job.exact or state.job.nodes is not None
+            if claims and state.nodes and whole and given_.workers[state.job.id]:
                 assert placed.nodes.get(state.job.id), "nobody who comes puts it off its nodes"
         held = {name: dict(on) for name, on in placed.nodes.items()}
         again = snapshot(*(state.job for state in seen.jobs), held=held, cluster=seen.cluster)

@@ -380,6 +380,7 @@ class ScheduledJobs:
                 self.present,
                 lost=self.away,
                 kinds=self._kinds_for(jobs),
+                nodes=self.nodes.chosen(),
                 memory=memory,
                 now=now,
             )
@@ -607,6 +608,8 @@ class ScheduledJobs:
         if reason == Reason.ONE_KIND:
             unlike = self._unlike(job)
             why = f"{detail}: {unlike}" if unlike else detail
+        elif reason == Reason.ITS_NODES:
+            why = detail
         if why != self._waits.get(job.id, ""):
             self._waits[job.id] = why
             if why:

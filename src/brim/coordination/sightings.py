@@ -87,6 +87,7 @@ class NodeSeen(NamedTuple):
         leaving: it gives way, and nothing is to be on it any more.
         agents: agents of jobs on it, where it has joined.
         kind: of its host, where that is known.
+        refuses: the jobs whose workers cannot be on it.
     """
 
     up: bool
@@ -100,6 +101,7 @@ class NodeSeen(NamedTuple):
     leaving: bool = False
     agents: tuple[AgentSeen, ...] = ()
     kind: HostKind | None = None
+    refuses: frozenset[str] = frozenset()
 
 
 class NodesSeen:
@@ -173,6 +175,14 @@ class NodesSeen:
             if seen is not None and seen.kind is not None:
                 found.setdefault(node.kind, seen.kind)
         return found
+
+    def chosen(self) -> dict[str, tuple[str, ...]]:
+        """The nodes that each job can be on, for those that cannot be on all."""
+        choosy = frozenset[str]().union(*{node.refuses for node in self.seen.values()})
+        return {
+            job: tuple(name for name, node in self.seen.items() if job not in node.refuses)
+            for job in sorted(choosy)
+        }
 
     def devices(self, cluster: Cluster) -> dict[str, int]:
         """The devices on which something can be started now, by node."""

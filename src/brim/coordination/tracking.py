@@ -330,6 +330,7 @@ class Tracking:
         *,
         lost: Collection[str],
         kinds: Mapping[str, tuple[str, ...]],
+        nodes: Mapping[str, tuple[str, ...]],
         memory: object,
         now: float,
     ) -> Snapshot:
@@ -340,6 +341,7 @@ class Tracking:
         Args:
             lost: nodes whose devices nobody can have now.
             kinds: of nodes, by job that can go on on these only.
+            nodes: by job that can be on these only.
         """
         cluster, capacity = spec.cluster.without(lost), spec.capacity
         arrived = [job.id for job in jobs if not job.judgement.judged and self.is_known(job)]
@@ -347,7 +349,10 @@ class Tracking:
             now=now,
             cluster=cluster,
             capacity=max(0, cluster.devices - spec.headroom),
-            jobs=tuple(self.state(job, capacity, now, kinds=kinds.get(job.id)) for job in jobs),
+            jobs=tuple(
+                self.state(job, capacity, now, kinds=kinds.get(job.id), nodes=nodes.get(job.id))
+                for job in jobs
+            ),
             arrived=tuple(arrived),
             overheads=self._lessons.overheads.paid_ahead,
             tenants=spec.tenants,
@@ -362,11 +367,13 @@ class Tracking:
         now: float,
         *,
         kinds: tuple[str, ...] | None = None,
+        nodes: tuple[str, ...] | None = None,
     ) -> JobState:
         """Return one job as a policy sees it.
 
         Args:
             capacity: devices for training here, also those that are lost now.
+            kinds, nodes: that it can be on; None: all.
         """
         submission = job.submission
         workers = submission.spec.workers
@@ -389,6 +396,7 @@ class Tracking:
             priority=submission.priority,
             exact=submission.spec.exact,
             kinds=kinds,
+            nodes=nodes,
         )
         at = job.allocation
         saved = self.track(job).seen.saved

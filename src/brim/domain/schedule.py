@@ -50,6 +50,7 @@ class Reason(enum.StrEnum):
     PREEMPTED = "preempted-by-priority"
     GANG_INCOMPLETE = "gang-does-not-fit"
     ONE_KIND = "exact-on-nodes-of-one-kind"
+    ITS_NODES = "on-nodes-that-its-owner-has-chosen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class Job:
         label: what it is, for people: model and global batch size.
         exact: all its workers have to be on nodes of one kind.
         kinds: those of nodes on which it goes on with the same bits; None: it can begin on any.
+        nodes: the ids of those that it can be on, as its owner has chosen; None: all.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Job:
     label: str = ""
     exact: bool = False
     kinds: tuple[str, ...] | None = None
+    nodes: tuple[str, ...] | None = None
 
     @property
     def ceiling(self) -> int:

@@ -1,15 +1,17 @@
-"""Nodes on which a pod may be, as its affinity says it. Pure."""
+"""Nodes on which a pod may be: as its affinity says it, and as its owner has chosen them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from brim.errors import SpecError
+from brim.kubernetes.kube_types import KubeNode
 from brim.kubernetes.reading import part_of
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_NAME = "metadata.name"  # the one field of nodes by which they can be chosen
 _KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)"
 _VALUE = r"[-A-Za-z0-9_.]{0,63}"
 _PARTS = re.compile(r",(?![^(]*\))")  # commas outside of brackets
@@ -40,19 +42,21 @@ def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
     {'nodeSelectorTerms': [{'matchExpressions': [{'key': 'pool', 'operator': 'In', 'values': ['training']}]}]}
     """
     affinity = {} if given is None else given
-    terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or [{}]
-    here = [{"key": "metadata.name", "operator": "In", "values": [node]}] if node else []
-    ours = {"matchExpressions": node_requirements(labels), "matchFields": here}
-    if not any(ours.values()) or not isinstance(affinity, Mapping) or not isinstance(terms, list):
+    terms = part_of(part_of(affinity, _REQUIRED), "nodeSelectorTerms") or None
+    here = [{"key": _NAME, "operator": "In", "values": [node]}] if node else []
+    wanted = {"matchExpressions": node_requirements(labels), "matchFields": here}
+    ours = {name: each for name, each in wanted.items() if each}
+    if not ours or not isinstance(affinity, Mapping) or not isinstance(terms, list | None):
         return affinity
-    return {**affinity, _REQUIRED: {"nodeSelectorTerms": [_with(term, ours) for term in terms]}}
+    both = [ours] if terms is None else [_with(term, ours) for term in terms]
+    return {**affinity, _REQUIRED: {"nodeSelectorTerms": both}}
 
 
 def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
-    """Return a term with more requirements, all of which have to hold."""
-    if not isinstance(term, Mapping):
+    """Return a term with more requirements, all of which have to hold; an empty one holds nowhere."""
+    if not isinstance(term, Mapping) or not _read_term(term):
         return term
-    theirs = {name: part_of(term, name) or [] for name, more in ours.items() if more}
+    theirs = {name: part_of(term, name) or [] for name in ours}
     both = {name: [*each, *ours[name]] for name, each in theirs.items() if isinstance(each, list)}
     return {**term, **both} if both.keys() == theirs.keys() else term
 
@@ -80,3 +84,89 @@ def _requirement(part: str) -> dict[str, Any]:
     if "values" not in parts:
         return said
     return {**said, "values": [each.strip() for each in parts["values"].split(",")]}
+
+
+# What an owner has chosen -------------------------------------------------------------------------
+
+
+class Requirement(NamedTuple):
+    """One requirement of a node.
+
+    Attributes:
+        key: a label of the node, or `metadata.name`.
+    """
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def holds(self, found: Mapping[str, str]) -> bool:
+        """Return whether it holds for what a node has."""
+        value = found.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+            case "Gt" | "Lt":
+                return _compares(self.operator, value, self.values)
+            case _:
+                return False
+
+
+def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
+    try:
+        here, bound = int(value or ""), int(values[0])
+    except (ValueError, IndexError):
+        return False
+    return here > bound if operator == "Gt" else here < bound
+
+
+class NodeChoice(NamedTuple):
+    """The nodes that the template of a pod allows: those of which one of the terms holds whole.
+
+    What it says of taints is not part of it: of those the operator has its own list.
+    """
+
+    terms: tuple[tuple[Requirement, ...], ...]
+
+    def allows(self, node: KubeNode) -> bool:
+        """Return whether a pod may be on a node."""
+        found = {**node.metadata.labels, _NAME: node.metadata.name}
+        return any(term and all(each.holds(found) for each in term) for term in self.terms)
+
+
+def choice_in(spec: object) -> NodeChoice | None:
+    """Return the choice of nodes in the spec of a pod; None where it allows all.
+
+    What the server would refuse chooses nothing.
+
+    >>> choice_in({"nodeSelector": {"zone": "a"}})
+    NodeChoice(terms=((Requirement(key='zone', operator='In', values=('a',)),),))
+    """
+    selector = part_of(spec, "nodeSelector") or {}
+    required = part_of(part_of(part_of(spec, "affinity"), "nodeAffinity"), _REQUIRED)
+    terms = part_of(required, "nodeSelectorTerms")
+    if not isinstance(selector, Mapping) or not isinstance(terms, list | None):
+        return None
+    every = tuple(Requirement(str(key), "In", (str(each),)) for key, each in selector.items())
+    if terms is None:
+        return NodeChoice((every,)) if every else None
+    read = [_read_term(term) for term in terms]
+    return NodeChoice(tuple((*every, *term) for term in read if term))
+
+
+def _read_term(term: object) -> tuple[Requirement, ...]:
+    """Return the requirements of a term; one without any holds for no node."""
+    parts = [part_of(term, name) for name in ("matchExpressions", "matchFields")]
+    return tuple(_read(each) for part in parts if isinstance(part, list) for each in part)
+
+
+def _read(said: object) -> Requirement:
+    values = part_of(said, "values")
+    texts = tuple(map(str, values)) if isinstance(values, list) else ()
+    return Requirement(str(part_of(said, "key")), str(part_of(said, "operator")), texts)

@@ -44,7 +44,7 @@ from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.node_selection import node_requirements
+from brim.kubernetes.node_selection import NodeChoice, choice_in, node_requirements
 from brim.kubernetes.outages import SeenClock
 from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
 from brim.kubernetes.placeholders import of_elastic_job
@@ -243,6 +243,8 @@ class Operator:
                     await each.synced()
                 self._key = self._kubeflow.key = await self._read_key()
                 self._life = life = await self._begin()
+                for job in life.book.jobs:
+                    self._places.choose(job, self._choice_of(job))
                 tasks.create_task(self._take_in(life))
                 tasks.create_task(life.keeper.run())
                 if self._evictions is not None:
@@ -495,6 +497,17 @@ class Operator:
         )
         return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
 
+    def _choice_of(self, job: str) -> NodeChoice | None:
+        """Return which nodes the pods of a job may be on; None: all, or not all its pods on the same."""
+        if not KubeJob.parse(job).kind:
+            order = self._order(job)
+            return choice_in(order.wishes.template.get("spec")) if order is not None else None
+        asked = self._kubeflow.asked(job)
+        choices = (
+            {choice_in(each.template.get("spec")) for each in asked.replicas} if asked else {None}
+        )
+        return choices.pop() if len(choices) == 1 else None
+
     def _short(self) -> Sequence[ScheduledJob] | None:
         return self._life.backend.jobs.short_of_devices() if self._life is not None else None
 
@@ -569,6 +582,7 @@ class Operator:
         events, problems = wishes(thing, record)
         self._stalls[job] = stall_of(problems)
         life.processes.forgive(job)  # as it is now, its pods may be made
+        self._places.choose(job, self._choice_of(job))
         for event in events:
             life.backend.handle(event)
         life.keeper.tell(job)  # the generation that was read is part of its status
@@ -612,6 +626,7 @@ class Operator:
         if record.life.ended:
             self._stalls.pop(record.id, None)
             life.processes.forgive(record.id)
+            self._places.choose(record.id, None)
             self._templates.pop(record.id, None)
             self._orders.pop(record.id, None)
             self._placeholders.pop(record.id, None)

@@ -20,6 +20,7 @@ from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, asked_by, parse_amount, parse_amounts, total
 from brim.kubernetes.identities import WORKER, PodIdentity, identity_of, stands_for
 from brim.kubernetes.kube_types import READY, Amounts, KubeNode, KubePod, Taint
+from brim.kubernetes.node_selection import NodeChoice
 
 _CLOSES = frozenset({"NoSchedule", "NoExecute"})  # effects of taints
 _TO_RETURN = 5.0  # seconds that plans count on a node whose kubelet says that it is not ready
@@ -113,12 +114,27 @@ class NodePlaces:
         self._seen: dict[str, NodeSeen] = {}
         self._changed: set[str] = set()
         self._left_alone: frozenset[str] = frozenset()
+        self._choices: dict[str, NodeChoice] = {}  # by job
+        self._choosers: dict[NodeChoice, frozenset[str]] = {}  # the jobs that make each
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
         """Count the pods of these jobs as anybody's: nobody decides about them."""
         self._left_alone = frozenset(jobs)
         self._changed |= self._on.keys()
+
+    def choose(self, job: str, choice: NodeChoice | None) -> None:
+        """Know which nodes the template of a job allows; None: all."""
+        if self._choices.get(job) == choice:
+            return
+        self._choices.pop(job, None)
+        if choice is not None:
+            self._choices[job] = choice
+        made: dict[NodeChoice, set[str]] = {}
+        for chooser, each in self._choices.items():
+            made.setdefault(each, set()).add(chooser)
+        self._choosers = {each: frozenset(jobs) for each, jobs in made.items()}
+        self._changed |= self._nodes.keys()
 
     def take_node(self, name: str, node: KubeNode | None) -> None:
         """Know a node as it is now; None: it is gone."""
@@ -203,7 +219,13 @@ class NodePlaces:
             address=address,
             leaving=_gives_way(node),
             agents=agents,
+            refuses=self._refuses(node),
         )
+
+    def _refuses(self, node: KubeNode) -> frozenset[str]:
+        """Return the jobs whose templates do not allow a node."""
+        out = [jobs for choice, jobs in self._choosers.items() if not choice.allows(node)]
+        return frozenset[str]().union(*out)
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""

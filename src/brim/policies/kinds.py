@@ -1,28 +1,30 @@
-"""Exact jobs on nodes of different kinds: which can have how much where, and a policy asked so. Pure.
+"""Jobs that cannot be on all nodes: which can have how much where, and a policy asked so. Pure.
 
-Nodes of different kinds compute different bits, so an exact job is on nodes of one kind: once it has
+An owner may have chosen some nodes for a job (`Job.nodes`), and an exact job is on nodes that are
+alike. Nodes of different kinds compute different bits, so an exact job is on nodes of one kind: once it has
 computed, on those of the kind on which it began (`Job.kinds`). A policy counts devices, and knows no
-kinds. So it is asked with each exact job limited to what it could have (`ask_within`): first to the
-devices of its largest kind, and then, where its workers do not fit beside those of others, to as many
-as do; it is asked again until nobody is given what cannot be used. A job that cannot have its minimum
+kinds. So it is asked with each such job limited to what it could have (`ask_within`): first to the
+devices of its nodes of the largest kind, and then, where its workers do not fit beside those of others,
+to as many as do; it is asked again until nobody is given what cannot be used. A job that cannot have its minimum
 is left out for this cycle: it takes nothing from others, and nothing is idle for it.
 
-What fits (`on_one_kind`): first each exact job has its base: its minimum, and where its deadline is
+What fits (`on_some_nodes`): first each exact job has its base: its minimum, and where its deadline is
 promised as much of all that it was given as there is room for. Those that hold devices come first,
 whose minima nobody takes, then higher priorities, promised ones, and the rest in the order of
 submission. Then each has what it holds beyond that, and what it is to have more, where there is
 room. Jobs that are not exact make room, unless they are pinned: there is always enough elsewhere for
 those who leave, since an exact job that is given n devices leaves n to others, wherever it goes. So
 an exact job that is given workers waits for nothing but pinned jobs and the bases of other exact
-ones, on every kind that it may have.
+ones, on every kind that it may have. A job whose owner has chosen nodes is placed as an exact one is,
+on those nodes; where two such jobs want the same, the one with fewer to choose from comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from brim.domain.cluster import Cluster
+from brim.domain.cluster import Cluster, Node
 from brim.domain.quantities import counted
 from brim.domain.schedule import (
     Admitted,
@@ -45,7 +47,7 @@ ByNode = Mapping[str, int]
 def ask_within(
     snapshot: Snapshot, policy: Policy, place: Callable[[Snapshot, Decision], Decision]
 ) -> Decision:
-    """Ask a policy for what exact jobs can use.
+    """Ask a policy for what jobs can use that cannot be on all nodes.
 
     Args:
         place: puts the workers of a decision on nodes, or gives fewer where they do not fit.
@@ -92,11 +94,15 @@ def _is_promised(state: JobState) -> bool:
     return state.standing is Standing.ADMITTED and state.job.deadline is not None
 
 
-def _by_kind(cluster: Cluster) -> dict[str, int]:
-    """The devices of each kind that has any."""
+def _by_kind(cluster: Cluster, among: Collection[str] | None = None) -> dict[str, int]:
+    """The devices of each kind that has any.
+
+    Args:
+        among: nodes that count; None: all.
+    """
     found: dict[str, int] = {}
     for node in cluster.nodes:
-        if node.devices:
+        if node.devices and (among is None or node.id in among):
             found[node.kind] = found.get(node.kind, 0) + node.devices
     return found
 
@@ -105,21 +111,36 @@ def _may_be_on(job: Job, kind: str) -> bool:
     return job.kinds is None or kind in job.kinds
 
 
-def _room_for(job: Job, devices: Mapping[str, int]) -> int:
-    """Return the devices of the largest kind that a job may be on."""
-    return max((count for kind, count in devices.items() if _may_be_on(job, kind)), default=0)
+class _Rooms:
+    """The devices that jobs could have if they were alone, counted once for each choice of nodes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._found: dict[tuple[str, ...] | None, dict[str, int]] = {}
+
+    def by_kind(self, job: Job) -> dict[str, int]:
+        if job.nodes not in self._found:
+            among = None if job.nodes is None else frozenset(job.nodes)
+            self._found[job.nodes] = _by_kind(self._cluster, among)
+        return self._found[job.nodes]
+
+    def of(self, job: Job) -> int:
+        """Return the devices of the largest kind that a job may be on."""
+        kinds = self.by_kind(job).items()
+        return max((count for kind, count in kinds if _may_be_on(job, kind)), default=0)
 
 
 def _most(snapshot: Snapshot) -> dict[str, int]:
-    """Return the most workers of each exact job that could else be given more than a kind has."""
-    devices = _by_kind(snapshot.cluster)
-    if not devices:
+    """Return the most workers of each job that could else be given more than it can have."""
+    rooms = _Rooms(snapshot.cluster)
+    whole = sum(_by_kind(snapshot.cluster).values())
+    if not whole:
         return {}
-    whole = sum(devices.values())
-    rooms = {s.job.id: (s.job, _room_for(s.job, devices)) for s in snapshot.jobs if s.job.exact}
+    some = (s.job for s in snapshot.jobs if s.job.exact or s.job.nodes is not None)
+    found = {job.id: (job, rooms.of(job)) for job in some}
     return {
         id: room
-        for id, (job, room) in rooms.items()
+        for id, (job, room) in found.items()
         if room < whole and room < max(job.ceiling, job.requested, job.minimum)
     }
 
@@ -153,10 +174,10 @@ def _with_at_most(job: Job, limit: int | None) -> Job:
 
 
 def _explained(snapshot: Snapshot, decision: Decision, limits: Mapping[str, int]) -> Decision:
-    """The decision with a reason for each job that has no more because of kinds, and a verdict."""
+    """The decision with a reason for each job that has no more because of its nodes, and a verdict."""
     if not limits:
         return decision
-    devices = _by_kind(snapshot.cluster)
+    rooms = _Rooms(snapshot.cluster)
     reasons, verdicts = dict(decision.reasons), list(decision.verdicts)
     for state in snapshot.jobs:
         job = state.job
@@ -164,30 +185,49 @@ def _explained(snapshot: Snapshot, decision: Decision, limits: Mapping[str, int]
         if limit is None:
             continue
         if _left_out(job, limit):
-            why = _why_nothing(job, devices)
-            reasons[job.id] = Reason.ONE_KIND, why
+            reason, why = _why_nothing(job, rooms)
+            reasons[job.id] = reason, why
             if job.id in snapshot.arrived:
-                verdicts.append(_verdict_without(job, why))
+                verdicts.append(_verdict_without(job, reason, why))
         elif limit == decision.workers.get(job.id, 0) < job.ceiling:
-            text = f"{counted(limit, 'worker')}: no more fit on nodes that are alike"
-            reasons[job.id] = Reason.ONE_KIND, f"{text} (brim nodes says how others differ)"
+            reasons[job.id] = _why_no_more(job, limit)
     return replace(decision, reasons=reasons, verdicts=tuple(verdicts))
 
 
-def _verdict_without(job: Job, why: str) -> Verdict:
+def _verdict_without(job: Job, reason: Reason, why: str) -> Verdict:
     """Return the verdict on a job about which no policy was asked."""
     if job.deadline is None:
-        return Admitted(job=job.id, reason=Reason.ONE_KIND, detail=why, promises=False)
-    return Rejected(job=job.id, reason=Reason.ONE_KIND, detail=why, runs=True)
+        return Admitted(job=job.id, reason=reason, detail=why, promises=False)
+    return Rejected(job=job.id, reason=reason, detail=why, runs=True)
 
 
-def _why_nothing(job: Job, devices: Mapping[str, int]) -> str:
+def _why_no_more(job: Job, limit: int) -> tuple[Reason, str]:
+    workers = counted(limit, "worker")
+    if job.nodes is not None:
+        return Reason.ITS_NODES, f"{workers}: no more fit on the nodes that its template allows"
+    text = f"{workers}: no more fit on nodes that are alike (brim nodes says how others differ)"
+    return Reason.ONE_KIND, text
+
+
+def _why_nothing(job: Job, rooms: _Rooms) -> tuple[Reason, str]:
+    if job.nodes is None:
+        return Reason.ONE_KIND, _why_on_no_kind(job, rooms)
+    room = sum(rooms.by_kind(job).values())
+    need = f"it needs {counted(max(1, job.minimum), 'device')} on nodes that its template allows"
+    if room < max(1, job.minimum):
+        names = f"; these are {', '.join(job.nodes[:3])}{' …' if job.nodes[3:] else ''}"
+        return Reason.ITS_NODES, f"{need}, which have {room}{names if job.nodes else ''}"
+    return Reason.ITS_NODES, f"{need}, and other jobs leave fewer there"
+
+
+def _why_on_no_kind(job: Job, rooms: _Rooms) -> str:
+    devices = rooms.by_kind(job)
     if not any(_may_be_on(job, kind) for kind in devices):
         return (
             "no node with devices is of the kind on which it began, and any other would compute "
             f"other bits; brim resume {job.id} --any-kind lets it go on there"
         )
-    room = _room_for(job, devices)
+    room = rooms.of(job)
     need = (
         "nodes are not alike (brim nodes says how), and an exact job is on those that are: it needs "
         f"{counted(max(1, job.minimum), 'device')} there"
@@ -202,7 +242,7 @@ def _why_nothing(job: Job, devices: Mapping[str, int]) -> str:
 
 @dataclass(slots=True)
 class _Claim:
-    """The workers that an exact job is given, and those that fit on nodes of one kind.
+    """The workers that a job is given that cannot be on all nodes, and those that fit.
 
     Args:
         promised: it has all of that, as far as there is room, before others have more than a base.
@@ -220,18 +260,23 @@ class _Claim:
     count: int = 0
     nodes: dict[str, int] = field(default_factory=dict)
 
+    def may_be_on(self, node: Node) -> bool:
+        """Return whether it can be on a node of the kind that it is to be on."""
+        chosen = self.state.job.nodes
+        return node.kind == self.kind and (chosen is None or node.id in chosen)
 
-def on_one_kind(
+
+def on_some_nodes(
     snapshot: Snapshot,
     workers: Mapping[str, int],
     kept: Mapping[str, ByNode],
     *,
     pinned: Iterable[str],
 ) -> dict[str, dict[str, int]]:
-    """Return the workers by node of every exact job that is to have some: all on one kind.
+    """Return the workers by node of every job that is to have some and cannot be on all nodes.
 
-    A job has fewer than it was given where no more fit, and none where its minimum does not. Where
-    all of them may be on all nodes, their places do not matter here, and none is returned.
+    They are all on one kind. A job has fewer than it was given where no more fit, and none where its
+    minimum does not.
 
     Args:
         workers: that jobs were given.
@@ -239,17 +284,14 @@ def on_one_kind(
         pinned: jobs that must not be moved.
     """
     claims = _claims(snapshot, workers, kept)
-    kinds = _by_kind(snapshot.cluster)
-    if len(kinds) < 2 and all(
-        _may_be_on(claim.state.job, kind) for claim in claims for kind in kinds
-    ):
+    if not claims:
         return {}
-    exact = {claim.state.job.id for claim in claims}
+    claimed = {claim.state.job.id for claim in claims}
     stays = {node.id: 0 for node in snapshot.cluster.nodes}  # devices of jobs that nobody moves
     moves = dict(stays)  # of those that may be
     fixed = frozenset(pinned)
     for job, nodes in kept.items():
-        if job not in exact:
+        if job not in claimed:
             for node in nodes.keys() & stays.keys():  # the others are gone
                 (stays if job in fixed else moves)[node] += nodes[node]
     _Sharing(snapshot.cluster, stays, moves).share(claims)
@@ -260,13 +302,21 @@ def on_one_kind(
 def _claims(
     snapshot: Snapshot, workers: Mapping[str, int], kept: Mapping[str, ByNode]
 ) -> list[_Claim]:
-    """The claims of exact jobs, in the order in which they are heard."""
-    found: list[tuple[tuple[bool, int, bool], _Claim]] = []
+    """The claims of jobs that cannot be on all nodes, in the order in which they are heard."""
+    found: list[tuple[tuple[bool, int, bool, int], _Claim]] = []
+    kinds, rooms = _by_kind(snapshot.cluster), _Rooms(snapshot.cluster)
+    alike = len(kinds) < 2 and all(
+        _may_be_on(state.job, kind)
+        for state in snapshot.jobs
+        for kind in kinds
+        if state.job.exact and workers.get(state.job.id)
+    )
     for state in snapshot.jobs:
         job, wanted = state.job, workers.get(state.job.id, 0)
-        if job.exact and wanted:
+        if wanted and (job.nodes is not None or (job.exact and not alike)):
             promised, base = _is_promised(state), min(max(1, job.minimum), wanted)
-            order = (job.id not in kept, -job.priority, not promised)
+            few = rooms.of(job) if job.nodes is not None else 0
+            order = (job.id not in kept, -job.priority, not promised, few)
             found.append((order, _Claim(state, wanted, promised, base, kept.get(job.id, {}))))
     return [claim for _, claim in sorted(found, key=lambda each: each[0])]
 
@@ -353,13 +403,18 @@ def _settle(
     free = {node.id: max(0, node.devices - stays[node.id]) for node in cluster.nodes}
     for claim in claims:  # all that hold devices before anybody has others
         for node in cluster.nodes:
-            if node.kind == claim.kind:
+            if claim.may_be_on(node):
                 _take(claim, node.id, claim.held.get(node.id, 0), free)
     calm = {node: count - moves[node] for node, count in free.items()}
     for claim in claims:
-        here = [node.id for node in cluster.nodes if node.kind == claim.kind]
+        here = [node.id for node in cluster.nodes if claim.may_be_on(node)]
         for among in (calm, free):
             _fill(claim, here, among, free if among is calm else calm)
+        if sum(claim.nodes.values()) < claim.base:  # less than it runs with is for nothing
+            for name, count in claim.nodes.items():
+                free[name] += count
+                calm[name] += count
+            claim.nodes.clear()
 
 
 def _take(claim: _Claim, node: str, most: int, *frees: dict[str, int]) -> None:

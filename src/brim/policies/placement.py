@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Decision, Snapshot
-from brim.policies.kinds import on_one_kind
+from brim.policies.kinds import on_some_nodes
 
 _NOBODY = ""  # holds the places of devices that nodes do not have
 
@@ -286,7 +286,7 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     Every node has as many places as the next power of two that holds the largest, so that each is a
     whole block; nobody sits on those that it has no devices for. Places within a node mean nothing,
     so nothing is remembered: what jobs hold on a node is packed again each time, from the largest
-    block to the smallest, which always fits. Where nodes differ in kind, exact jobs are placed first.
+    block to the smallest, which always fits. Jobs that cannot be on all nodes are placed first.
     """
     cluster = snapshot.cluster
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()
@@ -294,7 +294,7 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     held = {state.job.id: state.nodes for state in snapshot.jobs if state.nodes}
     kept = {job: _kept(held[job], wanted.get(job, 0)) for job in held}
     pinned = decision.pinned | {state.job.id for state in snapshot.jobs if state.anywhere}
-    if alone := on_one_kind(snapshot, wanted, kept, pinned=pinned):
+    if alone := on_some_nodes(snapshot, wanted, kept, pinned=pinned):
         others = sorted(kept.keys() - alone.keys(), key=lambda job: (job not in pinned, job))
         kept = {**_beside(alone, {job: kept[job] for job in others}, cluster), **alone}
         wanted |= {job: sum(nodes.values()) for job, nodes in alone.items()}

@@ -104,8 +104,9 @@ def _state(row: dict[str, Any]) -> JobState:
     job = row.pop("job")
     points = tuple((n, rate) for n, rate in row.pop("curve"))
     curve = ScalingCurve(points=points, stepped=row.pop("stepped"))
-    kinds = job.get("kinds")
-    job["kinds"] = None if kinds is None else tuple(kinds)
+    for name in ("kinds", "nodes"):
+        chosen = job.get(name)
+        job[name] = None if chosen is None else tuple(chosen)
     made = Job(**job | {"curve": curve, "priority": Priority(job["priority"])})
     return JobState(made, **row | {"standing": Standing(row["standing"])})
 

@@ -1,0 +1,213 @@
+"""Jobs whose templates say on which nodes they can be, on a server with kube-scheduler."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from brim.clock import monotonic, sleep
+from brim.coordination.sightings import NodesSeen
+from brim.kubernetes.kube_types import KubeNode, KubePod
+from brim.kubernetes.node_selection import choice_in, nodes_for
+from brim.kubernetes.places import NodePlaces, slot_of
+from brim.kubernetes.schemas import crds
+from brim_lab.kubernetes.control_plane import (
+    API_SERVER,
+    CONTROLLERS,
+    ETCD,
+    KWOK,
+    SCHEDULER,
+    ControlPlane,
+    control_plane,
+)
+from clusters import need
+from edges.test_nonsense import twisted
+from kube_objects import node
+from kubernetes.test_gangs import WITHIN, bound, until
+from kubernetes.test_operator import House, run
+
+FAST = {"nodeSelector": {"speed": "fast"}, "containers": [{"name": "worker"}]}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A server with kube-scheduler, and three nodes of four slots, of which the last is fast."""
+    programs = (CONTROLLERS, SCHEDULER, KWOK)
+    need(ETCD, API_SERVER, "kubectl", *programs)
+    with control_plane(tmp_path_factory.mktemp("plane"), programs=programs) as plane:
+        plane.add_kinds(crds().values())
+        plane.add_fake_nodes(3, {"cpu": "4500m"})  # and room for a master
+        plane.kubectl("label", "node", "fake-2", "size=4")
+        plane.kubectl("label", "node", "fake-3", "speed=fast")
+        yield plane
+
+
+@pytest.fixture
+def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
+    house = House(plane, namespace, tmp_path)
+    yield house
+    plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
+    house.kubelets.remove_all()
+
+
+def where(house: House) -> Counter[str]:
+    return Counter(bound(house).values())
+
+
+def required(*terms: dict[str, Any], **selector: str) -> dict[str, Any]:
+    """The spec of a pod that requires one of these terms."""
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    chosen = {"affinity": {"nodeAffinity": affinity}} if terms else {}
+    return {**chosen, **({"nodeSelector": selector} if selector else {})}
+
+
+def label(key: str, operator: str, *values: str) -> dict[str, Any]:
+    said = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    return {"matchExpressions": [said]}
+
+
+def named(operator: str, name: str) -> dict[str, Any]:
+    return {"matchFields": [{"key": "metadata.name", "operator": operator, "values": [name]}]}
+
+
+SPEED, SIZE = "speed", "size"  # labels: fake-3 is fast, fake-2 has size 4
+CHOICES: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, {"fake-1", "fake-2", "fake-3"}),
+    (required(speed="fast"), {"fake-3"}),
+    (required(speed="slow"), set()),
+    (required(label(SPEED, "In", "slow", "fast")), {"fake-3"}),
+    (required(label(SPEED, "NotIn", "fast")), {"fake-1", "fake-2"}),
+    (required(label(SPEED, "Exists")), {"fake-3"}),
+    (required(label(SPEED, "DoesNotExist")), {"fake-1", "fake-2"}),
+    (required(label(SIZE, "Gt", "3")), {"fake-2"}),
+    (required(label(SIZE, "Gt", "4")), set()),
+    (required(label(SIZE, "Lt", "5")), {"fake-2"}),
+    (required(label(SPEED, "Lt", "5")), set()),
+    (required(named("In", "fake-1")), {"fake-1"}),
+    (required(named("NotIn", "fake-1")), {"fake-2", "fake-3"}),
+    (required(label(SPEED, "Exists"), label(SIZE, "Exists")), {"fake-2", "fake-3"}),
+    (required({**label(SPEED, "DoesNotExist"), **named("NotIn", "fake-1")}), {"fake-2"}),
+    (required(label(SIZE, "Exists"), speed="fast"), set()),
+    (required({}), set()),
+    (required({}, label(SIZE, "Exists")), {"fake-2"}),
+]
+
+
+def nodes() -> list[KubeNode]:
+    has = {"fake-1": {}, "fake-2": {SIZE: "4"}, "fake-3": {SPEED: "fast"}}
+    return [node(name, metadata={"labels": labels}) for name, labels in has.items()]
+
+
+@pytest.mark.parametrize(("spec", "allowed"), CHOICES)
+def test_a_choice_of_nodes_is_read(spec: dict[str, Any], allowed: set[str]) -> None:
+    choice = choice_in(spec)
+    assert {each.metadata.name for each in nodes() if not choice or choice.allows(each)} == allowed
+    assert (choice is None) == (not spec)
+
+
+def test_kube_scheduler_reads_choices_of_nodes_in_the_same_way(house: House) -> None:
+    """A pod for each choice and node: bound where the choice allows the node, refused elsewhere."""
+    api, path = house.plane.api, house.kubelets.path
+    wanted: dict[str, bool] = {}
+    for number, (spec, allowed) in enumerate(CHOICES):
+        theirs = spec.get("affinity", {}).get("nodeAffinity")
+        for name in ("fake-1", "fake-2", "fake-3"):
+            pinned = nodes_for(theirs, node=name)
+            container = {"name": "a", "image": "a:1"}
+            body = {**spec, "affinity": {"nodeAffinity": pinned}, "containers": [container]}
+            pod = f"choice-{number}-{name}"
+            api.ask(path, method="POST", body={"metadata": {"name": pod}, "spec": body})
+            wanted[pod] = name in allowed
+
+    def judged() -> dict[str, bool]:
+        found = {}
+        for name, pod in house.kubelets.pods().items():
+            if pod["spec"].get("nodeName"):
+                found[name] = True
+            elif msgspec.convert(pod, KubePod).is_refused:
+                found[name] = False
+        return found
+
+    deadline = monotonic() + WITHIN
+    while len(judged()) < len(wanted) and monotonic() < deadline:
+        sleep(0.2)
+    assert judged() == wanted
+
+
+def test_what_a_node_refuses_follows_its_labels() -> None:
+    there = NodePlaces(slot_of({"cpu": "1"}))
+    for each in nodes():
+        there.take_node(each.metadata.name, each)
+    there.choose("team.a", choice_in(required(speed="fast")))
+    there.choose("team.b", choice_in(required(label(SIZE, "Exists"))))
+
+    def refusing() -> dict[str, set[str]]:
+        return {name: set(seen.refuses) for name, seen in there.seen(0.0).items()}
+
+    assert refusing() == {
+        "fake-1": {"team.a", "team.b"},
+        "fake-2": {"team.a"},
+        "fake-3": {"team.b"},
+    }
+    assert NodesSeen(there.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
+    there.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
+    assert refusing()["fake-1"] == {"team.b"}
+    there.choose("team.b", None)
+    assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
+
+
+@settings(max_examples=300, deadline=None)
+@given(spec=twisted(required({**label(SPEED, "In", "a"), **named("In", "b")}, speed="fast")))
+def test_any_choice_is_read_or_left_to_the_server(spec: Any) -> None:
+    choice = choice_in(spec)
+    assert choice is None or all(choice.allows(each) in (True, False) for each in nodes())
+    assert choice is None or hash(choice)
+
+
+# On a server --------------------------------------------------------------------------------------
+
+
+def test_a_job_is_planned_where_its_template_lets_it_be(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 2, "max": 2}, template={"spec": FAST})
+            await until(lambda: where(house) == {"fake-3": 2}, house)
+
+    run(work)
+
+
+def test_a_job_has_no_more_than_fits_on_its_nodes_and_says_why(house: House) -> None:
+    """The nodes that it cannot be on are others'."""
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 6, "max": 6}, template={"spec": FAST})
+            house.submit("other", workers={"min": 5, "max": 5})
+            await until(lambda: sum(where(house).values()) == 5, house)
+            why = "it needs 6 devices on nodes that its template allows, which have 4"
+            await until(lambda: why in str(house.job()["status"]), house)
+            house.plane.kubectl("label", "node", "fake-2", "speed=fast")
+            await until(lambda: len(bound(house)) == 11, house)
+            assert house.workers() == {"fake-2": 2, "fake-3": 4}
+            house.plane.kubectl("label", "node", "fake-2", "speed-")
+            await until(lambda: len(bound(house)) == 5, house)
+
+    run(work)
+
+
+def test_a_job_that_no_node_takes_waits_and_says_for_what(house: House) -> None:
+    async def work() -> None:
+        async with house.operator():
+            spec = {**FAST, "nodeSelector": {"speed": "warp"}}
+            house.submit(workers={"min": 1, "max": 2}, template={"spec": spec})
+            why = "it needs 1 device on nodes that its template allows, which have 0"
+            await until(lambda: why in str(house.job()["status"].get("story")), house)
+            assert not bound(house)
+
+    run(work)
