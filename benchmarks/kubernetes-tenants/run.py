@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from benchmarks.harness.report import Report, table
 from brim.errors import EnvironmentFault
+from brim.kubernetes.neighbours import VOLCANO_QUEUE
 from brim_lab.kubernetes.cluster import NodeCluster, is_up
 from brim_lab.kubernetes.guide import IMAGE, Guide
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
@@ -27,6 +28,7 @@ SLOT = {"cpu": "100m", "memory": "512Mi", GPU: "4"}
 SETTLED = 20.0  # seconds after the owner trains, when idle devices are counted
 LIMIT = 150.0
 QUEUE = "kueue.x-k8s.io/queue-name"
+SCHEDULER, VOLCANO_QUEUES = HERE / "volcano-scheduler.yaml", HERE / "volcano-queues.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +215,38 @@ class BrimInQueues(Brim):
         self._begin(name, workers, fewest, labels={QUEUE: tenant})
 
 
+class BrimUnderVolcano(Brim):
+    """ElasticJobs whose pods Volcano binds, as gangs of the fewest workers, in two queues of its own."""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        kubectl = self._jobs.cluster.kubectl
+        volcano = volcano_manifests(self._jobs.cluster, SCHEDULER.read_text())
+        queues = VOLCANO_QUEUES.read_text()
+        try:
+            kubectl("apply", "--server-side", "-f", "-", stdin=volcano)
+            ready = ("--for=condition=Available", "--timeout=180s")
+            kubectl("wait", "deployment", "--all", "-n", NAMESPACE, *ready)
+            kubectl("apply", "-f", "-", stdin=queues)
+            self._jobs.install(SLOT, gangs=True)
+            yield
+        finally:
+            self._jobs.uninstall()
+            for text in (queues, volcano):
+                kubectl("delete", "-f", "-", "--ignore-not-found", stdin=text)
+
+    def begin(self, name: str, tenant: str, workers: int, fewest: int) -> None:
+        self._begin(
+            name,
+            workers,
+            fewest,
+            annotations={VOLCANO_QUEUE: tenant},
+            scheduler="volcano",
+            gang=True,
+            mode="opportunistic",
+        )
+
+
 def _remove(cluster: NodeCluster, kueue: str) -> None:
     """Take Kueue away, once nothing is in its queues any more."""
     cluster.kubectl("delete", "clusterqueues,resourceflavors", "--all", "--timeout=60s")
@@ -342,11 +376,11 @@ class Volcano(Kueue):
     def installed(self) -> Iterator[None]:
         guide, kubectl = self._guide, self._guide.cluster.kubectl
         guide.add_its_image()
-        volcano = volcano_manifests(guide.cluster, (HERE / "volcano-scheduler.yaml").read_text())
+        volcano = volcano_manifests(guide.cluster, SCHEDULER.read_text())
         asks = {"- /manager": "- /manager\n        - --gang-scheduler-name=volcano"}
         theirs = peer_manifests(guide.cluster, TRAINING_OPERATOR, without="Webhook", changes=asks)
         assert "gang-scheduler-name" in theirs
-        queues = (HERE / "volcano-queues.yaml").read_text()
+        queues = VOLCANO_QUEUES.read_text()
         try:
             for text in (volcano, theirs):
                 kubectl("apply", "--server-side", "-f", "-", stdin=text)
@@ -371,6 +405,7 @@ class Volcano(Kueue):
 SIDES: dict[str, Callable[[NodeCluster], Any]] = {
     "brim": lambda cluster: Brim(JobsOnNodes(cluster, "tenants-brim")),
     "brim in Kueue's queues": lambda cluster: BrimInQueues(JobsOnNodes(cluster, "queues-brim")),
+    "brim under Volcano": lambda cluster: BrimUnderVolcano(JobsOnNodes(cluster, "volcano-brim")),
     "Kueue": lambda cluster: Kueue(Guide(cluster, "tenants-kueue")),
     "Volcano": lambda cluster: Volcano(Guide(cluster, "tenants-volcano")),
 }

@@ -36,7 +36,7 @@ def test_more_devices_help_only_who_waits_for_devices(reason: Reason) -> None:
     heard = Heard()
     heard.submit()
     waiting(heard, job_1=reason)
-    helps = reason in (Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE)
+    helps = reason in (Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE, Reason.ITS_NODES)
     assert short(heard) == (["job-1"] if helps else [])
 
 

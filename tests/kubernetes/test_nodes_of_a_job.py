@@ -162,6 +162,22 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"nodeSelector": {"disk": 3}},
+        {"nodeSelector": ["ssd"]},
+        required({"matchExpressions": [{"key": "speed", "operator": "Is"}]}),
+        required({"matchExpressions": [{"key": "speed", "operator": "In", "values": [1]}]}),
+        required({"matchExpressions": {}}),
+        {"affinity": {"nodeAffinity": 3}, "nodeSelector": None},
+    ],
+)
+def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
+    """Pods are made, so that the server says what is wrong."""
+    assert choice_in(spec) is None
+
+
 @settings(max_examples=300, deadline=None)
 @given(spec=twisted(required({**label(SPEED, "In", "a"), **named("In", "b")}, speed="fast")))
 def test_any_choice_is_read_or_left_to_the_server(spec: Any) -> None:

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from brim.clock import monotonic
 from brim.errors import EnvironmentFault
+from brim.kubernetes.node_selection import choice_in
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
 from edges.test_nonsense import ODD, places, with_other
 from elastic_jobs import elastic_job, everything
+from kube_objects import node
 from kubernetes.test_operator import House, plane, run, say_of_node
 
 __all__ = ["plane"]
@@ -102,12 +104,16 @@ SPECS = broken(strange()) | broken({"template": TEMPLATE}).map(
 ) | PAIRS.map(lambda pairs: strange() | pairs)  # fmt: skip
 
 
+LABELS = {"disk": "ssd"}  # of the only node
+
+
 @pytest.fixture
 def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> House:
     """A namespace with room for all."""
     has = {"cpu": "2000", "memory": "8000Gi", "pods": "4000"}
     ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
-    body = {"metadata": {"name": "large"}, "status": {"allocatable": has, "capacity": has}}
+    meta = {"name": "large", "labels": LABELS}
+    body = {"metadata": meta, "status": {"allocatable": has, "capacity": has}}
     plane.api.ask("/api/v1/nodes", method="POST", body=body)
     say_of_node(plane, "large", conditions=ready)
     plane.api.ask(
@@ -161,6 +167,11 @@ def fate(thing: dict[str, Any], has_pods: bool) -> str:
     if stalled.get("status") == "True":
         assert re.search(r"\bspec\.", stalled["message"]), stalled
         return "told"
+    if held.get("Admitted", {}).get("reason") == "OnNodesThatItsOwnerHasChosen":
+        choice = choice_in(thing["spec"]["template"]["spec"])
+        assert choice is not None
+        assert not choice.allows(node(metadata={"labels": LABELS}))
+        return "waits for a node"
     return "taken" if has_pods or thing["spec"].get("suspend") else ""
 
 

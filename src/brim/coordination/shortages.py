@@ -9,7 +9,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.tenancy import Tenant
 
 # A job that is over its quota, or ahead of its plan, would not run on more nodes either.
-_FOR_LACK_OF_DEVICES = frozenset({Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE})
+_FOR_LACK_OF_DEVICES = frozenset({Reason.CLUSTER_FULL, Reason.GANG_INCOMPLETE, Reason.ITS_NODES})
 
 
 def short_of_devices(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from brim.errors import SpecError
-from brim.kubernetes.kube_types import KubeNode
+from brim.kubernetes.kube_types import KubeNode, ObjectFields
 from brim.kubernetes.reading import part_of
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -54,7 +56,7 @@ def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
 
 def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:
     """Return a term with more requirements, all of which have to hold; an empty one holds nowhere."""
-    if not isinstance(term, Mapping) or not _read_term(term):
+    if not isinstance(term, Mapping) or not any(term.values()):
         return term
     theirs = {name: part_of(term, name) or [] for name in ours}
     both = {name: [*each, *ours[name]] for name, each in theirs.items() if isinstance(each, list)}
@@ -89,33 +91,31 @@ def _requirement(part: str) -> dict[str, Any]:
 # What an owner has chosen -------------------------------------------------------------------------
 
 
-class Requirement(NamedTuple):
+class Requirement(ObjectFields, frozen=True, kw_only=True):
     """One requirement of a node.
 
-    Attributes:
+    Args:
         key: a label of the node, or `metadata.name`.
     """
 
     key: str
-    operator: str
-    values: tuple[str, ...] = ()
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] | None = None
 
     def holds(self, found: Mapping[str, str]) -> bool:
         """Return whether it holds for what a node has."""
-        value = found.get(self.key)
+        value, values = found.get(self.key), self.values or ()
         match self.operator:
             case "In":
-                return value in self.values
+                return value in values
             case "NotIn":
-                return value not in self.values
+                return value not in values
             case "Exists":
                 return value is not None
             case "DoesNotExist":
                 return value is None
-            case "Gt" | "Lt":
-                return _compares(self.operator, value, self.values)
             case _:
-                return False
+                return _compares(self.operator, value, values)
 
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
@@ -124,6 +124,18 @@ def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
     except (ValueError, IndexError):
         return False
     return here > bound if operator == "Gt" else here < bound
+
+
+class NodeTerm(ObjectFields, frozen=True, kw_only=True):
+    """Requirements of a node that hold together."""
+
+    match_expressions: tuple[Requirement, ...] | None = None
+    match_fields: tuple[Requirement, ...] | None = None
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """All of them; a term without any holds for no node."""
+        return (*(self.match_expressions or ()), *(self.match_fields or ()))
 
 
 class NodeChoice(NamedTuple):
@@ -137,36 +149,23 @@ class NodeChoice(NamedTuple):
     def allows(self, node: KubeNode) -> bool:
         """Return whether a pod may be on a node."""
         found = {**node.metadata.labels, _NAME: node.metadata.name}
-        return any(term and all(each.holds(found) for each in term) for term in self.terms)
+        return any(all(each.holds(found) for each in term) for term in self.terms)
 
 
 def choice_in(spec: object) -> NodeChoice | None:
     """Return the choice of nodes in the spec of a pod; None where it allows all.
 
-    What the server would refuse chooses nothing.
-
-    >>> choice_in({"nodeSelector": {"zone": "a"}})
-    NodeChoice(terms=((Requirement(key='zone', operator='In', values=('a',)),),))
+    What the server refuses chooses nothing: once a pod is made, the server says what is wrong.
     """
-    selector = part_of(spec, "nodeSelector") or {}
     required = part_of(part_of(part_of(spec, "affinity"), "nodeAffinity"), _REQUIRED)
-    terms = part_of(required, "nodeSelectorTerms")
-    if not isinstance(selector, Mapping) or not isinstance(terms, list | None):
+    try:
+        selector = msgspec.convert(part_of(spec, "nodeSelector") or {}, dict[str, str])
+        terms = msgspec.convert(part_of(required, "nodeSelectorTerms"), tuple[NodeTerm, ...] | None)
+    except msgspec.ValidationError:
         return None
-    every = tuple(Requirement(str(key), "In", (str(each),)) for key, each in selector.items())
+    every = tuple(
+        Requirement(key=key, operator="In", values=(each,)) for key, each in selector.items()
+    )
     if terms is None:
         return NodeChoice((every,)) if every else None
-    read = [_read_term(term) for term in terms]
-    return NodeChoice(tuple((*every, *term) for term in read if term))
-
-
-def _read_term(term: object) -> tuple[Requirement, ...]:
-    """Return the requirements of a term; one without any holds for no node."""
-    parts = [part_of(term, name) for name in ("matchExpressions", "matchFields")]
-    return tuple(_read(each) for part in parts if isinstance(part, list) for each in part)
-
-
-def _read(said: object) -> Requirement:
-    values = part_of(said, "values")
-    texts = tuple(map(str, values)) if isinstance(values, list) else ()
-    return Requirement(str(part_of(said, "key")), str(part_of(said, "operator")), texts)
+    return NodeChoice(tuple((*every, *term.requirements) for term in terms if term.requirements))

@@ -124,6 +124,11 @@ class _Rooms:
             self._found[job.nodes] = _by_kind(self._cluster, among)
         return self._found[job.nodes]
 
+    def nodes(self, job: Job) -> list[str]:
+        """Return the ids of the nodes with devices that an owner has chosen."""
+        with_any = (node.id for node in self._cluster.nodes if node.devices)
+        return [node for node in with_any if node in (job.nodes or ())]
+
     def of(self, job: Job) -> int:
         """Return the devices of the largest kind that a job may be on."""
         kinds = self.by_kind(job).items()
@@ -215,8 +220,9 @@ def _why_nothing(job: Job, rooms: _Rooms) -> tuple[Reason, str]:
     room = sum(rooms.by_kind(job).values())
     need = f"it needs {counted(max(1, job.minimum), 'device')} on nodes that its template allows"
     if room < max(1, job.minimum):
-        names = f"; these are {', '.join(job.nodes[:3])}{' …' if job.nodes[3:] else ''}"
-        return Reason.ITS_NODES, f"{need}, which have {room}{names if job.nodes else ''}"
+        names = rooms.nodes(job)
+        these = f"; these are {', '.join(names[:3])}{' …' if names[3:] else ''}" if names else ""
+        return Reason.ITS_NODES, f"{need}, which have {room}{these}"
     return Reason.ITS_NODES, f"{need}, and other jobs leave fewer there"
 
 

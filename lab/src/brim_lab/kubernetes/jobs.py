@@ -69,6 +69,7 @@ class JobsOnNodes:
         slot: Mapping[str, str],
         *arguments: str,
         kubeflow: bool = False,
+        gangs: bool = False,
         security: str = "restricted",
     ) -> None:
         """Install two operators, of which one waits, and the namespace with its volume.
@@ -77,6 +78,7 @@ class JobsOnNodes:
 
         Args:
             arguments: of `brim operator`.
+            kubeflow, gangs: as `brim install` has them.
             security: the standard of Pod Security that the namespace enforces.
         """
         chosen = Installation(
@@ -84,6 +86,7 @@ class JobsOnNodes:
             slot=slot,
             replicas=2,
             kubeflow=kubeflow,
+            gangs=gangs,
             arguments=arguments,
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
         )
@@ -182,12 +185,15 @@ class JobsOnNodes:
         code: Mapping[str, bytes],
         *,
         labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        scheduler: str = "default-scheduler",
         **spec: Any,
     ) -> None:
         """Submit a job with this code, of which the first file is the one to run.
 
         Args:
-            labels: of the object.
+            labels, annotations: of the object.
+            scheduler: that binds the workers' pods.
             spec: of the object, beside what it says of code and pods; None leaves a field out.
         """
         bundle = pack(code)
@@ -210,7 +216,9 @@ class JobsOnNodes:
             },
             **spec,
         }
+        said["template"]["spec"]["schedulerName"] = scheduler
         about = {"name": name, "namespace": self.namespace, "labels": dict(labels or {})}
+        about["annotations"] = dict(annotations or {})
         said = {name: value for name, value in said.items() if value is not None}
         job = {"apiVersion": "brim.dev/v1alpha1", "kind": "ElasticJob", "metadata": about}
         code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
