@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,10 @@ from brim_lab.kubernetes.control_plane import (
     control_plane,
 )
 from clusters import need
-from kubernetes.test_gangs import bound, keep_out, uids, until
+from kubernetes.test_gangs import bound, house, keep_out, uids, until
 from kubernetes.test_operator import House, run
 
+__all__ = ["house"]
 NODES = ("fake-1", "fake-2", "fake-3")
 
 
@@ -35,14 +35,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         plane.add_kinds(crds().values())
         plane.add_fake_nodes(3, {"cpu": "2500m"})  # and room for a master
         yield plane
-
-
-@pytest.fixture
-def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
-    house = House(plane, namespace, tmp_path)
-    yield house
-    plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
-    house.kubelets.remove_all()
 
 
 def planned(house: House) -> set[str]:

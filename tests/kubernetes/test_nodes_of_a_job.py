@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,9 +27,11 @@ from brim_lab.kubernetes.control_plane import (
 from clusters import need
 from edges.test_nonsense import twisted
 from kube_objects import node
-from kubernetes.test_gangs import WITHIN, bound, until
+from kubernetes.test_gangs import WITHIN, bound, house, until
+from kubernetes.test_modes import where
 from kubernetes.test_operator import House, run
 
+__all__ = ["house"]
 FAST = {"nodeSelector": {"speed": "fast"}, "containers": [{"name": "worker"}]}
 
 
@@ -46,18 +46,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         plane.kubectl("label", "node", "fake-2", "size=4")
         plane.kubectl("label", "node", "fake-3", "speed=fast")
         yield plane
-
-
-@pytest.fixture
-def house(plane: ControlPlane, namespace: str, tmp_path: Path) -> Iterator[House]:
-    house = House(plane, namespace, tmp_path)
-    yield house
-    plane.kubectl("delete", "namespace", namespace, "--wait=false")  # the nodes are the next test's
-    house.kubelets.remove_all()
-
-
-def where(house: House) -> Counter[str]:
-    return Counter(bound(house).values())
 
 
 def required(*terms: dict[str, Any], **selector: str) -> dict[str, Any]:
