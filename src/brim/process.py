@@ -11,7 +11,7 @@ import select
 import signal
 import socket
 import weakref
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from brim.clock import monotonic, sleep
@@ -49,12 +49,22 @@ def open_many_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def exit_on_sigterm() -> None:
+def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:
     """End well, and at once, where this process is asked to leave before it has begun its work.
 
     The kernel has the first process of a container ignore what it does not handle.
+
+    Args:
+        leave: what is done first, so that nothing is left.
     """
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+    def end(*_: object) -> None:
+        try:
+            leave()
+        finally:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def adopt_orphans() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +87,23 @@ def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
 def test_it_ends_where_no_job_comes(template: Template) -> None:
     template.requests.shutdown(socket.SHUT_RDWR)
     assert template.process.wait(DEADLINE) == 0
+
+
+def test_an_agent_that_is_asked_to_leave_before_it_knows_its_master_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    environment = {**os.environ, "BRIM_TOKEN": "token", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "brim", "agent", "no-such-host.invalid:9", "--patience", "1m"]
+    with subprocess.Popen(command, env=environment) as agent:
+        try:
+            deadline = time.monotonic() + DEADLINE
+            while not (templates := psutil.Process(agent.pid).children()):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            time.sleep(1.0)  # it looks for its master
+            agent.send_signal(signal.SIGTERM)
+            assert agent.wait(timeout=10) == 0
+        finally:
+            agent.kill()
+    assert psutil.wait_procs(templates, timeout=10)[1] == []
+    assert list(tmp_path.iterdir()) == []

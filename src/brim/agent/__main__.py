@@ -104,9 +104,9 @@ def _join(
 ) -> int:
     adopt_orphans()
     for attempt in itertools.count(1):
-        exit_on_sigterm()
         if attempt > 1:
             workplace = make_workplace(takes_workers=room != 0)
+        exit_on_sigterm(workplace.close)
         with workplace.directory as scratch:
             name = f"{socket.gethostname()}-{_own_number()}-{attempt}"
             settings = Settings(

@@ -78,6 +78,7 @@ def agent(
     token = given_token(token_file) or no_token("`brim train --listen` prints the command to type")
     os.environ["BRIM_TOKEN"] = token  # for the template, which imports torch meanwhile
     workplace = make_workplace(takes_workers=True)
+    exit_on_sigterm(workplace.close)
     from brim.agent.__main__ import join
 
     return join(
