@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
+from brim.cli.submit import _choose_pods
 from brim.domain.course import sentence_of
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
@@ -90,6 +91,26 @@ def test_choices_about_pods_are_those_of_the_object() -> None:
     written = as_made(elastic_job("flights", "team", wanted, choices))
     chosen = read_templates(written["spec"])
     assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"image": "a:1", "mode": None, "gang": None},
+            "--image: got 'a:1', need none: jobs of this",
+        ),
+        ({"image": None, "mode": "planned", "gang": True}, "--mode: got 'planned', need none"),
+        ({"image": None, "mode": None, "gang": True}, "--gang: got the option, need none"),
+    ],
+)
+def test_choices_about_pods_are_refused_where_jobs_have_none(
+    given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError) as wrong:
+        _choose_pods(None, given)
+    assert said in str(wrong.value)
+    _choose_pods(None, dict.fromkeys(given))
 
 
 def test_a_path_of_this_host_is_refused_by_its_option() -> None:

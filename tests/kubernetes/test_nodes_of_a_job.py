@@ -150,6 +150,31 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
+@pytest.mark.parametrize("odd", ["1_0", " 9", "٩", "1e3", "9" * 5_000, ""])
+def test_what_is_no_number_is_neither_more_nor_less(odd: str) -> None:
+    there = node(metadata={"labels": {SIZE: odd}})
+    for operator in ("Gt", "Lt"):
+        choice = choice_in(required(label(SIZE, operator, "5")))
+        assert choice is not None
+        assert not choice.allows(there)
+
+
+def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> None:
+    """A thousand jobs on a thousand nodes would else take a million entries, several times over."""
+    there = NodePlaces(slot_of({"cpu": "1"}))
+    for number in range(20):
+        labels = {SPEED: "fast"} if number % 2 else {}
+        there.take_node(f"n{number}", node(f"n{number}", metadata={"labels": labels}))
+    for number in range(20):
+        there.choose(f"team.{number}", choice_in(required(speed="fast")))
+    seen = there.seen(0.0)
+    assert len({id(each.refuses) for each in seen.values()}) == 2
+    chosen = NodesSeen(seen).chosen()
+    assert len(chosen) == 20
+    assert len({id(nodes) for nodes in chosen.values()}) == 1
+    assert chosen["team.0"] == tuple(sorted(f"n{number}" for number in range(1, 20, 2)))
+
+
 @pytest.mark.parametrize(
     "spec",
     [

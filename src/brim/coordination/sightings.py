@@ -178,11 +178,20 @@ class NodesSeen:
 
     def chosen(self) -> dict[str, tuple[str, ...]]:
         """The nodes that each job can be on, for those that cannot be on all."""
-        choosy = frozenset[str]().union(*{node.refuses for node in self.seen.values()})
-        return {
-            job: tuple(name for name, node in self.seen.items() if job not in node.refuses)
-            for job in sorted(choosy)
-        }
+        refusing: dict[frozenset[str], list[str]] = {}
+        for name, node in self.seen.items():
+            refusing.setdefault(node.refuses, []).append(name)
+        alike: dict[tuple[bool, ...], tuple[str, ...]] = {}  # jobs that can be on the same nodes
+        found: dict[str, tuple[str, ...]] = {}
+        for job in sorted(frozenset[str]().union(*refusing)):
+            takes = tuple(job not in jobs for jobs in refusing)
+            if takes not in alike:
+                there = {
+                    name for jobs, names in refusing.items() if job not in jobs for name in names
+                }
+                alike[takes] = tuple(sorted(there))
+            found[job] = alike[takes]
+        return found
 
     def devices(self, cluster: Cluster) -> dict[str, int]:
         """The devices on which something can be started now, by node."""

@@ -16,6 +16,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _NAME = "metadata.name"  # the one field of nodes by which they can be chosen
 _KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)"
 _VALUE = r"[-A-Za-z0-9_.]{0,63}"
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}")  # as kube-scheduler reads it: no more than 64 bits
 _PARTS = re.compile(r",(?![^(]*\))")  # commas outside of brackets
 _FORMS = [
     re.compile(form)
@@ -119,10 +120,10 @@ class Requirement(ObjectFields, frozen=True, kw_only=True):
 
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
-    try:
-        here, bound = int(value or ""), int(values[0])
-    except (ValueError, IndexError):
+    sides = [value or "", *values]
+    if len(sides) != 2 or not all(_WHOLE.fullmatch(each) for each in sides):
         return False
+    here, bound = map(int, sides)
     return here > bound if operator == "Gt" else here < bound
 
 

@@ -115,7 +115,10 @@ class NodePlaces:
         self._changed: set[str] = set()
         self._left_alone: frozenset[str] = frozenset()
         self._choices: dict[str, NodeChoice] = {}  # by job
-        self._choosers: dict[NodeChoice, frozenset[str]] = {}  # the jobs that make each
+        self._choosers: dict[NodeChoice, set[str]] = {}  # the jobs that make each
+        self._refusing: dict[
+            tuple[NodeChoice, ...], frozenset[str]
+        ] = {}  # all jobs that make these
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
@@ -125,15 +128,18 @@ class NodePlaces:
 
     def choose(self, job: str, choice: NodeChoice | None) -> None:
         """Know which nodes the template of a job allows; None: all."""
-        if self._choices.get(job) == choice:
-            return
-        self._choices.pop(job, None)
+        before = self._choices.pop(job, None)
         if choice is not None:
             self._choices[job] = choice
-        made: dict[NodeChoice, set[str]] = {}
-        for chooser, each in self._choices.items():
-            made.setdefault(each, set()).add(chooser)
-        self._choosers = {each: frozenset(jobs) for each, jobs in made.items()}
+        if before == choice:
+            return
+        if before is not None:
+            self._choosers[before].discard(job)
+            if not self._choosers[before]:
+                del self._choosers[before]
+        if choice is not None:
+            self._choosers.setdefault(choice, set()).add(job)
+        self._refusing.clear()
         self._changed |= self._nodes.keys()
 
     def take_node(self, name: str, node: KubeNode | None) -> None:
@@ -224,8 +230,11 @@ class NodePlaces:
 
     def _refuses(self, node: KubeNode) -> frozenset[str]:
         """Return the jobs whose templates do not allow a node."""
-        out = [jobs for choice, jobs in self._choosers.items() if not choice.allows(node)]
-        return frozenset[str]().union(*out)
+        out = tuple(choice for choice in self._choosers if not choice.allows(node))
+        if out not in self._refusing:  # nodes that are alike share it
+            jobs = (self._choosers[choice] for choice in out)
+            self._refusing[out] = frozenset[str]().union(*jobs)
+        return self._refusing[out]
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""
