@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from brim.clock import monotonic
 from brim.errors import SpecError
 from brim.kubernetes.gangs import gang_of
+from brim.kubernetes.identities import NODE, ROLE, WORKER
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.neighbours import handed_on
 from brim.kubernetes.pods import owned, worker_pod
@@ -154,25 +154,26 @@ async def until(holds: Callable[[], bool], house: House) -> None:
 @pytest.mark.parametrize("gang", [True, False])
 def test_a_gang_that_does_not_fit_is_not_half_bound(house: House, gang: bool) -> None:
     keep_out(house, "fake-2")
-    most = 0
+    refused: set[str] = set()
+    early: set[str] = set()  # who is bound although not all can be
 
-    async def watch() -> None:
-        nonlocal most
-        while True:
-            most = max(most, len(await asyncio.to_thread(bound, house)))
-            await asyncio.sleep(0.05)
+    def told(pod: KubePod) -> None:
+        if pod.metadata.labels.get(ROLE) == WORKER:
+            if pod.is_refused:
+                refused.add(pod.metadata.name)
+            if pod.spec.node_name:
+                early.add(pod.metadata.name)
 
     async def work() -> None:
-        async with house.operator(), asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch())
-            house.submit(workers={"min": 5, "max": 5}, gang=gang)
-            await until(lambda: "fake-2" in house.workers(), house)
-            if gang:
-                await asyncio.sleep(3)
-                assert most == 0
-            else:
-                await until(lambda: most >= 3, house)
-            watching.cancel()
+        async with house.operator():
+            async with house.kubelets.followed(told):
+                house.submit(workers={"min": 5, "max": 5}, gang=gang)
+                await until(lambda: bool(refused), house)
+                if gang:
+                    await asyncio.sleep(3)
+                    assert not early
+                else:
+                    await until(lambda: len(early) >= 3, house)
             house.kubelets.remove("alone-fake-2")
             await until(lambda: len(bound(house)) == 5, house)
 
@@ -182,26 +183,24 @@ def test_a_gang_that_does_not_fit_is_not_half_bound(house: House, gang: bool) ->
 def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: House) -> None:
     """The node on which the others had room is not taken for full."""
     keep_out(house, "fake-3")
+    planned: dict[str, str] = {}
     refused: set[str] = set()
 
-    async def watch() -> None:
-        while True:
-            for pod in (await asyncio.to_thread(house.kubelets.pods)).values():
-                if msgspec.convert(pod, KubePod).is_refused:
-                    refused.add(pod["metadata"]["annotations"]["brim.dev/node"])
-            await asyncio.sleep(0.05)
+    def told(pod: KubePod) -> None:
+        if pod.metadata.labels.get(ROLE) == WORKER:
+            planned[pod.metadata.name] = pod.metadata.annotations[NODE]
+            if pod.is_refused:
+                refused.add(pod.metadata.annotations[NODE])
 
     async def work() -> None:
-        async with house.operator(), asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch())
-            house.plane.kubectl("cordon", "fake-2")
+        house.plane.kubectl("cordon", "fake-2")
+        async with house.operator(), house.kubelets.followed(told):
             house.submit(workers={"min": 4, "max": 4}, gang=True)
-            await until(lambda: house.workers() == {"fake-1": 2, "fake-3": 2}, house)
             await until(lambda: bool(refused), house)
+            assert Counter(planned.values()) == {"fake-1": 2, "fake-3": 2}
             house.plane.kubectl("uncordon", "fake-2")
             await until(lambda: Counter(bound(house).values()) == {"fake-1": 2, "fake-2": 2}, house)
             assert refused == {"fake-3"}
-            watching.cancel()
 
     run(work)
 

@@ -217,23 +217,24 @@ def elastic(least: int, most: int, **policy: Any) -> dict[str, Any]:
 
 
 def test_a_job_is_bound_as_a_whole_or_not_at_all_and_its_group_follows_it(place: Place) -> None:
-    most = 0
+    refused: set[str] = set()
+    early: set[str] = set()  # who is bound although not all can be
 
-    async def watch() -> None:
-        nonlocal most
-        while True:
-            most = max(most, await asyncio.to_thread(bound, place))
-            await asyncio.sleep(0.05)
+    def told(pod: KubePod) -> None:
+        if pod.metadata.name.startswith(JOB):
+            if pod.is_refused:
+                refused.add(pod.metadata.name)
+            if pod.spec.node_name:
+                early.add(pod.metadata.name)
 
     async def work() -> None:
         keep_out(place, "fake-2")
-        async with place.operator(), asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(watch())
-            place.apply(**elastic(5, 5))
-            await until(lambda: len(place.kubelets.pods()) > 5, place)
-            await asyncio.sleep(3)
-            assert most == 0
-            watching.cancel()
+        async with place.operator():
+            async with place.kubelets.followed(told):
+                place.apply(**elastic(5, 5))
+                await until(lambda: bool(refused), place)
+                await asyncio.sleep(3)
+                assert not early
             place.kubelets.remove("alone")
             await until(lambda: bound(place) == 5 and fewest(place) == 5, place)
             place.change({"spec": elastic(2, 3)})

@@ -23,9 +23,13 @@ from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.elastic_jobs import read_job, wishes_of
 from brim.kubernetes.identities import SERVICE
+from brim.kubernetes.known_objects import ObjectChange
+from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.manifests import MEMORY
 from brim.kubernetes.operator import Operator, OperatorSettings
+from brim.kubernetes.pod_requests import PODS
 from brim.kubernetes.processes import KubeProcesses
+from brim.kubernetes.reflector import Reflector
 from brim.kubernetes.schemas import crds
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
@@ -64,6 +68,7 @@ class Kubelets:
 
     def __init__(self, plane: ControlPlane, namespace: str, *, first: str = NODES[0]) -> None:
         self._api, self.namespace, self._first = plane.api, namespace, first
+        self._kubeconfig = plane.kubeconfig
         self._ips = itertools.count(2)
         self.frozen: set[str] = set()  # pods that do not end
         self.room: dict[str, int] = {}  # workers for whom there is room, by node, whatever it says
@@ -76,6 +81,24 @@ class Kubelets:
 
     def pods(self) -> dict[str, dict[str, Any]]:
         return {each["metadata"]["name"]: each for each in self._api.ask(self.path)["items"]}
+
+    @contextlib.asynccontextmanager
+    async def followed(self, told: Callable[[KubePod], None]) -> AsyncIterator[None]:
+        """Tell meanwhile of each state of each pod, also where it lasts for no time."""
+
+        def changed(change: ObjectChange[KubePod]) -> None:
+            if change.after is not None:
+                told(change.after)
+
+        async with ApiServer(find_access({"KUBECONFIG": str(self._kubeconfig)})) as api:
+            pods = Reflector(api, PODS, changed=changed, namespace=self.namespace)
+            following = asyncio.create_task(pods.run())
+            await pods.synced()
+            try:
+                yield
+            finally:
+                following.cancel()
+                await asyncio.wait([following])
 
     def settle(self) -> None:
         for name, pod in self.pods().items():

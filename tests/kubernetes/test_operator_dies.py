@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,10 @@ import pytest
 
 from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes import record
-from brim.kubernetes.access import find_access
 from brim.kubernetes.api_server import ApiServer
 from brim.kubernetes.identities import JOB, MASTER
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.pod_requests import PODS
+from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.record_text import unpack_record
-from brim.kubernetes.reflector import Reflector
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS, STEPS
 from brim_lab.kubernetes.control_plane import ControlPlane
@@ -165,25 +163,13 @@ class Town(House):
         if self.mortal.last is not None and not self.mortal.dead:
             self.mortal.point()
 
-    @contextlib.asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
+    def watched(self) -> AbstractAsyncContextManager[None]:
         """Know all pods that are made meanwhile."""
 
-        def changed(change: ObjectChange[Any]) -> None:
-            if change.after is not None:
-                meta = change.after.metadata
-                self.made.setdefault(meta.name, set()).add(meta.uid)
+        def told(pod: KubePod) -> None:
+            self.made.setdefault(pod.metadata.name, set()).add(pod.metadata.uid)
 
-        access = find_access({"KUBECONFIG": str(self.plane.kubeconfig)})
-        async with ApiServer(access) as api:
-            pods = Reflector(api, PODS, changed=changed, namespace=self.namespace)
-            watching = asyncio.create_task(pods.run())
-            await pods.synced()
-            try:
-                yield
-            finally:
-                watching.cancel()
-                await asyncio.wait([watching])
+        return self.kubelets.followed(told)
 
     # What there is --------------------------------------------------------------------------------
 
