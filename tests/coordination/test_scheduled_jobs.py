@@ -901,6 +901,24 @@ def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_i
         assert heard.known["job-1"].allocation.told == {"n3": 2}
 
 
+def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
+    """A job in line has another plan in each decision, since those before it take their places."""
+    heard = Heard()
+    heard.submit()
+    nodes = nodes_of(n1=None, n2=None)
+    heard.hear(Looked(nodes, {}), 0.0)
+
+    def told(event: Event, now: float) -> list[tuple[str, str]]:
+        heard.hear(event, now)
+        return [(each.event, each.detail) for each in heard.commands if isinstance(each, Note)]
+
+    assert told(given("n2"), 1.0) == [("workers", "")]
+    assert told(given("n1"), 2.0) == []
+    assert told(Looked(nodes, {}), 3.0) == [("placed", "2 on n1"), ("running", "2 workers")]
+    heard.hear(Looked(nodes, at("n1")), 4.0)
+    assert told(given("n2"), 5.0) == [("placed", "2 on n2")]
+
+
 def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:
     for at, event, _ in [*EIGHT, (1.0, look(job_1=on(8, failed={"u1": 1})), [])]:
         heard.hear(event, at)

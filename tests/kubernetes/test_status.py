@@ -20,6 +20,7 @@ from brim.domain.schedule import Judgement, Standing
 from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob, Starts
 from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.record_text import LARGEST, pack_record, unpack_record
+from brim.kubernetes.schemas import UNSEEN
 from brim.kubernetes.status import (
     CONDITIONS,
     INVALID_SPEC,
@@ -27,7 +28,7 @@ from brim.kubernetes.status import (
     MOST_LINES,
     UNREADABLE,
     Stall,
-    is_about_to_start,
+    can_wait,
     records_the_same,
     says_the_same,
     stall_of,
@@ -163,6 +164,14 @@ def test_the_time_of_a_condition_changes_with_its_status_alone() -> None:
     assert set(times.values()) == {"2026-11-30T00:54:20Z", "2026-11-30T00:53:20Z"}
 
 
+def test_a_condition_that_the_server_has_put_there_has_a_time_once_an_operator_says_it() -> None:
+    shown = status(submitted(elastic_job()), before={"conditions": [UNSEEN]})
+    assert UNSEEN["lastTransitionTime"] == "1970-01-01T00:00:00Z"
+    (reconciling,) = (each for each in shown["conditions"] if each["type"] == "Reconciling")
+    assert reconciling["status"] == UNSEEN["status"]
+    assert reconciling["lastTransitionTime"] == "2026-11-30T00:53:20Z"
+
+
 def test_problems_of_a_job_that_runs_are_beside_it() -> None:
     wrong = SpecError("spec.workers.max", got="8", need="at most 4")
     shown = status(running(), stall=stall_of([wrong]))
@@ -241,19 +250,22 @@ def test_what_says_the_same_to_everybody_need_not_be_written() -> None:
     [
         ({}, True),
         ({"submitted": NOW - 121}, False),
+        ({"life": Life(), "allocation": Allocation()}, True),
+        ({"life": Life(), "allocation": Allocation(), "submitted": NOW - 6}, False),
+        ({"life": Life(Phase.SUBMITTED, Wish.HOLD), "allocation": Allocation()}, False),
         ({"allocation": Allocation()}, False),
         ({"starts": Starts(launches=1)}, False),
         ({"life": Life(Phase.ADMITTED, Wish.HOLD)}, False),
         ({"judgement": Judgement(standing=Standing.ADMITTED, promised=True)}, False),
     ],
 )
-def test_only_who_is_in_line_for_a_first_start_without_a_promise_has_a_status_later(
+def test_only_who_is_to_be_judged_or_started_soon_without_a_promise_has_a_status_later(
     what: dict[str, Any], is_so: bool
 ) -> None:
     job = submitted(elastic_job())
     job.submitted, job.life = NOW, Life(Phase.ADMITTED)
     job.allocation = Allocation(plan={"n1": 3})
-    assert is_about_to_start(replace(job, **what), NOW) == is_so
+    assert can_wait(replace(job, **what), NOW) == is_so
 
 
 def test_a_record_that_cannot_be_read_is_no_reason_to_begin_again() -> None:

@@ -289,6 +289,7 @@ class ScheduledJobs:
         self._commands: list[Command] = []
         self._steps: list[Action] = []
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
+        self._places: dict[str, str] = {}  # by job, where its story says that it is placed
         self._short: tuple[str, ...] | None = (
             None  # jobs that wait for devices, by the last decision
         )
@@ -494,6 +495,7 @@ class ScheduledJobs:
             job.allocation = replace(job.allocation, plan={})
             del self.jobs[job.id]
             self._waits.pop(job.id, None)
+            self._places.pop(job.id, None)
             self._tracking.forget(job)
         self._save(job)
         if life.phase is not before.phase:
@@ -597,9 +599,19 @@ class ScheduledJobs:
             self._note(
                 job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
             )
+        if not plan:
+            self._places.pop(job.id, None)
+        elif job.running:  # another plan of a job in line moves nobody yet
+            self._note_place(job)
+
+    def _note_place(self, job: ScheduledJob) -> None:
+        """Tell once where the workers of a job are to be."""
+        plan = job.allocation.plan
         if len(self.present.cluster.nodes) > 1 and plan and not job.submission.anywhere:
             where = ", ".join(f"{count} on {node}" for node, count in plan.items())
-            self._note(job, "placed", detail=where)
+            if where != self._places.get(job.id):
+                self._places[job.id] = where
+                self._note(job, "placed", detail=where)
 
     def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
         """Tell once why a job has no workers, though as many as it needs are free."""
@@ -991,6 +1003,7 @@ class ScheduledJobs:
         if job.kind is None or not job.progress.step:
             self._note_kind(job, workers)
         self._retarget(job, workers, now)
+        self._note_place(job)
         self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
         self._steps.append(Start(job.id, workers))
 

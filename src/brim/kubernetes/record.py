@@ -45,7 +45,7 @@ from brim.kubernetes.refusals import Invalid, NotFound, Refusal
 from brim.kubernetes.resources import PlainObject, Resource
 from brim.kubernetes.status import (
     Stall,
-    is_about_to_start,
+    can_wait,
     records_the_same,
     says_the_same,
     status_of,
@@ -139,19 +139,19 @@ class RecordKeeper:
         while True:
             await asyncio.sleep(pause)
             self._due |= self._late()
-            due = sorted(job for job in self._due if not self._is_about_to_start(job))
+            due = sorted(job for job in self._due if not self._can_wait(job))
             left: set[str] = set()
             for at in range(0, len(due) or 1, _AT_ONCE):  # once at least, for the cycles' memory
                 some = due[at : at + _AT_ONCE]
-                still = [job for job in some if job in self._due]
+                still = [job for job in some if job in self._due and not self._can_wait(job)]
                 not_taken, _ = await self._write_all(still)
                 left |= not_taken
             pause = min(_LONGEST_PAUSE, 2 * pause) if left else _TICK
 
-    def _is_about_to_start(self, job: str) -> bool:
+    def _can_wait(self, job: str) -> bool:
         record = self._book.jobs.get(job)
         now = self._clock.wall() + self._clock.set_by()
-        return record is not None and not self._stall(job) and is_about_to_start(record, now)
+        return record is not None and not self._stall(job) and can_wait(record, now)
 
     def _late(self) -> set[str]:
         """Return the jobs whose statuses have shown for too long what is not so any more."""

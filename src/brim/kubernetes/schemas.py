@@ -44,6 +44,7 @@ from brim.kubernetes.tenants import (
     TENANT_KIND,
     TENANTS,
 )
+from brim.kubernetes.times import NO_TIME
 
 Schema = dict[str, Any]
 
@@ -372,12 +373,12 @@ def _part_list(name: str) -> Schema:
 
 
 # As long as no operator has said anything, others are told that there is none.
-_UNSEEN: Schema = {
+UNSEEN: Schema = {
     "type": "Reconciling",
     "status": "True",
     "reason": "Pending",
     "message": "no operator of brim has seen this job yet",
-    "lastTransitionTime": "1970-01-01T00:00:00Z",
+    "lastTransitionTime": NO_TIME,
 }
 
 
@@ -475,7 +476,7 @@ def _job_status() -> Schema:
             },
         },
     )
-    return schema | {"default": {"conditions": [dict(_UNSEEN)]}}
+    return schema | {"default": {"conditions": [dict(UNSEEN)]}}
 
 
 def _conditions() -> Schema:

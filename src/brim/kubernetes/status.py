@@ -20,7 +20,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.kubernetes.failed_pods import failed_pods
 from brim.kubernetes.fields import camel
 from brim.kubernetes.record_text import pack_record, unpack_record
-from brim.kubernetes.times import write_time
+from brim.kubernetes.times import NO_TIME, write_time
 
 STATES = (*(phase.value.capitalize() for phase in Phase), "Invalid")
 CONDITIONS = (
@@ -38,9 +38,9 @@ STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED)
 _WAITS = "it waits for workers"
 _ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
 _LARGEST_NUMBER = 2**53
-_IN_LINE = (
-    120.0  # seconds for which a job may be in line for its first start before anybody is told
-)
+# Seconds for which nobody is told that a job is
+_TO_BE_JUDGED = 5.0  # about to be judged
+_IN_LINE = 120.0  # in line for its first start
 
 
 class Stall(NamedTuple):
@@ -167,16 +167,20 @@ def stalled_jobs(objects: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 # What need not be written ------------------------------------------------------------------------
 
 
-def is_about_to_start(record: ScheduledJob, now: float) -> bool:
-    """Return whether a job is in line for its first start, and nothing was promised to it.
+def can_wait(record: ScheduledJob, now: float) -> bool:
+    """Return whether the status of a job need not be written yet: more is known of it very soon.
 
-    The start writes its status, and a next operator decides about the job as this one did.
+    Such a job is about to be judged, or in line for its first start, and nothing was promised to
+    it. Its start writes its status, and a next operator decides about the job as this one did.
 
     Args:
-        now: seconds since 1970. Who has been in line for long is told so.
+        now: seconds since 1970. Who has waited for long is told so.
     """
     is_new = record.life.may_run and not (record.starts.launches or record.promised)
-    return is_new and record.workers > 0 and now - record.submitted < _IN_LINE
+    waited = now - record.submitted
+    if record.life.phase is Phase.SUBMITTED and not record.workers:
+        return is_new and waited < _TO_BE_JUDGED
+    return is_new and record.workers > 0 and waited < _IN_LINE
 
 
 def says_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
@@ -256,6 +260,7 @@ def _written(
         status = {True: "True", False: "False", None: "Unknown"}[condition.holds]
         last = known.get(condition.type, {})
         since = last.get("lastTransitionTime") if last.get("status") == status else None
+        is_known = isinstance(since, str) and since != NO_TIME
         found.append(
             {
                 "type": condition.type,
@@ -263,7 +268,7 @@ def _written(
                 "reason": condition.reason,
                 "message": _cut(condition.message, LONGEST_MESSAGE),
                 "observedGeneration": generation,
-                "lastTransitionTime": since if isinstance(since, str) else write_time(now),
+                "lastTransitionTime": since if is_known else write_time(now),
             }
         )
     return found

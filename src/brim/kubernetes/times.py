@@ -10,6 +10,7 @@ from brim.errors import SpecError
 _WRITTEN = re.compile(
     r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
 )
+NO_TIME = "1970-01-01T00:00:00Z"  # where an object must have a time and there is none
 _LAST = 253_402_300_799.0  # the end of the year 9999: no later one can be written
 
 
