@@ -263,6 +263,7 @@ def a_cycle() -> bytes:
         curve=ScalingCurve(points=((1, 1.0), (2, 1.8))),
         deadline=500.0,
         priority=Priority.ONLINE,
+        nodes=("n1",),
     )
     snapshot = Snapshot(
         now=2.0,

@@ -5,6 +5,7 @@ between.
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,6 +203,26 @@ def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ..
     )
     snapshot, _ = decode_cycle(encode_cycle(seen, Decision(workers={})))
     assert snapshot.jobs[0].job == job
+
+
+def test_a_recorded_cycle_has_the_nodes_that_owners_have_chosen_once() -> None:
+    names = tuple(f"node-{number}" for number in range(50))
+    choices = (names, None, names[:2], (*names[:9], *names[9:]), ())
+    jobs = [
+        replace(job, nodes=nodes) for job, nodes in zip(random_jobs(0, 5), choices, strict=True)
+    ]
+    seen = Snapshot(
+        now=1.0,
+        cluster=Cluster.parse("1x8"),
+        capacity=8,
+        jobs=tuple(JobState(job=job, remaining=job.work) for job in jobs),
+        overheads=OVERHEADS["none"],
+    )
+    content = encode_cycle(seen, Decision(workers={}))
+    assert zlib.decompress(content).count(b'"node-49"') == 1
+    snapshot, _ = decode_cycle(content)
+    assert [state.job for state in snapshot.jobs] == jobs
+    assert snapshot.jobs[0].job.nodes is snapshot.jobs[3].job.nodes
 
 
 def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:

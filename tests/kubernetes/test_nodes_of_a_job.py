@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brim.clock import monotonic, sleep
 from brim.coordination.sightings import NodesSeen
@@ -148,6 +149,41 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert refusing()["fake-1"] == {"team.b"}
     there.choose("team.b", None)
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["fake-1", "fake-2", "fake-3"]),
+            st.sampled_from([None, {}, {SPEED: "fast"}, {SIZE: "4"}]),
+            st.sampled_from(["team.a", "team.b", "team.c"]),
+            st.sampled_from([None, required(speed="fast"), required(label(SIZE, "Exists"))]),
+            st.booleans(),
+        ),
+        max_size=20,
+    )
+)
+def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) -> None:
+    slot = slot_of({"cpu": "1"})
+    there, labels, choices = NodePlaces(slot), {}, {}
+    for name, labelled, job, spec, looks in steps:
+        labels[name] = labelled
+        choices[job] = choice_in(spec) if spec else None
+        there.take_node(name, None if labelled is None else named_node(name, labelled))
+        there.choose(job, choices[job])
+        if looks:
+            anew = NodePlaces(slot)
+            for each, given_labels in labels.items():
+                if given_labels is not None:
+                    anew.take_node(each, named_node(each, given_labels))
+            for each, choice in choices.items():
+                anew.choose(each, choice)
+            assert there.seen(0.0) == anew.seen(0.0)
+            assert there.is_calm()
+
+
+def named_node(name: str, labels: dict[str, str]) -> KubeNode:
+    return node(name, metadata={"labels": labels})
 
 
 @pytest.mark.parametrize("odd", ["1_0", " 9", "٩", "1e3", "9" * 5_000, ""])

@@ -116,9 +116,11 @@ class NodePlaces:
         self._left_alone: frozenset[str] = frozenset()
         self._choices: dict[str, NodeChoice] = {}  # by job
         self._choosers: dict[NodeChoice, set[str]] = {}  # the jobs that make each
+        self._refused_choices: dict[str, tuple[NodeChoice, ...]] = {}  # that a node is not of
         self._refusing: dict[
             tuple[NodeChoice, ...], frozenset[str]
         ] = {}  # all jobs that make these
+        self._chosen_anew = False
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
@@ -137,10 +139,13 @@ class NodePlaces:
             self._choosers[before].discard(job)
             if not self._choosers[before]:
                 del self._choosers[before]
+                self._refused_choices.clear()
         if choice is not None:
+            if choice not in self._choosers:
+                self._refused_choices.clear()
             self._choosers.setdefault(choice, set()).add(job)
         self._refusing.clear()
-        self._changed |= self._nodes.keys()
+        self._chosen_anew = True
 
     def take_node(self, name: str, node: KubeNode | None) -> None:
         """Know a node as it is now; None: it is gone."""
@@ -148,6 +153,7 @@ class NodePlaces:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = node
+        self._refused_choices.pop(name, None)
         self._changed.add(name)
 
     def take_pod(self, key: str, pod: KubePod | None) -> None:
@@ -178,6 +184,12 @@ class NodePlaces:
         if changed:
             self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}
             self._seen = {name: seen for name, seen in self._seen.items() if name in self._nodes}
+        if self._chosen_anew:
+            self._seen = {
+                name: seen._replace(refuses=self._refuses(name))
+                for name, seen in self._seen.items()
+            }
+            self._chosen_anew = False
         return self._seen
 
     def last_seen(self, name: str) -> NodeSeen | None:
@@ -192,7 +204,7 @@ class NodePlaces:
     def is_calm(self) -> bool:
         """Return whether only another object can change what is seen, and no time that passes."""
         refused = any(each.slots for each in self._refusals.values())
-        return not (self._changed or self._unready or refused)
+        return not (self._changed or self._chosen_anew or self._unready or refused)
 
     # One node -------------------------------------------------------------------------------------
 
@@ -225,12 +237,16 @@ class NodePlaces:
             address=address,
             leaving=_gives_way(node),
             agents=agents,
-            refuses=self._refuses(node),
+            refuses=self._refuses(name),
         )
 
-    def _refuses(self, node: KubeNode) -> frozenset[str]:
+    def _refuses(self, name: str) -> frozenset[str]:
         """Return the jobs whose templates do not allow a node."""
-        out = tuple(choice for choice in self._choosers if not choice.allows(node))
+        if name not in self._refused_choices:
+            node = self._nodes[name]
+            refused = (choice for choice in self._choosers if not choice.allows(node))
+            self._refused_choices[name] = tuple(refused)
+        out = self._refused_choices[name]
         if out not in self._refusing:  # nodes that are alike share it
             jobs = (self._choosers[choice] for choice in out)
             self._refusing[out] = frozenset[str]().union(*jobs)

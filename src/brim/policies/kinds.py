@@ -23,8 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from brim.domain.cluster import Cluster, Node
+from brim.domain.cluster import Cluster
 from brim.domain.quantities import counted
 from brim.domain.schedule import (
     Admitted,
@@ -38,6 +39,7 @@ from brim.domain.schedule import (
     Verdict,
 )
 from brim.domain.workload import Job
+from brim.policies.free_devices import FreeDevices, Nodes
 
 _MOST_ASKS = 8  # of the policy in a cycle; what still does not fit then is idle until the next
 
@@ -124,10 +126,10 @@ class _Rooms:
             self._found[job.nodes] = _by_kind(self._cluster, among)
         return self._found[job.nodes]
 
-    def nodes(self, job: Job) -> list[str]:
-        """Return the ids of the nodes with devices that an owner has chosen."""
-        with_any = (node.id for node in self._cluster.nodes if node.devices)
-        return [node for node in with_any if node in (job.nodes or ())]
+    def nodes(self, job: Job) -> Iterator[str]:
+        """Yield the ids of the nodes with devices that an owner has chosen."""
+        chosen = frozenset(job.nodes or ())
+        return (node.id for node in self._cluster.nodes if node.devices and node.id in chosen)
 
     def of(self, job: Job) -> int:
         """Return the devices of the largest kind that a job may be on."""
@@ -220,7 +222,7 @@ def _why_nothing(job: Job, rooms: _Rooms) -> tuple[Reason, str]:
     room = sum(rooms.by_kind(job).values())
     need = f"it needs {counted(max(1, job.minimum), 'device')} on nodes that its template allows"
     if room < max(1, job.minimum):
-        names = rooms.nodes(job)
+        names = list(islice(rooms.nodes(job), 4))
         these = f"; these are {', '.join(names[:3])}{' …' if names[3:] else ''}" if names else ""
         return Reason.ITS_NODES, f"{need}, which have {room}{these}"
     return Reason.ITS_NODES, f"{need}, and other jobs leave fewer there"
@@ -266,10 +268,10 @@ class _Claim:
     count: int = 0
     nodes: dict[str, int] = field(default_factory=dict)
 
-    def may_be_on(self, node: Node) -> bool:
-        """Return whether it can be on a node of the kind that it is to be on."""
-        chosen = self.state.job.nodes
-        return node.kind == self.kind and (chosen is None or node.id in chosen)
+    @property
+    def place(self) -> Nodes:
+        """The nodes on which it can be."""
+        return self.kind, self.state.job.nodes
 
 
 def on_some_nodes(
@@ -406,46 +408,34 @@ def _settle(
     claims: Sequence[_Claim], cluster: Cluster, stays: Mapping[str, int], moves: Mapping[str, int]
 ) -> None:
     """Put the workers of each claim on nodes of its kind."""
-    free = {node.id: max(0, node.devices - stays[node.id]) for node in cluster.nodes}
+    free = FreeDevices(cluster, {n.id: max(0, n.devices - stays[n.id]) for n in cluster.nodes})
     for claim in claims:  # all that hold devices before anybody has others
-        for node in cluster.nodes:
-            if claim.may_be_on(node):
-                _take(claim, node.id, claim.held.get(node.id, 0), free)
-    calm = {node: count - moves[node] for node, count in free.items()}
+        for node in free.among(claim.held.keys(), claim.place):
+            _take(claim, node, claim.held[node], free)
+    calm = FreeDevices(cluster, {node: count - moves[node] for node, count in free.on.items()})
     for claim in claims:
-        here = [node.id for node in cluster.nodes if claim.may_be_on(node)]
-        for among in (calm, free):
-            _fill(claim, here, among, free if among is calm else calm)
+        _fill(claim, calm, free)
+        _fill(claim, free, calm)
         if sum(claim.nodes.values()) < claim.base:  # less than it runs with is for nothing
             for name, count in claim.nodes.items():
-                free[name] += count
-                calm[name] += count
+                free.take(name, -count)
+                calm.take(name, -count)
             claim.nodes.clear()
 
 
-def _take(claim: _Claim, node: str, most: int, *frees: dict[str, int]) -> None:
-    count = min(most, frees[0][node], claim.count - sum(claim.nodes.values()))
+def _take(claim: _Claim, node: str, most: int, *devices: FreeDevices) -> None:
+    """Give a claim devices of a node that the first of these has free."""
+    count = min(most, devices[0].on[node], claim.count - sum(claim.nodes.values()))
     if count > 0:
         claim.nodes[node] = claim.nodes.get(node, 0) + count
-        for free in frees:
-            free[node] -= count
+        for each in devices:
+            each.take(node, count)
 
 
-def _fill(
-    claim: _Claim, nodes: Sequence[str], free: dict[str, int], as_well: dict[str, int]
-) -> None:
-    """Take what a claim lacks from the node that has just enough, or else from the largest.
-
-    Its own nodes come first.
-    """
+def _fill(claim: _Claim, *devices: FreeDevices) -> None:
+    """Take what a claim lacks of what the first of these has free."""
     while lacks := claim.count - sum(claim.nodes.values()):
-        open_ = [node for node in nodes if free[node] > 0]
-        if not open_:
+        node = devices[0].best(claim.place, lacks, own=claim.nodes)
+        if node is None:
             return
-        enough = [node for node in open_ if free[node] >= lacks]
-        node = (
-            min(enough, key=lambda node: (node not in claim.nodes, free[node]))
-            if enough
-            else max(open_, key=lambda node: (node in claim.nodes, free[node]))
-        )
-        _take(claim, node, lacks, free, as_well)
+        _take(claim, node, lacks, *devices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -42,21 +42,27 @@ _NO_CYCLE = (
     *UNDECODABLE,
 )
 
-_JOB = tuple(field.name for field in fields(Job) if field.name != "curve")
+_JOB = tuple(field.name for field in fields(Job) if field.name not in ("curve", "nodes"))
 _SNAPSHOT = ("now", "cluster", "capacity", "arrived", "overheads", "tenants", "assured", "promise")
 _DECISION = ("workers", "verdicts", "wake", "reasons", "needed", "nodes")
 
 
 def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
-    """Both but for their memory, which follows from the cycles before."""
+    """Both but for their memory, which follows from the cycles before.
+
+    The nodes that owners have chosen are written once for all jobs that have the same.
+    """
+    choices: dict[tuple[str, ...], int] = {}
     jobs = [
         {"job": {name: getattr(state.job, name) for name in _JOB}}
+        | {"chosen": _index(state.job.nodes, choices)}
         | {"curve": state.job.curve.points, "stepped": state.job.curve.stepped}
         | {name: getattr(state, name) for name in JobState._fields if name != "job"}
         | {"nodes": dict(state.nodes)}
         for state in snapshot.jobs
     ]
     saw = {name: getattr(snapshot, name) for name in _SNAPSHOT} | {"jobs": jobs}
+    saw["choices"] = list(choices)
     decided = {name: getattr(decision, name) for name in _DECISION}
     decided |= {"pinned": sorted(decision.pinned), "moved": sorted(decision.moved)}
     decided["verdicts"] = [
@@ -64,6 +70,11 @@ def encode_cycle(snapshot: Snapshot, decision: Decision) -> bytes:
         for verdict in decision.verdicts
     ]
     return zlib.compress(msgspec.json.encode({"saw": saw, "decided": decided}))
+
+
+def _index(chosen: tuple[str, ...] | None, choices: dict[tuple[str, ...], int]) -> int | None:
+    """Return the number of a choice among all, which it joins; None: nothing was chosen."""
+    return None if chosen is None else choices.setdefault(chosen, len(choices))
 
 
 @contextlib.contextmanager
@@ -87,11 +98,12 @@ def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
 
 
 def _snapshot(saw: dict[str, Any]) -> Snapshot:
+    choices = [tuple(each) for each in saw.get("choices", ())]
     return Snapshot(
         now=saw["now"],
         cluster=msgspec.convert(saw["cluster"], Cluster),
         capacity=saw["capacity"],
-        jobs=tuple(_state(row) for row in saw["jobs"]),
+        jobs=tuple(_state(row, choices) for row in saw["jobs"]),
         arrived=tuple(saw["arrived"]),
         overheads=msgspec.convert(saw["overheads"], Overheads),
         tenants=msgspec.convert(saw["tenants"], tuple[Tenant, ...]),
@@ -100,13 +112,13 @@ def _snapshot(saw: dict[str, Any]) -> Snapshot:
     )
 
 
-def _state(row: dict[str, Any]) -> JobState:
+def _state(row: dict[str, Any], choices: Sequence[tuple[str, ...]]) -> JobState:
     job = row.pop("job")
     points = tuple((n, rate) for n, rate in row.pop("curve"))
     curve = ScalingCurve(points=points, stepped=row.pop("stepped"))
-    for name in ("kinds", "nodes"):
-        chosen = job.get(name)
-        job[name] = None if chosen is None else tuple(chosen)
+    kinds, chosen = job.get("kinds"), row.pop("chosen", None)
+    job["kinds"] = None if kinds is None else tuple(kinds)
+    job["nodes"] = None if chosen is None else choices[chosen]
     made = Job(**job | {"curve": curve, "priority": Priority(job["priority"])})
     return JobState(made, **row | {"standing": Standing(row["standing"])})
 
