@@ -73,7 +73,17 @@ def test_torch_is_not_loaded_before_a_run_starts(name: str) -> None:
         (
             cli_submit.submit,
             SubmitOptions,
-            {"json", "wait", "dry_run", "state", "to", "image", "mode", "gang"},
+            {
+                "json",
+                "wait",
+                "dry_run",
+                "state",
+                "to",
+                "image",
+                "mode",
+                "gang",
+                "processes_per_worker",
+            },
         ),
     ],
 )

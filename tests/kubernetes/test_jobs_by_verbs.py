@@ -93,6 +93,33 @@ def test_choices_about_pods_are_those_of_the_object() -> None:
     assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
 
 
+@pytest.mark.parametrize(("micro_batches", "said"), [(0, 32), (64, 64)])
+def test_processes_of_a_pod_have_micro_batches_each(micro_batches: int, said: int) -> None:
+    spec = JobSpec(
+        file="a.py",
+        workers=WorkerRange(minimum=1, maximum=4),
+        parameters={},
+        micro_batches=micro_batches,
+        spares=0,
+    )
+    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    choices = PodChoices(processes_per_worker=8)
+    written = as_made(elastic_job("flights", "team", wanted, choices))
+    found = read_job(written)
+    assert isinstance(found, Submission), found
+    assert (found.processes, found.spec.micro_batches) == (8, said)
+    assert found.spec.workers == WorkerRange(minimum=1, maximum=4)
+    assert ("microBatches" in written["spec"]) == bool(micro_batches)
+
+
+def test_too_few_micro_batches_for_the_processes_of_pods_are_refused() -> None:
+    workers = WorkerRange(minimum=1, maximum=4)
+    spec = JobSpec(file="a.py", workers=workers, parameters={}, micro_batches=16, spares=0)
+    wanted = Submission(spec=spec, fingerprint=fingerprint(spec, b""))
+    with pytest.raises(SpecError, match="--micro-batches: got 16 for up to 32 workers"):
+        elastic_job("flights", "team", wanted, PodChoices(processes_per_worker=8))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -102,6 +129,7 @@ def test_choices_about_pods_are_those_of_the_object() -> None:
         ),
         ({"image": None, "mode": "planned", "gang": True}, "--mode: got 'planned', need none"),
         ({"image": None, "mode": None, "gang": True}, "--gang: got the option, need none"),
+        ({"processes_per_worker": 8}, "--processes-per-worker: got 8, need none"),
     ],
 )
 def test_choices_about_pods_are_refused_where_jobs_have_none(
@@ -205,7 +233,7 @@ def test_a_key_typed_twice_is_one_job(home: str) -> None:
 
 def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, home: str) -> None:
     words = ["submit", "flights.py", "--to", home, "--image", "images/flights:3", "--dry-run"]
-    words += ["--mode", "opportunistic", "--gang"]
+    words += ["--mode", "opportunistic", "--gang", "--processes-per-worker", "2"]
     done = CliRunner().invoke(cli, words)
     os.environ.pop("BRIM_SERVER", None)
     assert done.exit_code == 0, done.stderr
@@ -213,7 +241,7 @@ def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, h
     assert "no jobs are unfinished" in said(home, "jobs").stderr
     api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
     spec = object_of(api_server, home, "flights")["spec"]
-    assert spec["file"] == "flights.py"
+    assert (spec["file"], spec["processesPerWorker"]) == ("flights.py", 2)
     chosen = read_templates(spec)
     assert (chosen.image, chosen.anywhere, chosen.gang) == ("images/flights:3", True, True)
 

@@ -11,7 +11,7 @@ import click
 
 from brim.cli.handles import ask_server, client_of
 from brim.cli.usage import EXIT_DONE, EXIT_REFUSED, warn
-from brim.kubernetes.templates import MODES
+from brim.kubernetes.templates import MODES, MOST_PROCESSES
 from brim.runs.options import STATE, option
 from brim.runs.submitting import hand_in, request_of, submission
 
@@ -58,6 +58,13 @@ def _to(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     is_flag=True,
     help="Have the fewest workers bound together, or none; for Kubernetes alone.",
 )
+@option(
+    "--processes-per-worker",
+    type=click.IntRange(1, MOST_PROCESSES),
+    metavar="N",
+    help="Train with N processes in the pod of each worker, which share its slot, such as one for "
+    "each of its GPUs; for Kubernetes alone. [default: 1]",
+)
 @STATE
 @click.pass_context
 def submit(
@@ -70,6 +77,7 @@ def submit(
     image: str | None,
     mode: str | None,
     gang: bool,
+    processes_per_worker: int | None,
     state: Path | None,
     **values: Any,
 ) -> int:
@@ -87,7 +95,13 @@ def submit(
     request = request_of(ctx, file, values, warn=warn)
     client = client_of(state)
     kube_jobs = _kube_jobs(client)
-    _choose_pods(kube_jobs, {"image": image, "mode": mode, "gang": gang or None})
+    choices = {
+        "image": image,
+        "mode": mode,
+        "gang": gang or None,
+        "processes_per_worker": processes_per_worker,
+    }
+    _choose_pods(kube_jobs, choices)
     if dry_run and kube_jobs is not None:
         _show_objects(kube_jobs.written(request), as_json=as_json)
         return EXIT_DONE
@@ -141,7 +155,7 @@ def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None
         name, value = next(iter(given.items()))
         need = "none: jobs of this scheduler have no pods, and run in the Python that it was started with"
         got = "the option" if value is True else repr(value)
-        raise SpecError(f"--{name}", got=got, need=need, hint="--to kubernetes")
+        raise SpecError(f"--{name.replace('_', '-')}", got=got, need=need, hint="--to kubernetes")
 
 
 def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:

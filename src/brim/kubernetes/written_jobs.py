@@ -6,13 +6,13 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
 from brim.domain.faults import describe
-from brim.domain.job import OPTIONS, JobSpec
+from brim.domain.job import OPTIONS, JobSpec, default_micro_batches
 from brim.domain.options import Option
 from brim.domain.quantities import format_duration
 from brim.domain.submission import NO_TENANT, Submission
@@ -82,11 +82,13 @@ class PodChoices:
         image: of its workers; empty: that of jobs which name none.
         mode: one of `MODES`: who decides on which node a worker is.
         gang: the fewest workers are bound together, or none.
+        processes_per_worker: training processes in the pod of each worker, which share its slot.
     """
 
     image: str = ""
     mode: str = PLANNED
     gang: bool = False
+    processes_per_worker: int = 1
 
 
 def elastic_job(
@@ -98,8 +100,12 @@ def elastic_job(
         choices: None: the usual ones.
 
     Raises:
-        SpecError: something of it can only be said to a scheduler of this host, such as a path.
+        SpecError: something of it can only be said to a scheduler of this host, such as a path, or
+            its micro-batches are too few for so many processes.
     """
+    choices = choices or PodChoices()
+    if choices.processes_per_worker > 1:
+        wanted = _sharing_pods(wanted, choices.processes_per_worker)
     if not re.fullmatch(JOB_NAME, name):
         raise ValueError(f"{name} is no name of an ElasticJob")
     return {
@@ -110,8 +116,20 @@ def elastic_job(
             "namespace": namespace,
             "labels": {MANAGED_BY: "brim-submit"},
         },
-        "spec": {**dict(_spec(wanted, name)), **dict(_chosen(choices or PodChoices()))},
+        "spec": {**dict(_spec(wanted, name)), **dict(_chosen(choices))},
     }
+
+
+def _sharing_pods(wanted: Submission, processes: int) -> Submission:
+    """Return the same job with so many processes in each pod; micro-batches that were left out are enough."""
+    spec = wanted.spec
+    left_out = spec.micro_batches == default_micro_batches(spec.workers)
+    full = replace(
+        spec,
+        workers=spec.workers.times(processes),
+        micro_batches=0 if left_out else spec.micro_batches,
+    )
+    return replace(wanted, spec=replace(full, workers=spec.workers), processes=processes)
 
 
 def _chosen(choices: PodChoices) -> Iterator[tuple[str, Any]]:
