@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from brim.domain.submission import Submission
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.errors import SpecError
-from brim.kubernetes.elastic_jobs import FIELDS, code_in, new_job, read_job, wishes_of
+from brim.kubernetes.elastic_jobs import FIELDS, code_in, idle_gpus, new_job, read_job, wishes_of
 from brim.kubernetes.fields import PLAIN_FIELDS
 from brim.kubernetes.reading import LONGEST_TEXT
 from brim.kubernetes.record_text import unpack_record
@@ -524,3 +525,25 @@ def test_a_template_that_is_changed_to_none_is_a_problem() -> None:
     events, problems = wishes_of(elastic_job(template=wrong), job)
     assert events == []
     assert [each.field for each in problems] == ["spec.template.spec.nodeName"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "slot", "said"),
+    [
+        ({"processes": 2}, {"cpu": 64, "amd.com/gpu": 8}, "8 amd.com/gpu and uses 2"),
+        ({"processes": 8}, {"nvidia.com/gpu": 8}, ""),
+        ({}, {"nvidia.com/gpu": 1}, ""),
+        ({}, {"cpu": 8, "rdma/hca": 4}, ""),
+        ({"opaque": True}, {"nvidia.com/gpu": 8}, ""),
+        ({"spec": {"device": "cpu"}}, {"nvidia.com/gpu": 8}, ""),
+        ({"spec": {"file": "", "command": ("python", "a.py")}}, {"nvidia.com/gpu": 8}, ""),
+    ],
+)
+def test_gpus_that_no_process_uses_are_named(
+    fields: dict[str, Any], slot: dict[str, int], said: str
+) -> None:
+    asked = wanted(elastic_job(workers={"max": 2}))
+    spec = replace(asked.spec, **fields.pop("spec", {}))
+    amounts = {name: Fraction(amount) for name, amount in slot.items()}
+    assert said in (found := idle_gpus(replace(asked, spec=spec, **fields), amounts))
+    assert bool(found) == bool(said)

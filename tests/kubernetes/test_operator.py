@@ -180,6 +180,7 @@ class House:
     ) -> None:
         self.evictions, self.placeholders = evictions, placeholders
         self.plane, self.namespace, self.folder = plane, namespace, folder
+        self.slot = {"cpu": "1", "memory": "1Gi"}
         self.kubelets = Kubelets(plane, namespace, first=first_node)
         self.scheduled = namespace  # whose jobs the operators schedule; empty: those of all
         self.copies = Copies()
@@ -210,7 +211,7 @@ class House:
             directory=directory,
             namespace=OWN,
             image="registry.example/brim:1",
-            slot={"cpu": "1", "memory": "1Gi"},
+            slot=self.slot,
             watched=self.scheduled,
             evictions=self.evictions,
             placeholders=self.placeholders,
@@ -392,6 +393,19 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         await work()
 
     asyncio.run(alone())
+
+
+def test_the_story_of_a_job_says_that_gpus_of_its_slots_are_idle(house: House) -> None:
+    house.slot |= {"nvidia.com/gpu": "2"}
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit()
+            await house.until(lambda: house.job().get("status", {}).get("story"))
+            said = "each worker has 2 nvidia.com/gpu and uses 1: processesPerWorker: 2 uses all"
+            assert house.job()["status"]["story"][0].endswith(f" submitted ({said})")
+
+    run(work)
 
 
 def test_a_job_is_submitted_runs_and_ends(house: House) -> None:

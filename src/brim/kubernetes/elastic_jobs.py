@@ -10,6 +10,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
@@ -31,6 +32,7 @@ from brim.domain.submission import (
 )
 from brim.domain.workload import Priority
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.kubernetes.amounts import Totals
 from brim.kubernetes.fields import (
     ENV,
     LONGEST_NAME,
@@ -355,6 +357,28 @@ def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChan
         events.append(RangeChanged(job.id, workers, detail))
     reading.of(read_templates, spec)  # pods are made by the last ones that could be read
     return events, tuple(reading.problems)
+
+
+def idle_gpus(wanted: Submission, slot: Totals) -> str:
+    """Say that a job has more GPUs than processes that use one each; nothing where it has not.
+
+    A command may well use several in one process.
+
+    Args:
+        slot: what each of its workers gets.
+
+    >>> from brim.domain.job import WorkerRange
+    >>> job = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))
+    >>> idle_gpus(Submission(spec=job, fingerprint=""), {"nvidia.com/gpu": Fraction(8)})
+    'each worker has 8 nvidia.com/gpu and uses 1: processesPerWorker: 8 uses all'
+    """
+    if not wanted.spec.file or wanted.opaque or wanted.spec.device == "cpu":
+        return ""
+    for name, amount in slot.items():
+        if name.endswith("/gpu") and wanted.processes < amount <= MOST_PROCESSES:
+            used, all_ = wanted.processes, int(amount)
+            return f"each worker has {all_} {name} and uses {used}: {PROCESSES}: {all_} uses all"
+    return ""
 
 
 def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:

@@ -29,7 +29,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
 from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.elastic_jobs import code_in, new_job, read_job, wishes_of
+from brim.kubernetes.elastic_jobs import code_in, idle_gpus, new_job, read_job, wishes_of
 from brim.kubernetes.eviction_responder import EvictionResponder
 from brim.kubernetes.failed_pods import MOST_FAILED, FailedPod, failed_pod
 from brim.kubernetes.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
@@ -606,7 +606,9 @@ class Operator:
                 await self._show_stall(job, stall)
             return not (thing.get("spec") or {}).get("bundle")  # whose ConfigMap may come
         number = life.database.next_number()
-        life.backend.handle(Submitted(new_job(thing, wanted, id=job, number=number)))
+        taken = new_job(thing, wanted, id=job, number=number)
+        idle = idle_gpus(wanted, slot_of(self._settings.slot))
+        life.backend.handle(Submitted(taken, idle))
         return await self._follow_object(life, job)  # it may be suspended from the start
 
     async def _code_of(self, thing: PlainObject) -> bytes | None:
