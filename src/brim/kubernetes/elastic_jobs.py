@@ -10,7 +10,6 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
@@ -367,7 +366,7 @@ def idle_gpus(wanted: Submission, slot: Totals) -> str:
     Args:
         slot: what each of its workers gets.
 
-    >>> from brim.domain.job import WorkerRange
+    >>> from fractions import Fraction
     >>> job = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))
     >>> idle_gpus(Submission(spec=job, fingerprint=""), {"nvidia.com/gpu": Fraction(8)})
     'each worker has 8 nvidia.com/gpu and uses 1: processesPerWorker: 8 uses all'
