@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,14 @@ from hypothesis import strategies as st
 
 from brim.clock import monotonic, sleep
 from brim.coordination.sightings import NodesSeen
-from brim.kubernetes.kube_types import KubeNode, KubePod
-from brim.kubernetes.node_selection import choice_in, nodes_for
+from brim.kubernetes.kube_types import KubeNode, KubePod, Taint
+from brim.kubernetes.node_selection import (
+    ANY_NODE,
+    NodeChoice,
+    choice_in,
+    common_choice,
+    nodes_for,
+)
 from brim.kubernetes.places import NodePlaces, slot_of
 from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.control_plane import (
@@ -27,7 +34,7 @@ from brim_lab.kubernetes.control_plane import (
 )
 from clusters import need
 from edges.test_nonsense import twisted
-from kube_objects import node
+from kube_objects import JOB, node, worker
 from kubernetes.test_gangs import WITHIN, bound, house, until
 from kubernetes.test_modes import where
 from kubernetes.test_operator import House, run
@@ -96,15 +103,19 @@ def nodes() -> list[KubeNode]:
 @pytest.mark.parametrize(("spec", "allowed"), CHOICES)
 def test_a_choice_of_nodes_is_read(spec: dict[str, Any], allowed: set[str]) -> None:
     choice = choice_in(spec)
-    assert {each.metadata.name for each in nodes() if not choice or choice.allows(each)} == allowed
-    assert (choice is None) == (not spec)
+    assert {each.metadata.name for each in nodes() if choice.allows(each)} == allowed
+    assert (choice == ANY_NODE) == (not spec)
 
 
 def test_kube_scheduler_reads_choices_of_nodes_in_the_same_way(house: House) -> None:
-    """A pod for each choice and node: bound where the choice allows the node, refused elsewhere."""
+    agrees(house, CHOICES)
+
+
+def agrees(house: House, choices: list[tuple[dict[str, Any], set[str]]]) -> None:
+    """Make a pod for each choice and node: bound where the choice allows the node, refused elsewhere."""
     api, path = house.plane.api, house.kubelets.path
     wanted: dict[str, bool] = {}
-    for number, (spec, allowed) in enumerate(CHOICES):
+    for number, (spec, allowed) in enumerate(choices):
         theirs = spec.get("affinity", {}).get("nodeAffinity")
         for name in ("fake-1", "fake-2", "fake-3"):
             pinned = nodes_for(theirs, node=name)
@@ -129,6 +140,69 @@ def test_kube_scheduler_reads_choices_of_nodes_in_the_same_way(house: House) -> 
     assert judged() == wanted
 
 
+TAINTS = {
+    "fake-1": [Taint(key="pool", value="a", effect="NoSchedule")],
+    "fake-2": [
+        Taint(key="pool", value="b", effect="NoSchedule"),
+        Taint(key="x", effect="PreferNoSchedule"),
+    ],
+    "fake-3": [Taint(key="gpu", effect="NoExecute")],
+}
+TOLERATIONS: list[tuple[list[dict[str, Any]], set[str]]] = [
+    ([], set()),
+    ([{"key": "pool", "operator": "Exists"}], {"fake-1", "fake-2"}),
+    ([{"key": "pool", "operator": "Equal", "value": "a"}], {"fake-1"}),
+    ([{"key": "pool", "value": "b"}], {"fake-2"}),
+    ([{"key": "pool"}], set()),
+    ([{"key": "pool", "value": "a", "effect": "NoSchedule"}], {"fake-1"}),
+    ([{"key": "pool", "value": "a", "effect": "NoExecute"}], set()),
+    ([{"operator": "Exists"}], {"fake-1", "fake-2", "fake-3"}),
+    ([{"operator": "Exists", "effect": "NoExecute"}], {"fake-3"}),
+    ([{"key": "gpu"}], {"fake-3"}),
+    ([{"key": "gpu", "operator": "Exists"}, {"key": "pool", "value": "a"}], {"fake-1", "fake-3"}),
+]
+
+
+@contextlib.contextmanager
+def tainted(house: House, taints: dict[str, list[Taint]]) -> Iterator[None]:
+    """Nodes with these taints for a while."""
+    told = [
+        (name, f"{each.key}={each.value}:{each.effect}")
+        for name, some in taints.items()
+        for each in some
+    ]
+    for name, taint in told:
+        house.plane.kubectl("taint", "node", name, taint)
+    try:
+        yield
+    finally:
+        for name, taint in told:
+            house.plane.kubectl("taint", "node", name, f"{taint}-")
+
+
+def test_kube_scheduler_reads_tolerations_in_the_same_way(house: House) -> None:
+    with tainted(house, TAINTS):
+        agrees(house, [({"tolerations": given}, allowed) for given, allowed in TOLERATIONS])
+
+
+@pytest.mark.parametrize(("tolerations", "allowed"), TOLERATIONS)
+def test_tolerations_are_read(tolerations: list[dict[str, Any]], allowed: set[str]) -> None:
+    choice = choice_in({"tolerations": tolerations})
+    assert {name for name, taints in TAINTS.items() if bears(choice, name, taints)} == allowed
+
+
+def bears(choice: NodeChoice, name: str, taints: list[Taint]) -> bool:
+    return choice.allows(node(name), [each for each in taints if each.effect != "PreferNoSchedule"])
+
+
+def test_a_taint_that_is_borne_for_a_while_is_not_borne() -> None:
+    """A pod that comes there is evicted, and so are all that come in its place."""
+    for seconds in (0, 300):
+        given = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        choice = choice_in({"tolerations": [given]})
+        assert not bears(choice, "fake-3", TAINTS["fake-3"])
+
+
 def test_what_a_node_refuses_follows_its_labels() -> None:
     there = NodePlaces(slot_of({"cpu": "1"}))
     for each in nodes():
@@ -147,7 +221,7 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert NodesSeen(there.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
     there.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
     assert refusing()["fake-1"] == {"team.b"}
-    there.choose("team.b", None)
+    there.forget("team.b")
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
@@ -156,8 +230,18 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
         st.tuples(
             st.sampled_from(["fake-1", "fake-2", "fake-3"]),
             st.sampled_from([None, {}, {SPEED: "fast"}, {SIZE: "4"}]),
+            st.sampled_from([(), (("pool", "NoSchedule"),), (("pool", "NoExecute"), ("x", ""))]),
             st.sampled_from(["team.a", "team.b", "team.c"]),
-            st.sampled_from([None, required(speed="fast"), required(label(SIZE, "Exists"))]),
+            st.sampled_from(
+                [
+                    None,
+                    {},
+                    required(speed="fast"),
+                    required(label(SIZE, "Exists")),
+                    {"tolerations": [{"key": "pool", "operator": "Exists"}]},
+                    {**required(speed="fast"), "tolerations": [{"operator": "Exists"}]},
+                ]
+            ),
             st.booleans(),
         ),
         max_size=20,
@@ -165,34 +249,94 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
 )
 def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) -> None:
     slot = slot_of({"cpu": "1"})
-    there, labels, choices = NodePlaces(slot), {}, {}
-    for name, labelled, job, spec, looks in steps:
-        labels[name] = labelled
-        choices[job] = choice_in(spec) if spec else None
-        there.take_node(name, None if labelled is None else named_node(name, labelled))
-        there.choose(job, choices[job])
+    there, known, choices = NodePlaces(slot), {}, {}
+    for name, labels, taints, job, spec, looks in steps:
+        made = None if labels is None else node(name, metadata={"labels": labels}, taints=taints)
+        known[name] = made
+        there.take_node(name, made)
+        if spec is None:
+            choices.pop(job, None)
+            there.forget(job)
+        else:
+            choices[job] = choice_in(spec)
+            there.choose(job, choices[job])
         if looks:
             anew = NodePlaces(slot)
-            for each, given_labels in labels.items():
-                if given_labels is not None:
-                    anew.take_node(each, named_node(each, given_labels))
+            for each, as_it_is in known.items():
+                anew.take_node(each, as_it_is)
             for each, choice in choices.items():
                 anew.choose(each, choice)
             assert there.seen(0.0) == anew.seen(0.0)
             assert there.is_calm()
 
 
-def named_node(name: str, labels: dict[str, str]) -> KubeNode:
-    return node(name, metadata={"labels": labels})
-
-
 @pytest.mark.parametrize("odd", ["1_0", " 9", "٩", "1e3", "9" * 5_000, ""])
 def test_what_is_no_number_is_neither_more_nor_less(odd: str) -> None:
     there = node(metadata={"labels": {SIZE: odd}})
     for operator in ("Gt", "Lt"):
-        choice = choice_in(required(label(SIZE, operator, "5")))
-        assert choice is not None
-        assert not choice.allows(there)
+        assert not choice_in(required(label(SIZE, operator, "5"))).allows(there)
+
+
+def test_a_tainted_node_is_open_to_jobs_that_bear_its_taints_alone() -> None:
+    there = NodePlaces(slot_of({"cpu": "1"}), tolerated=["ours"])
+    pool, ours = ("pool", "NoSchedule"), ("ours", "NoSchedule")
+    there.take_node("n1", node("n1", taints=[pool, ours]))
+    there.take_node("n2", node("n2"))
+    there.choose("team.plain", ANY_NODE)
+
+    def seen() -> tuple[str, int, set[str]]:
+        found = there.seen(0.0)["n1"]
+        assert found.up == (not found.problem)
+        assert found.brings is not None
+        return found.problem, found.brings.devices, set(found.refuses)
+
+    assert seen() == ("it has the taint pool", 0, set())
+    bearing = choice_in({"tolerations": [{"key": "pool", "operator": "Exists"}]})
+    there.choose("team.bears", bearing)
+    assert seen() == ("", 4, {"team.plain"})
+    there.choose("team.slow", choice_in({"nodeSelector": {SPEED: "slow"}, **tolerating("pool")}))
+    assert seen() == ("", 4, {"team.plain", "team.slow"})
+    there.take_node(
+        "n1", node("n1", taints=[pool, ("node.kubernetes.io/disk-pressure", "NoSchedule")])
+    )
+    assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
+    there.take_node("n1", node("n1", taints=[pool]))
+    there.forget("team.bears")
+    assert seen() == ("it has the taint pool", 0, {"team.slow"})
+
+
+def tolerating(key: str) -> dict[str, Any]:
+    return {"tolerations": [{"key": key, "operator": "Exists"}]}
+
+
+def test_who_is_on_a_node_when_it_is_tainted_stays_there_unless_it_is_evicted() -> None:
+    there = NodePlaces(slot_of({"cpu": "1"}))
+    there.choose(JOB.id, ANY_NODE)
+    there.choose("team.other", ANY_NODE)
+    there.choose("team.bears", choice_in(tolerating("pool")))
+    for effect, refused in (
+        ("NoSchedule", {"team.other"}),
+        ("NoExecute", {"team.other", JOB.id}),
+    ):
+        there.take_node("n1", node("n1", taints=[("pool", effect)]))
+        there.take_pod("w", worker(0))
+        assert there.seen(0.0)["n1"].refuses == refused
+        there.take_pod("w", worker(0, leaving=True))
+        assert there.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
+
+
+def test_pods_of_a_job_have_in_common_what_all_of_their_templates_say() -> None:
+    fast, pool, gpu = required(speed="fast"), tolerating("pool"), tolerating("gpu")
+    both = {"tolerations": [*pool["tolerations"], *gpu["tolerations"]]}
+    cases: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
+        ([], {}),
+        ([fast], fast),
+        ([fast, {}], {}),
+        ([{**fast, **pool}, {**fast, **both}], {**fast, **pool}),
+        ([pool, gpu], {}),
+    ]
+    for specs, common in cases:
+        assert common_choice([choice_in(each) for each in specs]) == choice_in(common)
 
 
 def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> None:
@@ -220,19 +364,30 @@ def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> Non
         required({"matchExpressions": [{"key": "speed", "operator": "In", "values": [1]}]}),
         required({"matchExpressions": {}}),
         {"affinity": {"nodeAffinity": 3}, "nodeSelector": None},
+        {"tolerations": [{"key": 3}], "nodeSelector": {"disk": "ssd"}},
+        {"tolerations": {}},
     ],
 )
 def test_what_the_server_refuses_chooses_nothing(spec: dict[str, Any]) -> None:
     """Pods are made, so that the server says what is wrong."""
-    assert choice_in(spec) is None
+    assert choice_in(spec) is ANY_NODE
 
 
 @settings(max_examples=300, deadline=None)
-@given(spec=twisted(required({**label(SPEED, "In", "a"), **named("In", "b")}, speed="fast")))
+@given(
+    spec=twisted(
+        {
+            **required({**label(SPEED, "In", "a"), **named("In", "b")}, speed="fast"),
+            "tolerations": [
+                {"key": "a", "operator": "Equal", "value": "b", "effect": "NoSchedule"}
+            ],
+        }
+    )
+)
 def test_any_choice_is_read_or_left_to_the_server(spec: Any) -> None:
     choice = choice_in(spec)
-    assert choice is None or all(choice.allows(each) in (True, False) for each in nodes())
-    assert choice is None or hash(choice)
+    assert all(choice.allows(each, TAINTS["fake-1"]) in (True, False) for each in nodes())
+    assert isinstance(hash(choice), int)
 
 
 # On a server --------------------------------------------------------------------------------------
@@ -276,3 +431,20 @@ def test_a_job_that_no_node_takes_waits_and_says_for_what(house: House) -> None:
             assert not bound(house)
 
     run(work)
+
+
+def test_a_job_is_on_tainted_nodes_where_its_template_bears_the_taint_and_others_are_not(
+    house: House,
+) -> None:
+    async def work() -> None:
+        async with house.operator():
+            house.submit("other", workers={"min": 1, "max": 12})
+            await until(lambda: where(house) == {"fake-1": 4, "fake-2": 4}, house)
+            spec = {**tolerating("pool"), "containers": [{"name": "worker"}]}
+            house.submit(workers={"min": 4, "max": 4}, template={"spec": spec})
+            await until(lambda: len(bound(house)) == 12, house)
+            assert house.workers() == {"fake-3": 4}
+            assert house.workers("other") == {"fake-1": 4, "fake-2": 4}
+
+    with tainted(house, {"fake-3": [Taint(key="pool", value="a", effect="NoSchedule")]}):
+        run(work)

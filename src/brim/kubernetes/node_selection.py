@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from brim.errors import SpecError
-from brim.kubernetes.kube_types import KubeNode, ObjectFields
+from brim.kubernetes.kube_types import KubeNode, ObjectFields, Taint
 from brim.kubernetes.reading import part_of
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_EVICTS = "NoExecute"  # the effect of a taint
 _NAME = "metadata.name"  # the one field of nodes by which they can be chosen
 _KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?)"
 _VALUE = r"[-A-Za-z0-9_.]{0,63}"
@@ -139,22 +140,65 @@ class NodeTerm(ObjectFields, frozen=True, kw_only=True):
         return (*(self.match_expressions or ()), *(self.match_fields or ()))
 
 
-class NodeChoice(NamedTuple):
-    """The nodes that the template of a pod allows: those of which one of the terms holds whole.
+class Toleration(ObjectFields, frozen=True, kw_only=True):
+    """A taint that a pod bears, or several.
 
-    What it says of taints is not part of it: of those the operator has its own list.
+    Args:
+        key: of the taint; none: any.
+        operator: `Exists`, or `Equal` where there is none.
+        value: of the taint, for `Equal`.
+        effect: of the taint; none: any.
+        toleration_seconds: for which it bears one that evicts; None: for ever.
     """
 
-    terms: tuple[tuple[Requirement, ...], ...]
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+    toleration_seconds: int | None = None
 
-    def allows(self, node: KubeNode) -> bool:
-        """Return whether a pod may be on a node."""
+    def bears(self, taint: Taint) -> bool:
+        """Return whether a pod can come to a node with a taint, and stay there."""
+        if taint.effect == _EVICTS and self.toleration_seconds is not None:
+            return False
+        if (self.key and self.key != taint.key) or (self.effect and self.effect != taint.effect):
+            return False
+        if self.operator == "Exists":
+            return True
+        return self.operator in (None, "", "Equal") and (self.value or "") == taint.value
+
+
+class NodeChoice(NamedTuple):
+    """The nodes that the template of a pod allows.
+
+    Attributes:
+        terms: one of which has to hold whole for a node; None: any node will do.
+        tolerations: of the taints of nodes.
+    """
+
+    terms: tuple[tuple[Requirement, ...], ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+    def allows(self, node: KubeNode, taints: Iterable[Taint] = ()) -> bool:
+        """Return whether a pod may be on a node.
+
+        Args:
+            taints: of the node, all of which the pod has to bear.
+        """
         found = {**node.metadata.labels, _NAME: node.metadata.name}
-        return any(all(each.holds(found) for each in term) for term in self.terms)
+        is_chosen = self.terms is None or any(
+            all(each.holds(found) for each in term) for term in self.terms
+        )
+        return is_chosen and all(
+            any(each.bears(taint) for each in self.tolerations) for taint in taints
+        )
 
 
-def choice_in(spec: object) -> NodeChoice | None:
-    """Return the choice of nodes in the spec of a pod; None where it allows all.
+ANY_NODE = NodeChoice()
+
+
+def choice_in(spec: object) -> NodeChoice:
+    """Return the choice of nodes in the spec of a pod.
 
     What the server refuses chooses nothing: once a pod is made, the server says what is wrong.
     """
@@ -162,11 +206,25 @@ def choice_in(spec: object) -> NodeChoice | None:
     try:
         selector = msgspec.convert(part_of(spec, "nodeSelector") or {}, dict[str, str])
         terms = msgspec.convert(part_of(required, "nodeSelectorTerms"), tuple[NodeTerm, ...] | None)
+        given = msgspec.convert(part_of(spec, "tolerations") or (), tuple[Toleration, ...])
     except msgspec.ValidationError:
-        return None
+        return ANY_NODE
     every = tuple(
         Requirement(key=key, operator="In", values=(each,)) for key, each in selector.items()
     )
     if terms is None:
-        return NodeChoice((every,)) if every else None
-    return NodeChoice(tuple((*every, *term.requirements) for term in terms if term.requirements))
+        return NodeChoice((every,) if every else None, given)
+    chosen = tuple((*every, *term.requirements) for term in terms if term.requirements)
+    return NodeChoice(chosen, given)
+
+
+def common_choice(choices: Collection[NodeChoice]) -> NodeChoice:
+    """Return what several choices have in common: their nodes if these are the same, and tolerations of all."""
+    if not choices:
+        return ANY_NODE
+    first, *others = choices
+    same = all(each.terms == first.terms for each in others)
+    borne = tuple(
+        each for each in first.tolerations if all(each in other.tolerations for other in others)
+    )
+    return NodeChoice(first.terms if same else None, borne)

@@ -44,7 +44,12 @@ from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.node_selection import NodeChoice, choice_in, node_requirements
+from brim.kubernetes.node_selection import (
+    NodeChoice,
+    choice_in,
+    common_choice,
+    node_requirements,
+)
 from brim.kubernetes.outages import SeenClock
 from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
 from brim.kubernetes.placeholders import of_elastic_job
@@ -244,7 +249,7 @@ class Operator:
                 self._key = self._kubeflow.key = await self._read_key()
                 self._life = life = await self._begin()
                 for job in life.book.jobs:
-                    self._places.choose(job, self._choice_of(job))
+                    self._know_choice(life, job)
                 tasks.create_task(self._take_in(life))
                 tasks.create_task(life.keeper.run())
                 if self._evictions is not None:
@@ -400,6 +405,9 @@ class Operator:
             self._note_failed(failed)
         identity = identity_of(pod) if (pod := change.after or change.before) else None
         if identity is not None and self._life is not None:
+            record = self._life.book.jobs.get(identity.job)
+            if record is not None and record.life.ended:
+                self._places.forget(identity.job)
             if KubeJob.parse(identity.job).kind:
                 self._life.keeper.tell(identity.job)  # its status counts pods
             else:
@@ -497,16 +505,22 @@ class Operator:
         )
         return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
 
-    def _choice_of(self, job: str) -> NodeChoice | None:
-        """Return which nodes the pods of a job may be on; None: all, or not all its pods on the same."""
-        if not KubeJob.parse(job).kind:
+    def _know_choice(self, life: _OperatorLife, job: str) -> None:
+        record = life.book.jobs.get(job)
+        if record is None or record.life.ended:
+            self._places.forget(job)
+        else:
+            self._places.choose(job, self._choice_of(job))
+
+    def _choice_of(self, job: str) -> NodeChoice:
+        """Return which nodes all pods of a job may be on."""
+        if KubeJob.parse(job).kind:
+            asked = self._kubeflow.asked(job)
+            templates = [each.template for each in asked.replicas] if asked is not None else []
+        else:
             order = self._order(job)
-            return choice_in(order.wishes.template.get("spec")) if order is not None else None
-        asked = self._kubeflow.asked(job)
-        choices = (
-            {choice_in(each.template.get("spec")) for each in asked.replicas} if asked else {None}
-        )
-        return choices.pop() if len(choices) == 1 else None
+            templates = [order.wishes.template] if order is not None else []
+        return common_choice([choice_in(each.get("spec")) for each in templates])
 
     def _short(self) -> Sequence[ScheduledJob] | None:
         return self._life.backend.jobs.short_of_devices() if self._life is not None else None
@@ -582,7 +596,7 @@ class Operator:
         events, problems = wishes(thing, record)
         self._stalls[job] = stall_of(problems)
         life.processes.forgive(job)  # as it is now, its pods may be made
-        self._places.choose(job, self._choice_of(job))
+        self._know_choice(life, job)
         for event in events:
             life.backend.handle(event)
         life.keeper.tell(job)  # the generation that was read is part of its status
@@ -628,7 +642,7 @@ class Operator:
         if record.life.ended:
             self._stalls.pop(record.id, None)
             life.processes.forgive(record.id)
-            self._places.choose(record.id, None)
+            self._places.forget(record.id)
             self._templates.pop(record.id, None)
             self._orders.pop(record.id, None)
             self._placeholders.pop(record.id, None)

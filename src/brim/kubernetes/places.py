@@ -22,7 +22,8 @@ from brim.kubernetes.identities import WORKER, PodIdentity, identity_of, stands_
 from brim.kubernetes.kube_types import READY, Amounts, KubeNode, KubePod, Taint
 from brim.kubernetes.node_selection import NodeChoice
 
-_CLOSES = frozenset({"NoSchedule", "NoExecute"})  # effects of taints
+_EVICTS = "NoExecute"
+_CLOSES = frozenset({"NoSchedule", _EVICTS})  # effects of taints
 _TO_RETURN = 5.0  # seconds that plans count on a node whose kubelet says that it is not ready
 _REFUSED, _LONGEST_REFUSED = 10.0, 300.0  # seconds that a slot is not counted; doubled each time
 
@@ -121,6 +122,9 @@ class NodePlaces:
             tuple[NodeChoice, ...], frozenset[str]
         ] = {}  # all jobs that make these
         self._chosen_anew = False
+        self._tainted: set[str] = (
+            set()
+        )  # nodes with taints that close them to who does not bear them
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
@@ -128,31 +132,46 @@ class NodePlaces:
         self._left_alone = frozenset(jobs)
         self._changed |= self._on.keys()
 
-    def choose(self, job: str, choice: NodeChoice | None) -> None:
-        """Know which nodes the template of a job allows; None: all."""
-        before = self._choices.pop(job, None)
-        if choice is not None:
-            self._choices[job] = choice
-        if before == choice:
+    def choose(self, job: str, choice: NodeChoice) -> None:
+        """Know which nodes the template of a job allows."""
+        if self._choices.get(job) == choice:
             return
-        if before is not None:
-            self._choosers[before].discard(job)
-            if not self._choosers[before]:
-                del self._choosers[before]
-                self._refused_choices.clear()
-        if choice is not None:
-            if choice not in self._choosers:
-                self._refused_choices.clear()
-            self._choosers.setdefault(choice, set()).add(job)
+        self.forget(job)
+        self._choices[job] = choice
+        if choice not in self._choosers:
+            self._choosers[choice] = set()
+            self._choices_changed()
+        self._choosers[choice].add(job)
+        self._choosers_changed()
+
+    def forget(self, job: str) -> None:
+        """Know that a job has ended, or is gone."""
+        choice = self._choices.pop(job, None)
+        if choice is None:
+            return
+        self._choosers[choice].discard(job)
+        if not self._choosers[choice]:
+            del self._choosers[choice]
+            self._choices_changed()
+        self._choosers_changed()
+
+    def _choosers_changed(self) -> None:
         self._refusing.clear()
         self._chosen_anew = True
 
+    def _choices_changed(self) -> None:
+        self._refused_choices.clear()
+        self._changed |= self._tainted  # they may be open to somebody now, or to nobody any more
+
     def take_node(self, name: str, node: KubeNode | None) -> None:
         """Know a node as it is now; None: it is gone."""
+        self._tainted.discard(name)
         if node is None:
             self._nodes.pop(name, None)
         else:
             self._nodes[name] = node
+            if self._closing(node):
+                self._tainted.add(name)
         self._refused_choices.pop(name, None)
         self._changed.add(name)
 
@@ -221,7 +240,7 @@ class NodePlaces:
         agents = _agents(mine.values())
         staying = sum(not pod.is_leaving for pod in pods)
         problem, lost = self._readiness(name, node, now)
-        closed = problem or _closed(node, self._tolerated)
+        closed = problem or self._closed(name, node)
         slots = self._slots(node, others, workers=mine)
         missing = _missing(slots, pods, turned_away=bool(turned_away))
         slots -= self._refused(name, slots, missing, now)
@@ -240,17 +259,55 @@ class NodePlaces:
             refuses=self._refuses(name),
         )
 
+    def _closed(self, name: str, node: KubeNode) -> str:
+        """Say why nobody is to come to a node; empty where pods of some job may."""
+        if node.metadata.deletion_timestamp is not None:
+            return "it is being removed"
+        if node.spec.unschedulable:
+            return "it is cordoned"
+        taint = next((each for each in self._closing(node) if _is_of_the_cluster(each)), None)
+        if taint is None and name in self._tainted and not self._is_borne(node):
+            taint = self._closing(node)[0]
+        return f"it has the taint {taint.key}" if taint else ""
+
+    def _closing(self, node: KubeNode) -> list[Taint]:
+        """Return the taints of a node that not all workers' pods bear."""
+        return [
+            taint
+            for taint in node.spec.taints
+            if taint.effect in _CLOSES and taint.key not in self._tolerated
+        ]
+
+    def _is_borne(self, node: KubeNode) -> bool:
+        """Return whether a node's taints let some job come to it."""
+        taints = self._closing(node)
+        return any(choice.allows(node, taints) for choice in self._choosers)
+
     def _refuses(self, name: str) -> frozenset[str]:
-        """Return the jobs whose templates do not allow a node."""
+        """Return the jobs whose templates do not allow a node, but for those that a new taint lets stay."""
+        node = self._nodes[name]
         if name not in self._refused_choices:
-            node = self._nodes[name]
-            refused = (choice for choice in self._choosers if not choice.allows(node))
+            # Where nobody comes for its taints, they say nothing of jobs.
+            is_open = name in self._tainted and self._is_borne(node)
+            taints = self._closing(node) if is_open else []
+            refused = (each for each in self._choosers if not each.allows(node, taints))
             self._refused_choices[name] = tuple(refused)
         out = self._refused_choices[name]
         if out not in self._refusing:  # nodes that are alike share it
             jobs = (self._choosers[choice] for choice in out)
             self._refusing[out] = frozenset[str]().union(*jobs)
-        return self._refusing[out]
+        refusing, staying = self._refusing[out], self._staying(name, node)
+        return refusing - staying if staying else refusing
+
+    def _staying(self, name: str, node: KubeNode) -> frozenset[str]:
+        """Return the jobs with workers on a node to which, for its taints, no others of theirs could come."""
+        if name not in self._tainted:
+            return frozenset()
+        evicting = [taint for taint in self._closing(node) if taint.effect == _EVICTS]
+        mine, _ = self._of_jobs(name)
+        there = {each.job for key, each in mine.items() if not self._pods[key][0].is_leaving}
+        choices = {job: self._choices[job] for job in there if job in self._choices}
+        return frozenset(job for job, each in choices.items() if each.allows(node, evicting))
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""
@@ -360,18 +417,12 @@ def _agents(identities: Iterable[PodIdentity]) -> tuple[AgentSeen, ...]:
     return tuple(AgentSeen(*start, workers=count) for start, count in sorted(counts.items()))
 
 
-def _closed(node: KubeNode, tolerated: Collection[str]) -> str:
-    """Say why nobody is to come to a node; empty where pods may."""
-    if node.metadata.deletion_timestamp is not None:
-        return "it is being removed"
-    if node.spec.unschedulable:
-        return "it is cordoned"
-    taint = next((each for each in node.spec.taints if _closes(each, tolerated)), None)
-    return f"it has the taint {taint.key}" if taint else ""
+def _is_of_the_cluster(taint: Taint) -> bool:
+    """Return whether a taint says that something is wrong with a node, or soon will be.
 
-
-def _closes(taint: Taint, tolerated: Collection[str]) -> bool:
-    return taint.effect in _CLOSES and taint.key not in tolerated
+    No template opens such a node: workers would come to where others leave.
+    """
+    return taint.key.startswith("node.kubernetes.io/") or taint.key in GIVES_WAY
 
 
 def _gives_way(node: KubeNode) -> bool:
