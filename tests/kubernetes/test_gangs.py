@@ -147,7 +147,20 @@ def pod_group(house: House) -> dict[str, Any]:
 async def until(holds: Callable[[], bool], house: House) -> None:
     deadline = monotonic() + WITHIN
     while not await asyncio.to_thread(holds):
-        assert monotonic() < deadline, (house.job()["status"]["story"], house.kubelets.pods())
+        if monotonic() >= deadline:
+            jobs = house.plane.api.ask(house.jobs)["items"]
+            stories = {
+                each["metadata"]["name"]: each.get("status", {}).get("story") for each in jobs
+            }
+            pods = {
+                name: (
+                    pod["spec"].get("nodeName"),
+                    pod["metadata"].get("annotations"),
+                    pod["status"],
+                )
+                for name, pod in house.kubelets.pods().items()
+            }
+            pytest.fail(f"{stories}\n{pods}")
         await asyncio.sleep(0.1)
 
 

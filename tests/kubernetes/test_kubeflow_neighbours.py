@@ -249,14 +249,17 @@ def test_a_job_is_bound_as_a_whole_or_not_at_all_and_its_group_follows_it(place:
 def test_a_job_is_planned_where_its_template_lets_it_be(place: Place) -> None:
     async def work() -> None:
         place.plane.kubectl("label", "node", "fake-3", "speed=fast")
+        place.plane.kubectl("taint", "node", "fake-3", "pool=gpus:NoSchedule")
         async with place.operator():
             worker = replicas(2)
             worker["template"]["spec"]["nodeSelector"] = {"speed": "fast"}
+            worker["template"]["spec"]["tolerations"] = [{"key": "pool", "value": "gpus"}]
             place.apply(**elastic(2, 2), pytorchReplicaSpecs={"Worker": worker})
             await until(lambda: bound(place) == 2, place)
             nodes = {pod["spec"]["nodeName"] for pod in place.kubelets.pods().values()}
             assert nodes == {"fake-3"}
         place.plane.kubectl("label", "node", "fake-3", "speed-")
+        place.plane.kubectl("taint", "node", "fake-3", "pool-")
 
     run(work)
 
