@@ -15,6 +15,7 @@ from brim.coordination.reconcile import Force, Resize, Start, Suspend
 from brim.coordination.scheduled_jobs import (
     REPLAN,
     Answered,
+    Decide,
     Decided,
     Described,
     Drained,
@@ -917,6 +918,26 @@ def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
     assert told(Looked(nodes, {}), 3.0) == [("placed", "2 on n1"), ("running", "2 workers")]
     heard.hear(Looked(nodes, at("n1")), 4.0)
     assert told(given("n2"), 5.0) == [("placed", "2 on n2")]
+
+
+def test_a_node_that_takes_a_job_now_is_a_reason_to_decide() -> None:
+    """Nothing else may happen: no job runs, and no device comes or goes."""
+    heard = Heard()
+    heard.submit()
+
+    def decides(*refused: str) -> bool:
+        seen = {
+            name: each._replace(refuses=frozenset(refused))
+            for name, each in nodes_of(n1=None, n2=None).items()
+        }
+        heard.hear(Looked(seen, {}), 1.0)
+        return Decide() in heard.commands
+
+    assert decides("job-1")  # there are nodes
+    assert not decides("job-1")
+    assert decides()
+    assert not decides()
+    assert decides("job-1")
 
 
 def test_each_failure_counts_once_whoever_looks(heard: Heard) -> None:

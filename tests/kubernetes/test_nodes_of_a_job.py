@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from brim.clock import monotonic, sleep
 from brim.coordination.sightings import NodesSeen
+from brim.kubernetes import unplaced_masters
 from brim.kubernetes.kube_types import KubeNode, KubePod, Taint
 from brim.kubernetes.node_selection import (
     ANY_NODE,
@@ -431,6 +432,9 @@ def test_a_job_that_no_node_takes_waits_and_says_for_what(house: House) -> None:
             why = "it needs 1 device on nodes that its template allows, which have 0"
             await until(lambda: why in str(house.job()["status"].get("story")), house)
             assert not bound(house)
+            house.plane.kubectl("label", "node", "fake-2", "speed=warp")
+            await until(lambda: house.workers() == {"fake-2": 1}, house)
+        house.plane.kubectl("label", "node", "fake-2", "speed-")
 
     run(work)
 
@@ -455,5 +459,40 @@ def test_a_job_is_on_tainted_nodes_where_its_template_bears_the_taint_and_others
                 assert not house.workers("later")
             await until(lambda: where(house) == {f"fake-{k}": 4 for k in (1, 2, 3)}, house)
             assert house.workers("later") == {"fake-3": 1}
+
+    run(work)
+
+
+def test_a_master_that_no_node_takes_is_told_of_and_its_workers_make_way(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes are tainted, and the template of the master does not bear it."""
+    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 3.0)
+    monkeypatch.setattr(unplaced_masters, "_FIRST", 15.0)
+    everywhere = {
+        f"fake-{k}": [Taint(key="pool", value="a", effect="NoSchedule")] for k in (1, 2, 3)
+    }
+    bearing = {**tolerating("pool"), "containers": [{"name": "worker"}]}
+
+    def stalled() -> str:
+        conditions = house.job()["status"]["conditions"]
+        (found,) = (each for each in conditions if each["type"] == "Stalled")
+        return str(found["reason"]) if found["status"] == "True" else ""
+
+    async def work() -> None:
+        with tainted(house, everywhere):
+            async with house.operator():
+                house.submit(workers={"min": 12, "max": 12}, template={"spec": bearing})
+                await until(lambda: sum(where(house).values()) == 12, house)
+                await until(lambda: stalled() == "MasterUnschedulable", house)
+                why = "no node takes its master: 0/3 nodes are available: 3 node(s) had untolerated taint"
+                assert why in str(house.job()["status"]["conditions"])
+                await until(lambda: house.phase() == "Suspended", house)
+                await until(lambda: not house.workers(), house)
+                assert stalled() == "MasterUnschedulable"
+                master = {**tolerating("pool"), "containers": [{"name": "master"}]}
+                house.change(masterTemplate={"spec": master})
+                await until(lambda: len(bound(house)) == 12 and stalled() == "", house)
+                assert house.kubelets.pods()["flights-master"]["spec"]["nodeName"]
 
     run(work)

@@ -648,10 +648,11 @@ class ScheduledJobs:
             self._commands.append(Note(_CLUSTER, what, detail=detail))
         present, away = self.present, self.away
         silent = nodes.silent - self.nodes.silent
+        others = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
         self.nodes = nodes
         if nodes.cluster(self.spec.cluster) != present.cluster:
             self._present = None
-        if self._present is None or self.away != away:
+        if self._present is None or self.away != away or others:
             self._decide()
         for id, seen in event.seen.items():
             job = self.jobs.get(id)

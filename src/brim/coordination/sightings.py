@@ -176,6 +176,13 @@ class NodesSeen:
                 found.setdefault(node.kind, seen.kind)
         return found
 
+    def refuse_as(self, before: NodesSeen) -> bool:
+        """Return whether nodes refuse the same jobs as before; new ones and lost ones aside."""
+        was = before.seen
+        return all(
+            node.refuses == was[name].refuses for name, node in self.seen.items() if name in was
+        )
+
     def chosen(self) -> dict[str, tuple[str, ...]]:
         """The nodes that each job can be on, for those that cannot be on all."""
         refusing: dict[frozenset[str], list[str]] = {}

@@ -193,23 +193,24 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
     @property
     def is_refused(self) -> bool:
         """True where no node takes it as it is, and nobody is taken away for it."""
-        said = self._why_unschedulable()
+        said = self.why_unschedulable
         return said is not None and _ITS_GANG not in said
 
     @property
     def lacks_room(self) -> bool:
         """True where it is refused since too little is left of what it requests."""
-        said = self._why_unschedulable() or ""
+        said = self.why_unschedulable or ""
         return self.is_refused and any(words in said for words in _NO_ROOM)
 
     @property
     def waits_for_its_gang(self) -> bool:
         """True where others of its gang were refused: whether its node has room was not said."""
-        said = self._why_unschedulable()
+        said = self.why_unschedulable
         return said is not None and _ITS_GANG in said
 
-    def _why_unschedulable(self) -> str | None:
-        """Return what kube-scheduler says of a pod that it does not bind; None: nothing like that."""
+    @property
+    def why_unschedulable(self) -> str | None:
+        """What kube-scheduler says of a pod that it does not bind; None: nothing like that."""
         if self.status.nominated_node_name:
             return None
         return next(

@@ -121,6 +121,7 @@ class NodePlaces:
         self._refusing: dict[
             tuple[NodeChoice, ...], frozenset[str]
         ] = {}  # all jobs that make these
+        self._held_back: dict[str, float] = {}  # jobs that no node takes, until when
         self._chosen_anew = False
         self._tainted: set[str] = (
             set()
@@ -144,8 +145,19 @@ class NodePlaces:
         self._choosers[choice].add(job)
         self._choosers_changed()
 
+    def hold_back(self, job: str, until: float) -> None:
+        """Let a job have no node until a time, monotonic seconds."""
+        self._held_back[job] = until
+        self._choosers_changed()
+
+    def release(self, job: str) -> None:
+        """Let a job have nodes that was held back."""
+        if self._held_back.pop(job, None) is not None:
+            self._choosers_changed()
+
     def forget(self, job: str) -> None:
         """Know that a job has ended, or is gone."""
+        self.release(job)
         choice = self._choices.pop(job, None)
         if choice is None:
             return
@@ -203,6 +215,8 @@ class NodePlaces:
         if changed:
             self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}
             self._seen = {name: seen for name, seen in self._seen.items() if name in self._nodes}
+        for job in [job for job, until in self._held_back.items() if now >= until]:
+            self.release(job)
         if self._chosen_anew:
             self._seen = {
                 name: seen._replace(refuses=self._refuses(name))
@@ -223,7 +237,8 @@ class NodePlaces:
     def is_calm(self) -> bool:
         """Return whether only another object can change what is seen, and no time that passes."""
         refused = any(each.slots for each in self._refusals.values())
-        return not (self._changed or self._chosen_anew or self._unready or refused)
+        waits = self._unready or self._held_back
+        return not (self._changed or self._chosen_anew or waits or refused)
 
     # One node -------------------------------------------------------------------------------------
 
@@ -295,7 +310,7 @@ class NodePlaces:
         out = self._refused_choices[name]
         if out not in self._refusing:  # nodes that are alike share it
             jobs = (self._choosers[choice] for choice in out)
-            self._refusing[out] = frozenset[str]().union(*jobs)
+            self._refusing[out] = frozenset(self._held_back).union(*jobs)
         refusing, staying = self._refusing[out], self._staying(name, node)
         return refusing - staying if staying else refusing
 
@@ -306,6 +321,7 @@ class NodePlaces:
         evicting = [taint for taint in self._closing(node) if taint.effect == _EVICTS]
         mine, _ = self._of_jobs(name)
         there = {each.job for key, each in mine.items() if not self._pods[key][0].is_leaving}
+        there -= self._held_back.keys()
         choices = {job: self._choices[job] for job in there if job in self._choices}
         return frozenset(job for job, each in choices.items() if each.allows(node, evicting))
 

@@ -60,6 +60,7 @@ from brim.kubernetes.refusals import Forbidden, Invalid, NotFound
 from brim.kubernetes.retries import ANY_NODE, MASTERS, Retries
 from brim.kubernetes.runs_seen import RunsSeen
 from brim.kubernetes.status import NAME_TAKEN, PODS_REFUSED, Stall
+from brim.kubernetes.unplaced_masters import UnplacedMasters
 from brim.wire.listening import joined_address
 
 _PATIENCE = 60.0  # seen seconds for which a start is tried that the server does not answer
@@ -246,6 +247,7 @@ class KubeProcesses:
         self._gangs: dict[str, int] = {}  # the fewest workers by job, as its PodGroup was told last
         self._sorted: dict[str, _SortedPods] = {}  # by job
         self._retries, self._tell = Retries(), tell
+        self._unplaced = UnplacedMasters()
         # When the Service of a namespace was seen to be there: those of an earlier life may be gone.
         self._shared = dict.fromkeys(shared, -math.inf)
         self._sharing: dict[str, asyncio.Lock] = {}  # by namespace
@@ -253,12 +255,14 @@ class KubeProcesses:
         self._line = asyncio.Semaphore(_OF_STARTS)  # in which requests of starts wait
 
     def stall(self, job: str) -> Stall | None:
-        """Return why the pods of a job are not made; None where they are."""
-        return self._retries.stall(job)
+        """Return why the pods of a job are not made, or do nothing; None where they are and do."""
+        return self._retries.stall(job) or self._unplaced.stall(job)
 
     def forgive(self, job: str) -> None:
         """Know of no failures of a job: it is another one now, or gone."""
         self._retries.forget(job)
+        self._unplaced.forget(job)
+        self._places.release(job)
 
     # What is seen ---------------------------------------------------------------------------------
 
@@ -267,7 +271,8 @@ class KubeProcesses:
         beside = self._beside or self._clearing
         here = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
         here = here and self._freed.is_calm
-        return here and not beside and self._retries.is_calm(self._clock.now())
+        waits = not (self._retries.is_calm(self._clock.now()) and self._unplaced.is_calm)
+        return here and not (beside or waits)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:
         """Return all nodes; those that are named have no devices, and are always up."""
@@ -278,15 +283,20 @@ class KubeProcesses:
         self._gangs = {job: kept for job, kept in self._gangs.items() if job in running}
         self._sorted = {job: kept for job, kept in self._sorted.items() if job in running}
         self._end_left_over(running)
+        self._unplaced.keep(running, lambda job: self._order(job) is not None)
         here = {name: NodeSeen(up=True) for name in names}
         now = self._clock.now()
         return {**self._freed.counted(self._places.seen(now), now), **here}
 
     def look(self, launch: Launch) -> Seen:
         there = self._there(launch)
-        self._retries.note(launch.job, there, self._clock.now())
+        now, master = self._clock.now(), there.master
+        self._retries.note(launch.job, there, now)
+        if self._unplaced.look(launch.job, launch.number, master, now):
+            self._tell(launch.job)
+        if (pause := self._unplaced.pause(launch.job, launch.number, now)) is not None:
+            self._places.hold_back(launch.job, now + pause)
         order = self._order(launch.job)
-        master = there.master
         if order is not None and master is not None and (address := _address_of(master)):
             token, version = self._token(order.uid, launch.number), master.metadata.resource_version
             self._runs.call(launch.job, address, token, version=version)

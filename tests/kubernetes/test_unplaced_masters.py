@@ -1,0 +1,82 @@
+"""Masters that no node takes: what is said of them, and for how long their workers make way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.unplaced_masters import UnplacedMasters
+from kube_objects import JOB, master
+
+TAINTED = "0/3 nodes are available: 3 node(s) had untolerated taint(s)."
+FULL = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s)."
+
+
+def refused(said: str = TAINTED, uid: str = "1", **more: Any) -> KubePod:
+    pod = master(node="", phase="Pending", refused=True, said=said, **more)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=uid))
+
+
+def test_workers_hold_their_slots_for_a_minute_and_longer_pauses_follow_each_other() -> None:
+    masters, now = UnplacedMasters(), 0.0
+    for launch, pause in enumerate((60.0, 120.0, 240.0, 480.0, 600.0, 600.0), 1):
+        pod = refused(uid=str(launch))
+        masters.look(JOB.id, launch, pod, now)
+        assert masters.pause(JOB.id, launch, now + 59.0) is None
+        assert not masters.is_calm
+        assert masters.pause(JOB.id, launch, now + 60.0) == pause
+        assert masters.pause(JOB.id, launch, now + 90.0) is None  # once is enough
+        assert masters.is_calm
+        now += 1000.0
+
+
+def test_it_is_said_until_a_node_takes_a_master() -> None:
+    masters = UnplacedMasters()
+    assert not masters.look(JOB.id, 1, None, 0.0)
+    assert not masters.look(JOB.id, 1, master(node="", phase="Pending"), 0.0)
+    assert masters.look(JOB.id, 1, refused(), 0.0)
+    assert not masters.look(JOB.id, 1, refused(), 1.0)
+    stall = masters.stall(JOB.id)
+    assert stall is not None
+    assert stall.reason == "MasterUnschedulable"
+    assert stall.message == (
+        f"no node takes its master: {TAINTED}; spec.masterTemplate says where it may be"
+    )
+    masters.look(JOB.id, 1, refused(leaving=True), 70.0)
+    masters.look(JOB.id, 2, None, 70.0)
+    assert masters.stall(JOB.id) == stall
+    assert masters.look(JOB.id, 2, master(), 80.0)
+    assert masters.stall(JOB.id) is None
+
+
+def test_where_room_is_what_it_lacks_it_waits() -> None:
+    masters = UnplacedMasters()
+    masters.look(JOB.id, 1, refused(FULL), 0.0)
+    assert masters.is_calm
+    assert masters.pause(JOB.id, 1, 1e6) is None
+    stall = masters.stall(JOB.id)
+    assert stall is not None
+    assert stall.message == f"no node takes its master: {FULL}"
+
+
+def test_workers_that_have_had_a_master_keep_what_they_have_computed() -> None:
+    masters = UnplacedMasters()
+    masters.look(JOB.id, 1, master(), 0.0)
+    masters.look(JOB.id, 1, refused(uid="2"), 10.0)
+    assert masters.pause(JOB.id, 1, 1e6) is None
+    masters.forget(JOB.id)  # its object has changed
+    masters.look(JOB.id, 1, refused(uid="2"), 10.0)
+    assert masters.pause(JOB.id, 1, 1e6) is None
+    masters.look(JOB.id, 2, refused(uid="3"), 20.0)
+    assert masters.pause(JOB.id, 2, 80.0) == 60.0
+
+
+def test_nothing_is_known_of_jobs_that_are_gone() -> None:
+    masters = UnplacedMasters()
+    masters.look(JOB.id, 1, refused(), 0.0)
+    masters.keep([], lambda job: job == JOB.id)
+    assert masters.stall(JOB.id) is not None
+    masters.keep([], lambda job: False)
+    assert masters.stall(JOB.id) is None
