@@ -271,7 +271,7 @@ class KubeProcesses:
         beside = self._beside or self._clearing
         here = self._pods.is_calm and self._places.is_calm() and self._runs.is_calm()
         here = here and self._freed.is_calm
-        waits = not (self._retries.is_calm(self._clock.now()) and self._unplaced.is_calm)
+        waits = not (self._retries.is_calm(self._clock.now()) and self._unplaced.is_calm())
         return here and not (beside or waits)
 
     def nodes(self, names: Iterable[str], running: Mapping[str, int]) -> Mapping[str, NodeSeen]:

@@ -41,9 +41,8 @@ class UnplacedMasters:
         self._jobs: dict[str, _Unplaced] = {}
         self._placed: dict[str, int] = {}  # the last start of a job of which a master had a node
 
-    @property
     def is_calm(self) -> bool:
-        """True where no time that passes changes anything."""
+        """Return whether no time that passes changes anything."""
         return all(each.makes_way or each.pod.lacks_room for each in self._jobs.values())
 
     def look(self, job: str, launch: int, master: KubePod | None, now: float) -> bool:
