@@ -208,8 +208,8 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     there = NodePlaces(slot_of({"cpu": "1"}))
     for each in nodes():
         there.take_node(each.metadata.name, each)
-    there.choose("team.a", choice_in(required(speed="fast")))
-    there.choose("team.b", choice_in(required(label(SIZE, "Exists"))))
+    there.choices.choose("team.a", choice_in(required(speed="fast")))
+    there.choices.choose("team.b", choice_in(required(label(SIZE, "Exists"))))
 
     def refusing() -> dict[str, set[str]]:
         return {name: set(seen.refuses) for name, seen in there.seen(0.0).items()}
@@ -222,7 +222,7 @@ def test_what_a_node_refuses_follows_its_labels() -> None:
     assert NodesSeen(there.seen(0.0)).chosen() == {"team.a": ("fake-3",), "team.b": ("fake-2",)}
     there.take_node("fake-1", node("fake-1", metadata={"labels": {SPEED: "fast"}}))
     assert refusing()["fake-1"] == {"team.b"}
-    there.forget("team.b")
+    there.choices.forget("team.b")
     assert refusing() == {"fake-1": set(), "fake-2": {"team.a"}, "fake-3": set()}
 
 
@@ -259,16 +259,16 @@ def test_what_nodes_refuse_is_known_whatever_changed_before(steps: list[Any]) ->
         there.take_node(name, made)
         if spec is None:
             choices.pop(job, None)
-            there.forget(job)
+            there.choices.forget(job)
         else:
             choices[job] = choice_in(spec)
-            there.choose(job, choices[job])
+            there.choices.choose(job, choices[job])
         if looks:
             anew = NodePlaces(slot)
             for each, as_it_is in known.items():
                 anew.take_node(each, as_it_is)
             for each, choice in choices.items():
-                anew.choose(each, choice)
+                anew.choices.choose(each, choice)
             assert there.seen(0.0) == anew.seen(0.0)
             assert there.is_calm()
 
@@ -285,7 +285,7 @@ def test_a_tainted_node_is_open_to_jobs_that_bear_its_taints_alone() -> None:
     pool, ours = ("pool", "NoSchedule"), ("ours", "NoSchedule")
     there.take_node("n1", node("n1", taints=[pool, ours]))
     there.take_node("n2", node("n2"))
-    there.choose("team.plain", ANY_NODE)
+    there.choices.choose("team.plain", ANY_NODE)
 
     def seen() -> tuple[str, int, set[str]]:
         found = there.seen(0.0)["n1"]
@@ -295,16 +295,21 @@ def test_a_tainted_node_is_open_to_jobs_that_bear_its_taints_alone() -> None:
 
     assert seen() == ("it has the taint pool", 0, set())
     bearing = choice_in({"tolerations": [{"key": "pool", "operator": "Exists"}]})
-    there.choose("team.bears", bearing)
+    there.choices.choose("team.bears", bearing)
     assert seen() == ("", 4, {"team.plain"})
-    there.choose("team.slow", choice_in({"nodeSelector": {SPEED: "slow"}, **tolerating("pool")}))
+    there.choices.choose(
+        "team.slow", choice_in({"nodeSelector": {SPEED: "slow"}, **tolerating("pool")})
+    )
     assert seen() == ("", 4, {"team.plain", "team.slow"})
     there.take_node(
         "n1", node("n1", taints=[pool, ("node.kubernetes.io/disk-pressure", "NoSchedule")])
     )
     assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
+    there.choices.choose("team.bears", choice_in({"tolerations": [{"operator": "Exists"}]}))
+    assert seen() == ("it has the taint node.kubernetes.io/disk-pressure", 0, {"team.slow"})
     there.take_node("n1", node("n1", taints=[pool]))
-    there.forget("team.bears")
+    assert seen() == ("", 4, {"team.plain", "team.slow"})
+    there.choices.forget("team.bears")
     assert seen() == ("it has the taint pool", 0, {"team.slow"})
 
 
@@ -314,9 +319,9 @@ def tolerating(key: str) -> dict[str, Any]:
 
 def test_who_is_on_a_node_when_it_is_tainted_stays_there_unless_it_is_evicted() -> None:
     there = NodePlaces(slot_of({"cpu": "1"}))
-    there.choose(JOB.id, ANY_NODE)
-    there.choose("team.other", ANY_NODE)
-    there.choose("team.bears", choice_in(tolerating("pool")))
+    there.choices.choose(JOB.id, ANY_NODE)
+    there.choices.choose("team.other", ANY_NODE)
+    there.choices.choose("team.bears", choice_in(tolerating("pool")))
     for effect, refused in (
         ("NoSchedule", {"team.other"}),
         ("NoExecute", {"team.other", JOB.id}),
@@ -324,8 +329,9 @@ def test_who_is_on_a_node_when_it_is_tainted_stays_there_unless_it_is_evicted() 
         there.take_node("n1", node("n1", taints=[("pool", effect)]))
         there.take_pod("w", worker(0))
         assert there.seen(0.0)["n1"].refuses == refused
-        there.take_pod("w", worker(0, leaving=True))
-        assert there.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
+        for not_there in (worker(0, leaving=True), worker(0, bound=False)):
+            there.take_pod("w", not_there)
+            assert there.seen(0.0)["n1"].refuses == {"team.other", JOB.id}
 
 
 def test_pods_of_a_job_have_in_common_what_all_of_their_templates_say() -> None:
@@ -349,7 +355,7 @@ def test_jobs_that_can_be_on_the_same_nodes_share_what_is_known_of_them() -> Non
         labels = {SPEED: "fast"} if number % 2 else {}
         there.take_node(f"n{number}", node(f"n{number}", metadata={"labels": labels}))
     for number in range(20):
-        there.choose(f"team.{number}", choice_in(required(speed="fast")))
+        there.choices.choose(f"team.{number}", choice_in(required(speed="fast")))
     seen = there.seen(0.0)
     assert len({id(each.refuses) for each in seen.values()}) == 2
     chosen = NodesSeen(seen).chosen()

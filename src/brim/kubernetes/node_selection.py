@@ -145,7 +145,7 @@ class Toleration(ObjectFields, frozen=True, kw_only=True):
 
     Args:
         key: of the taint; none: any.
-        operator: `Exists`, or `Equal` where there is none.
+        operator: `Exists`, or `Equal` where there is none; by another one nothing is borne.
         value: of the taint, for `Equal`.
         effect: of the taint; none: any.
         toleration_seconds: for which it bears one that evicts; None: for ever.

@@ -407,7 +407,7 @@ class Operator:
         if identity is not None and self._life is not None:
             record = self._life.book.jobs.get(identity.job)
             if record is not None and record.life.ended:
-                self._places.forget(identity.job)
+                self._places.choices.forget(identity.job)
             if KubeJob.parse(identity.job).kind:
                 self._life.keeper.tell(identity.job)  # its status counts pods
             else:
@@ -508,9 +508,9 @@ class Operator:
     def _know_choice(self, life: _OperatorLife, job: str) -> None:
         record = life.book.jobs.get(job)
         if record is None or record.life.ended:
-            self._places.forget(job)
+            self._places.choices.forget(job)
         else:
-            self._places.choose(job, self._choice_of(job))
+            self._places.choices.choose(job, self._choice_of(job))
 
     def _choice_of(self, job: str) -> NodeChoice:
         """Return which nodes all pods of a job may be on."""
@@ -642,7 +642,7 @@ class Operator:
         if record.life.ended:
             self._stalls.pop(record.id, None)
             life.processes.forgive(record.id)
-            self._places.forget(record.id)
+            self._places.choices.forget(record.id)
             self._templates.pop(record.id, None)
             self._orders.pop(record.id, None)
             self._placeholders.pop(record.id, None)

@@ -20,7 +20,7 @@ from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, asked_by, parse_amount, parse_amounts, total
 from brim.kubernetes.identities import WORKER, PodIdentity, identity_of, stands_for
 from brim.kubernetes.kube_types import READY, Amounts, KubeNode, KubePod, Taint
-from brim.kubernetes.node_selection import NodeChoice
+from brim.kubernetes.node_choices import NodeChoices
 
 _EVICTS = "NoExecute"
 _CLOSES = frozenset({"NoSchedule", _EVICTS})  # effects of taints
@@ -100,10 +100,12 @@ class NodePlaces:
         tolerated: keys of taints that the pods of workers bear.
 
     Attributes:
+        choices: which nodes jobs may have.
         doubts: nodes that are not ready may be there: nobody could hear of them for long.
     """
 
     def __init__(self, slot: Totals, *, tolerated: Collection[str] = ()) -> None:
+        self.choices = NodeChoices()
         self._slot, self._tolerated = slot, frozenset(tolerated)
         self._nodes: dict[str, KubeNode] = {}
         self._pods: dict[str, tuple[KubePod, str]] = {}  # and their nodes
@@ -115,65 +117,13 @@ class NodePlaces:
         self._seen: dict[str, NodeSeen] = {}
         self._changed: set[str] = set()
         self._left_alone: frozenset[str] = frozenset()
-        self._choices: dict[str, NodeChoice] = {}  # by job
-        self._choosers: dict[NodeChoice, set[str]] = {}  # the jobs that make each
-        self._refused_choices: dict[str, tuple[NodeChoice, ...]] = {}  # that a node is not of
-        self._refusing: dict[
-            tuple[NodeChoice, ...], frozenset[str]
-        ] = {}  # all jobs that make these
-        self._held_back: dict[str, float] = {}  # jobs that no node takes, until when
-        self._chosen_anew = False
-        self._tainted: set[str] = (
-            set()
-        )  # nodes with taints that close them to who does not bear them
+        self._tainted: set[str] = set()  # nodes whose taints not all workers' pods bear
         self.doubts = False
 
     def leave_alone(self, jobs: Collection[str]) -> None:
         """Count the pods of these jobs as anybody's: nobody decides about them."""
         self._left_alone = frozenset(jobs)
         self._changed |= self._on.keys()
-
-    def choose(self, job: str, choice: NodeChoice) -> None:
-        """Know which nodes the template of a job allows."""
-        if self._choices.get(job) == choice:
-            return
-        self.forget(job)
-        self._choices[job] = choice
-        if choice not in self._choosers:
-            self._choosers[choice] = set()
-            self._choices_changed()
-        self._choosers[choice].add(job)
-        self._choosers_changed()
-
-    def hold_back(self, job: str, until: float) -> None:
-        """Let a job have no node until a time, monotonic seconds."""
-        self._held_back[job] = until
-        self._choosers_changed()
-
-    def release(self, job: str) -> None:
-        """Let a job have nodes that was held back."""
-        if self._held_back.pop(job, None) is not None:
-            self._choosers_changed()
-
-    def forget(self, job: str) -> None:
-        """Know that a job has ended, or is gone."""
-        self.release(job)
-        choice = self._choices.pop(job, None)
-        if choice is None:
-            return
-        self._choosers[choice].discard(job)
-        if not self._choosers[choice]:
-            del self._choosers[choice]
-            self._choices_changed()
-        self._choosers_changed()
-
-    def _choosers_changed(self) -> None:
-        self._refusing.clear()
-        self._chosen_anew = True
-
-    def _choices_changed(self) -> None:
-        self._refused_choices.clear()
-        self._changed |= self._tainted  # they may be open to somebody now, or to nobody any more
 
     def take_node(self, name: str, node: KubeNode | None) -> None:
         """Know a node as it is now; None: it is gone."""
@@ -184,7 +134,7 @@ class NodePlaces:
             self._nodes[name] = node
             if self._closing(node):
                 self._tainted.add(name)
-        self._refused_choices.pop(name, None)
+        self.choices.forget_node(name)
         self._changed.add(name)
 
     def take_pod(self, key: str, pod: KubePod | None) -> None:
@@ -211,18 +161,21 @@ class NodePlaces:
         """
         due = {name for name, since in self._unready.items() if now - since > _TO_RETURN}
         due |= {name for name, each in self._refusals.items() if each.slots and now >= each.until}
+        self.choices.release_due(now)
+        if (
+            self.choices.are_others
+        ):  # tainted nodes may be open to some job now, or to none any more
+            due |= self._tainted
         changed, self._changed = self._changed | due, set()
         if changed:
             self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}
             self._seen = {name: seen for name, seen in self._seen.items() if name in self._nodes}
-        for job in [job for job, until in self._held_back.items() if now >= until]:
-            self.release(job)
-        if self._chosen_anew:
+        if self.choices.has_news:
             self._seen = {
                 name: seen._replace(refuses=self._refuses(name))
                 for name, seen in self._seen.items()
             }
-            self._chosen_anew = False
+        self.choices.settle()
         return self._seen
 
     def last_seen(self, name: str) -> NodeSeen | None:
@@ -237,8 +190,8 @@ class NodePlaces:
     def is_calm(self) -> bool:
         """Return whether only another object can change what is seen, and no time that passes."""
         refused = any(each.slots for each in self._refusals.values())
-        waits = self._unready or self._held_back
-        return not (self._changed or self._chosen_anew or waits or refused)
+        waits = self._unready or refused or self.choices.holds_back
+        return not (self._changed or self.choices.has_news or waits)
 
     # One node -------------------------------------------------------------------------------------
 
@@ -255,7 +208,7 @@ class NodePlaces:
         agents = _agents(mine.values())
         staying = sum(not pod.is_leaving for pod in pods)
         problem, lost = self._readiness(name, node, now)
-        closed = problem or self._closed(name, node)
+        closed = problem or self._closed(node)
         slots = self._slots(node, others, workers=mine)
         missing = _missing(slots, pods, turned_away=bool(turned_away))
         slots -= self._refused(name, slots, missing, now)
@@ -274,15 +227,16 @@ class NodePlaces:
             refuses=self._refuses(name),
         )
 
-    def _closed(self, name: str, node: KubeNode) -> str:
+    def _closed(self, node: KubeNode) -> str:
         """Say why nobody is to come to a node; empty where pods of some job may."""
         if node.metadata.deletion_timestamp is not None:
             return "it is being removed"
         if node.spec.unschedulable:
             return "it is cordoned"
-        taint = next((each for each in self._closing(node) if _is_of_the_cluster(each)), None)
-        if taint is None and name in self._tainted and not self._is_borne(node):
-            taint = self._closing(node)[0]
+        taints = self._closing(node)
+        taint = next((each for each in taints if _is_of_the_cluster(each)), None)
+        if taint is None and taints and not self.choices.allow(node, taints):
+            taint = taints[0]
         return f"it has the taint {taint.key}" if taint else ""
 
     def _closing(self, node: KubeNode) -> list[Taint]:
@@ -293,37 +247,22 @@ class NodePlaces:
             if taint.effect in _CLOSES and taint.key not in self._tolerated
         ]
 
-    def _is_borne(self, node: KubeNode) -> bool:
-        """Return whether a node's taints let some job come to it."""
-        taints = self._closing(node)
-        return any(choice.allows(node, taints) for choice in self._choosers)
-
     def _refuses(self, name: str) -> frozenset[str]:
-        """Return the jobs whose templates do not allow a node, but for those that a new taint lets stay."""
+        """Return the jobs that are not to come to a node, nor to stay there."""
         node = self._nodes[name]
-        if name not in self._refused_choices:
-            # Where nobody comes for its taints, they say nothing of jobs.
-            is_open = name in self._tainted and self._is_borne(node)
-            taints = self._closing(node) if is_open else []
-            refused = (each for each in self._choosers if not each.allows(node, taints))
-            self._refused_choices[name] = tuple(refused)
-        out = self._refused_choices[name]
-        if out not in self._refusing:  # nodes that are alike share it
-            jobs = (self._choosers[choice] for choice in out)
-            self._refusing[out] = frozenset(self._held_back).union(*jobs)
-        refusing, staying = self._refusing[out], self._staying(name, node)
-        return refusing - staying if staying else refusing
-
-    def _staying(self, name: str, node: KubeNode) -> frozenset[str]:
-        """Return the jobs with workers on a node to which, for its taints, no others of theirs could come."""
-        if name not in self._tainted:
-            return frozenset()
-        evicting = [taint for taint in self._closing(node) if taint.effect == _EVICTS]
+        taints = self._closing(node)
+        if any(map(_is_of_the_cluster, taints)):  # nobody comes, whatever they bear
+            taints = []
+        refused = self.choices.refused_by(node, taints)
+        if not taints:
+            return refused
+        # Who was there before a node was tainted stays, unless the taint evicts.
         mine, _ = self._of_jobs(name)
-        there = {each.job for key, each in mine.items() if not self._pods[key][0].is_leaving}
-        there -= self._held_back.keys()
-        choices = {job: self._choices[job] for job in there if job in self._choices}
-        return frozenset(job for job, each in choices.items() if each.allows(node, evicting))
+        pods = {key: self._pods[key][0] for key in mine}
+        there = {mine[key].job for key, pod in pods.items() if pod.is_bound and not pod.is_leaving}
+        evicting = [taint for taint in taints if taint.effect == _EVICTS]
+        staying = self.choices.may_stay(there, node, evicting)
+        return refused - staying if staying else refused
 
     def _of_jobs(self, name: str) -> tuple[dict[str, PodIdentity], list[str]]:
         """Return the workers of jobs on a node, by key, and the keys of all pods that take of it, too."""

@@ -262,7 +262,7 @@ class KubeProcesses:
         """Know of no failures of a job: it is another one now, or gone."""
         self._retries.forget(job)
         self._unplaced.forget(job)
-        self._places.release(job)
+        self._places.choices.release(job)
 
     # What is seen ---------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class KubeProcesses:
         if self._unplaced.look(launch.job, launch.number, master, now):
             self._tell(launch.job)
         if (pause := self._unplaced.pause(launch.job, launch.number, now)) is not None:
-            self._places.hold_back(launch.job, now + pause)
+            self._places.choices.hold_back(launch.job, now + pause)
         order = self._order(launch.job)
         if order is not None and master is not None and (address := _address_of(master)):
             token, version = self._token(order.uid, launch.number), master.metadata.resource_version
