@@ -210,7 +210,7 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
 
     @property
     def why_unschedulable(self) -> str | None:
-        """What kube-scheduler says of a pod that it does not bind; None: nothing like that."""
+        """The reason for which kube-scheduler does not bind it, in its words; None: it has said none."""
         if self.status.nominated_node_name:
             return None
         return next(
