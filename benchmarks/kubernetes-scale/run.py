@@ -38,6 +38,7 @@ from brim_lab.kubernetes.control_plane import (
 from .sides import (  # noqa: TID252 - the folder is no name of Python
     TEAM,
     Brim,
+    BrimWithSelectors,
     Side,
     TrainingOperator,
     TrainingOperatorByDefault,
@@ -82,6 +83,7 @@ FULL = (
     SMALL,
     replace(SMALL, side=TrainingOperatorByDefault, jobs=100, burst=20),
     replace(SMALL, nodes=1000, workers=9),
+    replace(SMALL, side=BrimWithSelectors, nodes=1000, workers=9),
 )
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from brim.kubernetes.identities import JOB, ROLE, WORKER
 from brim.kubernetes.record import ELASTIC_JOBS
 from brim.kubernetes.resources import PlainObject, Resource
 from brim.kubernetes.schemas import crds
-from brim_lab.kubernetes.control_plane import ControlPlane
+from brim_lab.kubernetes.control_plane import HALF, ControlPlane
 from brim_lab.kubernetes.peers import TRAINING_OPERATOR, build_peer
 
 TEAM = "team"  # the namespace of all jobs
@@ -187,6 +188,19 @@ class Brim(Side):
 
     def has_reconciled(self, jobs: int) -> bool:
         return self._cycles.stat().st_size > 0  # its first cycle has looked at all
+
+
+class BrimWithSelectors(Brim):
+    """The same with jobs of which each may be on one half of the nodes."""
+
+    name = "brim, each job on one half of the nodes"
+
+    def a_job(self, name: str, workers: int, slot: Mapping[str, str]) -> PlainObject:
+        job = super().a_job(name, workers, slot)
+        half = "odd" if zlib.crc32(name.encode()) % 2 else "even"
+        spec = {"nodeSelector": {HALF: half}, "containers": [{"name": "worker"}]}
+        job["spec"]["template"] = {"spec": spec}
+        return job
 
 
 class TrainingOperator(Side):

@@ -113,7 +113,8 @@ _OF_OPERATORS = (
         metavar="KEY",
         multiple=True,
         envvar=None,
-        help="Use nodes with a taint of this key, too. May be repeated.",
+        help="Use nodes with a taint of this key for all jobs; those of a job's own template are known. "
+        "May be repeated.",
     ),
     option(
         "--policy",

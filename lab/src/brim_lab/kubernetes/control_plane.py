@@ -33,6 +33,7 @@ CONTROLLERS, SCHEDULER, KWOK = "kube-controller-manager", "kube-scheduler", "kwo
 _READY_WITHIN = 60.0  # seconds: alone it takes 3
 _DAYS = 30 * 86_400.0  # for which certificates are good
 _FAST = ("--kube-api-qps", "300", "--kube-api-burst", "500")  # of requests, or they wait for that
+HALF = "example.com/half"  # a label of fake nodes
 _FAKE = "kwok.x-k8s.io/node"
 # By default it has four requests on the way, and the pods of a large test wait for it.
 _MANY_AT_ONCE = {
@@ -183,13 +184,18 @@ class ControlPlane:
     ) -> list[str]:
         """Add nodes that `KWOK` keeps ready, and return their names.
 
+        Every second one has the label `HALF` with the value `even`, the others `odd`.
+
         Args:
             resources: what each has beside 32 CPUs, 256 GiB of memory and room for 110 pods.
             first: the number of the first one.
         """
-        names = [f"fake-{number}" for number in range(first, first + count)]
-        for name in names:
-            self.api.ask("/api/v1/nodes", method="POST", body=_fake_node(name, resources or {}))
+        names = []
+        for number in range(first, first + count):
+            names.append(f"fake-{number}")
+            half = "odd" if number % 2 else "even"
+            body = _fake_node(names[-1], resources or {}, half)
+            self.api.ask("/api/v1/nodes", method="POST", body=body)
         return names
 
     def add_kinds(self, definitions: Iterable[Mapping[str, Any]]) -> None:
@@ -378,7 +384,7 @@ def kubectl_command(config: Path, *words: str) -> list[str]:
     return [found or str(binary("kubectl")), f"--kubeconfig={config}", *words]
 
 
-def _fake_node(name: str, resources: Mapping[str, str]) -> dict[str, object]:
+def _fake_node(name: str, resources: Mapping[str, str], half: str) -> dict[str, object]:
     has = {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "100Gi", **resources}
     return {
         "apiVersion": "v1",
@@ -386,7 +392,7 @@ def _fake_node(name: str, resources: Mapping[str, str]) -> dict[str, object]:
         "metadata": {
             "name": name,
             "annotations": {_FAKE: "fake"},
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", HALF: half},
         },
         "status": {"allocatable": has, "capacity": has},
     }
