@@ -12,6 +12,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,9 @@ from brim.domain.job import JobSpec
 from brim.domain.quantities import format_bytes
 from brim.errors import SpecError
 
+# Python 3.11 counts how deep it is in a tree for all threads together, and may call a sound file
+# broken (SystemError: AST constructor recursion depth mismatch) while another one is read.
+_PARSING = threading.Lock()
 _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py")  # the order in which Python looks
 COMPILED = "__pycache__"  # what Python makes beside the code, and is no part of it
 _LONGEST_PATH = 250  # characters of a literal that may name a file
@@ -168,7 +172,8 @@ def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code
         if not name.endswith(".py"):
             continue
         try:
-            tree = code._trees[name] = ast.parse(code.files[name])
+            with _PARSING:
+                tree = code._trees[name] = ast.parse(code.files[name])
         except (SyntaxError, ValueError):
             continue  # who runs it says what is wrong
         for module in _imported(tree, name):
