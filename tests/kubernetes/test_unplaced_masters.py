@@ -76,7 +76,17 @@ def test_workers_that_have_had_a_master_keep_what_they_have_computed() -> None:
 def test_nothing_is_known_of_jobs_that_are_gone() -> None:
     masters = UnplacedMasters()
     masters.look(JOB.id, 1, refused(), 0.0)
+    assert masters.pause(JOB.id, 1, 60.0) == 60.0
     masters.keep([], lambda job: job == JOB.id)
     assert masters.stall(JOB.id) is not None
     masters.keep([], lambda job: False)
+    assert masters.stall(JOB.id) is None
+
+
+def test_a_job_that_was_suspended_for_another_reason_is_not_said_to_lack_a_master() -> None:
+    masters = UnplacedMasters()
+    masters.look(JOB.id, 1, refused(FULL), 0.0)
+    masters.keep([JOB.id], lambda job: True)
+    assert masters.stall(JOB.id) is not None
+    masters.keep([], lambda job: True)  # others have its slots now
     assert masters.stall(JOB.id) is None

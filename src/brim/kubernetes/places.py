@@ -162,10 +162,8 @@ class NodePlaces:
         due = {name for name, since in self._unready.items() if now - since > _TO_RETURN}
         due |= {name for name, each in self._refusals.items() if each.slots and now >= each.until}
         self.choices.release_due(now)
-        if (
-            self.choices.are_others
-        ):  # tainted nodes may be open to some job now, or to none any more
-            due |= self._tainted
+        if self.choices.are_others:
+            due |= self._tainted  # open to some job now, or to none any more
         changed, self._changed = self._changed | due, set()
         if changed:
             self._seen = {**self._seen, **{name: self._look(name, now) for name in changed}}

@@ -25,6 +25,7 @@ class _Unplaced:
         uid: of its pod.
         since: when that was heard of this pod first.
         pause: seconds until it is tried again, once its workers make way.
+        makes_way: they do, until then.
     """
 
     uid: str
@@ -91,6 +92,10 @@ class UnplacedMasters:
         self._jobs.pop(job, None)
 
     def keep(self, running: Collection[str], is_there: Callable[[str], bool]) -> None:
-        """Know nothing of jobs that are not there any more, nor of starts that are over."""
+        """Know nothing of starts that are over, but for jobs that are there and make way for now."""
         self._placed = {job: launch for job, launch in self._placed.items() if job in running}
-        self._jobs = {job: known for job, known in self._jobs.items() if is_there(job)}
+        self._jobs = {
+            job: known
+            for job, known in self._jobs.items()
+            if job in running or (known.makes_way and is_there(job))
+        }
