@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from base64 import b64decode
@@ -998,6 +999,30 @@ def test_a_name_that_is_anothers_is_tried_later_each_time_and_said(world: World)
     assert world.on() == {"node0": 2}
     assert world.processes.stall(JOB.id) is None
     assert world.told == [JOB.id, JOB.id]
+
+
+def test_why_a_start_failed_is_said_until_another_one_is_made(world: World) -> None:
+    heard: list[str] = []
+
+    def said() -> str:
+        stall = world.processes.stall(JOB.id)
+        return stall.message if stall else ""
+
+    world.server.foreign("flights-1-1")
+    world.server.foreign("flights-2-1")
+    world.submit()
+    world.look()
+    for start in (1, 2, 3):
+        world.look(10.0)
+        world.decide(flights={"node0": 2})
+        world.look(0.2)
+        failed = start < 3
+        assert (world.phase() is Phase.SUSPENDED) == failed
+        assert bool(said()) == failed
+        world.server.point = lambda: heard.append(said())
+    said_in_turn = [words.partition(" is not of")[0] for words, _ in itertools.groupby(heard)]
+    assert said_in_turn == ["the Pod team/flights-1-1", "the Pod team/flights-2-1", ""]
+    assert len(world.told) >= 3
 
 
 def test_a_master_that_the_server_refuses_does_not_cost_the_job_its_workers(world: World) -> None:

@@ -374,7 +374,7 @@ class KubeProcesses:
         self._runs.begin(launch.job, self._clock.wall())
 
         async def make() -> None:
-            self._retries.forget(launch.job)  # nothing waits, or it would seem to have no pods
+            self._retries.begin(launch.job)  # nothing waits, or it would seem to have no pods
             try:
                 await self._make_beside(start, order.wishes, launch)
             except EnvironmentFault as fault:
@@ -383,6 +383,8 @@ class KubeProcesses:
             await self._bring_about(launch, start, order.wishes, workers, line=self._line)
 
         await persist(make, self._clock)
+        if self._retries.begun(launch.job):
+            self._tell(launch.job)
         if launch.number > 1:
             before = self._start_of(replace(launch, number=launch.number - 1), order)
             self._later(self._server.forget_start(before))
@@ -618,14 +620,10 @@ class KubeProcesses:
                 del self._shared[namespace]
 
     def _failed(self, job: str, node: str, fault: EnvironmentFault) -> None:
-        stall, known = stall_of(fault), self._retries.stall(job)
-        if known is not None and stall is not None and stall.reason == known.reason:
-            stall = known  # of another pod, and as good
-        elif stall is not None:
+        stall, now = stall_of(fault), self._clock.now()
+        if self._retries.failed(job, node, now, stall, mine=not fault.retryable):
             _log.warning("the pods of %s are not made: %s", job, fault)
             self._tell(job)
-        now = self._clock.now()
-        self._retries.failed(job, node, now, stall, mine=not fault.retryable)
 
     async def _made_before(self, start: KubeStart, name: str) -> KubePod | None:
         """Return the pod of that name: a request has made it whose answer was not heard.

@@ -36,6 +36,11 @@ class _Failures:
 class _StartFailures:
     failures: dict[str, _Failures] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)  # uids of pods that have ended
+    before: Stall | None = None  # of the last start, while this one is not made
+
+    @property
+    def stalls(self) -> list[Stall]:
+        return [each.stall for each in self.failures.values() if each.stall]
 
 
 class Retries:
@@ -43,6 +48,27 @@ class Retries:
 
     def __init__(self) -> None:
         self._jobs: dict[str, _StartFailures] = {}
+
+    def begin(self, job: str) -> None:
+        """Let no node wait in a start that begins.
+
+        Why the last start came to nothing stays true until this one is made: people are not to be
+        told otherwise in between.
+        """
+        before = self.stall(job)
+        self.forget(job)
+        if before is not None:
+            self._jobs[job] = _StartFailures(before=before)
+
+    def begun(self, job: str) -> bool:
+        """Note that all that a start needs is made.
+
+        Returns:
+            Whether the last start came to nothing.
+        """
+        known = self._jobs.get(job, _StartFailures())
+        had_failed, known.before = known.before is not None, None
+        return had_failed
 
     def note(self, job: str, pods: JobPods, now: float) -> None:
         """Note which pods have ended by themselves since the last call."""
@@ -58,19 +84,24 @@ class Retries:
 
     def failed(
         self, job: str, node: str, now: float, stall: Stall | None = None, *, mine: bool = True
-    ) -> None:
+    ) -> bool:
         """Note a failure on a node.
 
         Args:
-            stall: why the next attempts may fail as well.
+            stall: why the next attempts may fail as well. Where the start has one of the same reason,
+                of another pod, that one is as good.
             mine: it may be the job's; else the server did not answer, and no pause gets longer.
+
+        Returns:
+            Whether there is a stall that was not known.
         """
-        failures = self._jobs.setdefault(job, _StartFailures()).failures.setdefault(
-            node, _Failures()
-        )
+        known = self._jobs.setdefault(job, _StartFailures())
+        alike = [each for each in known.stalls if stall is not None and each.reason == stall.reason]
+        failures = known.failures.setdefault(node, _Failures())
         if mine or not failures.count:
             failures.count = 1 if now - failures.last > _WELL else failures.count + 1
-        failures.last, failures.stall = now, stall
+        failures.last, failures.stall = now, alike[0] if alike else stall
+        return stall is not None and not alike
 
     def made(self, job: str, node: str) -> None:
         """Note that a pod could be made on a node."""
@@ -80,8 +111,7 @@ class Retries:
     def stall(self, job: str) -> Stall | None:
         """Return why the pods of a job are not made; None where they are."""
         known = self._jobs.get(job)
-        stalls = [each.stall for each in known.failures.values() if each.stall] if known else []
-        return min(stalls, default=None)
+        return min(known.stalls, default=known.before) if known else None
 
     def waits(self, job: str, now: float) -> set[str]:
         """Return the nodes on which nothing is to be made now; `MASTERS` stands for the master."""

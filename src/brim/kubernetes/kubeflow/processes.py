@@ -326,10 +326,12 @@ class KubeflowProcesses:
 
     async def start(self, launch: Launch, workers: ByNode) -> None:
         async def make() -> None:
-            self._retries.forget(launch.job)
+            self._retries.begin(launch.job)
             await self._bring_about(launch, workers)
 
         await persist(make, self._clock)
+        if self._retries.begun(launch.job):
+            self._tell(launch.job)
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         await self._bring_about(launch, workers)
