@@ -165,7 +165,8 @@ def test_who_changes_the_replicas_says_how_many_it_has_at_most() -> None:
                     "Worker": replicas(1, resources={"limits": {"nvidia.com/gpu": 2}})
                 }
             },
-            "nvidia.com/gpu",
+            "nvidia.com/gpu: got 2, need at most what a slot of this operator has, 1\n"
+            "  hint: have the operator's slots as large: brim install --slot nvidia.com/gpu=2",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from brim.domain.options import LARGEST_COUNT
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, fingerprint, parse_priority
 from brim.errors import SpecError
-from brim.kubernetes.amounts import PODS, Totals, parse_amount
+from brim.kubernetes.amounts import PODS, Totals, parse_amount, write_amount
 from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
 from brim.kubernetes.identities import GROUP, KubeJob
 from brim.kubernetes.neighbours import is_queued
@@ -406,9 +406,13 @@ def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
         raise SpecError(at, got="resources", need="limits and requests by name") from None
     for name, amount in asked.items():
         if name in slot and name != PODS and amount > slot[name]:
-            got = f"{float(amount):g} of {name}"
-            need = f"at most what one worker gets of this operator, {float(slot[name]):g}"
-            raise SpecError(f"{at}: {name}", got=got, need=need)
+            wanted = write_amount(amount)
+            raise SpecError(
+                f"{at}: {name}",
+                got=wanted,
+                need=f"at most what a slot of this operator has, {write_amount(slot[name])}",
+                hint=f"have the operator's slots as large: brim install --slot {name}={wanted}",
+            )
 
 
 # How many -----------------------------------------------------------------------------------------
