@@ -13,22 +13,25 @@ import sys
 from pathlib import Path
 
 from brim.process import children_of
+from brim_lab.chaos.hosts import CODE, SHOW
 
 ACCOUNT = 10001
 _TOOLS = ("unshare", "mount", "setpriv")
 _ENTER = f"""
 set -e
-hidden=$1 base=$2 volume=$3 shared=$4
-shift 4
-if [ -n "$hidden" ]; then
-    mkdir -p "$volume.base"
-    mount --bind "$base" "$volume.base"
-    mount -t tmpfs -o mode=755 none "$hidden"
-    mkdir -p "$base"
-    mount --bind "$volume.base" "$base"
-fi
+{SHOW}
+volume=$1 shared=$2 base=$3 checkout=$4 prefix=$5 hidden=$6
+shift 6
+exec 3<"$base" 4<"$checkout" 5<"$prefix"
+for place in $hidden; do
+    mount -t tmpfs -o mode=755 none "$place"
+done
 mount -t tmpfs -o mode=1777 none /tmp
 mount -t tmpfs -o mode=1777,size=$shared none /dev/shm
+show 3 "$base"
+show 4 "$checkout"
+show 5 "$prefix"
+exec 3<&- 4<&- 5<&-
 mount --bind "$volume" "$volume"
 mount -o remount,bind,ro /
 echo nowhere > /proc/sys/kernel/hostname
@@ -54,11 +57,18 @@ def restricted(volume: Path, *, shared: str = "64k") -> tuple[str, ...]:
     """
     volume.mkdir(exist_ok=True)
     volume.chmod(0o777)
-    base = Path(sys.base_prefix)
-    closed = [each for each in reversed(base.parents) if not each.stat().st_mode & 0o001]
+    code = sys.base_prefix, *CODE
+    # The account may not enter these: what it needs of them is shown in another folder of the name.
+    closed = {
+        str(parent)
+        for each in map(Path, code)
+        for parent in each.parents
+        if not parent.stat().st_mode & 0o001
+    }
+    outer = sorted(each for each in closed if closed.isdisjoint(map(str, Path(each).parents)))
     spaces = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
-    hidden = str(closed[0]) if closed else ""
-    return ("unshare", *spaces, "sh", "-c", _ENTER, "sh", hidden, str(base), str(volume), shared)
+    given = (str(volume), shared, *code, " ".join(outer))
+    return ("unshare", *spaces, "sh", "-c", _ENTER, "sh", *given)
 
 
 def first_process(unshare: int) -> int:

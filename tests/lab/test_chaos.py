@@ -29,6 +29,7 @@ from brim.storage.contact import Contact, write_contact
 from brim.storage.file_stores import Directory
 from brim.telemetry.events import RoundFormed
 from brim.telemetry.history import RunHistory, WorkerLife
+from brim_lab.chaos import hosts as chaos_hosts
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
@@ -380,6 +381,24 @@ def test_hosts_share_no_file_no_memory_and_no_process(
         assert subprocess.run([*three[1].prefix, "sh", "-c", script], check=False).returncode == 0
     assert (here / "x").exists()
     assert not Path("/run/x").exists()
+
+
+@needs_hosts
+@pytest.mark.netns
+def test_hosts_see_a_checkout_that_is_among_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a clone into /tmp. They can only read it, as anywhere else."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "code").write_text("of brim\n")
+    monkeypatch.setattr(chaos_hosts, "CODE", (str(checkout), sys.prefix))
+    with hosts_in(tmp_path / "hosts", 1) as (host,):
+        read = ("cat", str(checkout / "code"))
+        assert subprocess.check_output([*host.prefix, *read], text=True) == "of brim\n"
+        write = ("touch", str(checkout / "more"))
+        assert subprocess.run([*host.prefix, *write], stderr=subprocess.DEVNULL).returncode
+    assert [path.name for path in checkout.iterdir()] == ["code"]
 
 
 @needs_hosts

@@ -34,16 +34,33 @@ _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02  # packets of up to 64 KiB: a tenth of the work
 _MTU = 9000
 _ALONE = (sys.executable, "-I", "-S")  # starts in 20 ms
+CODE = (str(Path(__file__).resolve().parents[4]), sys.prefix)  # the checkout, and its Python
+# Of a shell: `show FD FOLDER` has a folder be seen, to read, also where something else was mounted over
+# it since it was opened.
+SHOW = """
+show() {
+    test -e "$2" && return
+    mkdir -p "$2"
+    mount --no-canonicalize --rbind "/proc/self/fd/$1" "$2"
+    mount -o remount,bind,ro "$2"
+}
+"""
 # The first process of a host; the host ends with it, and it with its standard input. Its arguments
-# are its folder, its name, and the lines of its /etc/hosts.
-_INIT = """
+# are its folder, its name, the lines of its /etc/hosts, and two folders that it sees also where its
+# temporary files hide them.
+_INIT = f"""
 set -e
+{SHOW}
+exec 3<"$4" 4<"$5"
 cd "$1"
 for place in /tmp /var/tmp /dev/shm /run; do
     mount -t tmpfs -o mode=1777 none "$place"
 done
 mkdir -p "$1"
 mount --no-canonicalize --rbind . "$1"
+show 3 "$4"
+show 4 "$5"
+exec 3<&- 4<&-
 printf '%s' "$3" > /run/hosts
 mount --bind /run/hosts /etc/hosts
 mount -o remount,bind,ro /
@@ -128,7 +145,7 @@ class Host:
         (self.folder / "home").mkdir(parents=True, exist_ok=True)
         spaces = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
         name = f"host-{self.number}"
-        init = ("sh", "-c", _INIT, "sh", str(self.folder), name, self._names)
+        init = ("sh", "-c", _INIT, "sh", str(self.folder), name, self._names, *CODE)
         self._outer = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", *spaces, *init],
             stdin=subprocess.PIPE,
