@@ -60,12 +60,14 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
     """It is noticed by its silence and killed before anyone goes on: it never wakes to do harm."""
-    with started(tmp_path / "run", *JOB, "--workers", "3", "--heartbeat-timeout", "1s") as run:
+    job = (*JOB, *PACED, "--workers", "3", "--heartbeat-timeout", "4s")
+    with started(tmp_path / "run", *job) as run:
         run.wait_for_step(20)
         victim = run.pid(run.members()[0])
         os.kill(victim, signal.SIGSTOP)
         until(lambda: len(run.events("round")) > 1, "a round without the stopped worker", run)
         assert has_ended(victim)
+        run.hurry()
         assert run.finish()["exit"] == "done"
     told = [event["state"] for event in run.events("worker") if event["pid"] == victim]
     assert told[told.index("active") :] == ["active", "suspect", "lost"]

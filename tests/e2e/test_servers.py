@@ -20,6 +20,7 @@ from brim_lab.driver import Driver
 from e2e.running import (
     DIGITS,
     FILES,
+    PACED,
     Run,
     check_ledger,
     joining,
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.e2e
 
 CLICKS = str(FILES / "large_embedding.py")
 JOB = (CLICKS, "--epochs", "4", "--global-batch-size", "128")
-PACED = ("--set", "pause=0.01")
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def test_an_agent_that_is_counted_as_lost_says_so() -> None:
 
 
 def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.05)
+    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.5)
     keeper = Kept()
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
     assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]

@@ -511,9 +511,12 @@ def test_a_certificate_is_renewed_before_it_expires_and_connections_stay() -> No
     assert len(seen) >= 3, "each is replaced after half of its life"
 
 
+LIFETIME = 4.0  # seconds
+
+
 class ShortLived(Encrypted):
     def certificate(self) -> RenewedCertificate:
-        return RenewedCertificate(self.authority, SCHEDULER, lifetime=2.0)
+        return RenewedCertificate(self.authority, SCHEDULER, lifetime=LIFETIME)
 
 
 def test_a_scheduler_outlives_its_certificate(tmp_path: Path) -> None:
@@ -521,7 +524,7 @@ def test_a_scheduler_outlives_its_certificate(tmp_path: Path) -> None:
     try:
         with served.shake_hands() as first:
             shown_first = first.getpeercert(binary_form=True)
-        end = time.monotonic() + 2.0
+        end = time.monotonic() + LIFETIME
 
         def is_later() -> bool:
             return time.monotonic() > end and served.client.cluster().devices == 8

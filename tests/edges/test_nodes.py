@@ -111,8 +111,13 @@ def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Ho
     sleeping = host.begin("job-1")
     os.kill(first, signal.SIGKILL)
     until(gone(sleeping), "the end of what it started")
-    until(lambda: host.look().gone, "the loss")
     seen = host.look()
+
+    def is_gone() -> bool:
+        nonlocal seen
+        return (seen := host.look()).gone
+
+    until(is_gone, "the loss")
     assert (seen.up, seen.lost, seen.problem) == (False, False, "its agent died")
     assert 0.0 < seen.again <= 0.3
     with pytest.raises(EnvironmentFault, match="node n1 has no agent now"):
@@ -125,7 +130,7 @@ def test_kill_9_of_a_nodes_agent_ends_what_it_started_and_it_comes_back(host: Ho
 def test_a_node_is_lost_where_it_is_gone_for_longer_or_again(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brim.backends.nodes._TO_RETURN", 0.1)
+    monkeypatch.setattr("brim.backends.nodes._TO_RETURN", 1.0)
     monkeypatch.setattr("brim.backends.nodes._BACKOFF", 2.0)
     host.up()
     os.kill(host.look().pid, signal.SIGKILL)

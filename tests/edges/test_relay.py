@@ -96,7 +96,7 @@ def say_and_stay(writer: asyncio.StreamWriter) -> None:
 def test_a_caller_that_reads_nothing_is_let_go(
     serve: Callable[[asyncio.StreamWriter], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_STUCK", 0.2, raising=False)
+    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", serve) as relay:
@@ -111,7 +111,7 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fits below what makes the relay pause, and so it is read to its end."""
-    monkeypatch.setattr(relays, "_STUCK", 0.2, raising=False)
+    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_leave) as relay:
@@ -132,7 +132,7 @@ def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
 def test_a_caller_that_reads_slowly_gets_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_STUCK", 0.3, raising=False)
+    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> int:
         async with relayed(tmp_path / "s", say_and_stay) as relay:
@@ -140,7 +140,7 @@ def test_a_caller_that_reads_slowly_gets_all(
                 came = 0
                 while came < MUCH:
                     came += await asyncio.to_thread(taken, peer, 1 << 20)
-                    await asyncio.sleep(0.05)  # that is slow
+                    await asyncio.sleep(0.1)  # 1.6 s together
                 assert len(relay._callers) == 1
                 return came
 
@@ -152,7 +152,7 @@ def test_a_caller_that_reads_slowly_gets_all(
 def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
     is_known: bool, said: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relays, "_STUCK", 0.2, raising=False)
+    monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
 
     async def work() -> None:
         async with relayed(tmp_path / "s", say_and_stay) as relay:

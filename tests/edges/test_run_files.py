@@ -263,7 +263,7 @@ def test_a_file_may_take_longer_than_one_answer_may(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow network that carries something is waited for."""
-    monkeypatch.setattr(run_files, "_TO_ANSWER", 0.5)
+    monkeypatch.setattr(run_files, "_TO_ANSWER", 2.0)
     usual = ReceivedFile.write
 
     def slowly(self: ReceivedFile, data: bytes) -> None:

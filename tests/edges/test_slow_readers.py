@@ -77,7 +77,7 @@ class _Server:
 
 @pytest.fixture(params=[False, True], ids=["plain", "encrypted"])
 def server(request: pytest.FixtureRequest) -> Iterator[_Server]:
-    found = _Server(Door(to_show_token=1.0, to_read=0.5), encrypted=request.param)
+    found = _Server(Door(to_show_token=1.0, to_read=1.5), encrypted=request.param)
     found.thread.start()
     try:
         yield found

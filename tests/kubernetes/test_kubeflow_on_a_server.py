@@ -523,11 +523,15 @@ class MpiPlace:
         launchers, workers = (counts.get(type, {}) for type in ("Launcher", "Worker"))
         return launchers.get("active", 0), workers.get("active", 0)
 
+    def mark(self) -> str:
+        """What the launcher's pod bears of its hosts; it is set behind them. Empty: there is none."""
+        launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
+        return str(launcher["metadata"]["annotations"].get(HOSTS, "")) if launcher else ""
+
     def hosts(self) -> list[str]:
         """The hosts that the launcher discovers; those that its kubelet does not know yet are none."""
-        launcher = self.place.kubelets.pods().get(f"{MPI}-launcher")
         path = f"/api/v1/namespaces/{self.place.namespace}/configmaps/{MPI}-config"
-        if launcher is None or not launcher["metadata"]["annotations"].get(HOSTS):
+        if not self.mark():
             return []
         lines = self.place.plane.api.ask(path)["data"]["discover_hosts.sh"].splitlines()
         assert all(line.startswith(f"echo {MPI}-") and line.endswith(":1") for line in lines[1:])
@@ -570,15 +574,14 @@ def test_a_launcher_knows_its_workers_within_seconds_of_each_change(mpi: MpiPlac
             await place.until(lambda: mpi.active() == (1, 3))
             assert place.held()["Running"] == "True"
             assert not place.services()
-            mark = place.kubelets.pods()[f"{MPI}-launcher"]["metadata"]["annotations"][HOSTS]
+            mark = mpi.mark()
             leaver = f"{MPI}-worker-1"
             place.kubelets.frozen.add(leaver)  # it has its grace period
             place.plane.api.ask(f"{place.kubelets.path}/{leaver}", method="DELETE")
             await place.until(lambda: mpi.hosts() == ["worker-0", "worker-2"])
             place.kubelets.frozen.clear()
-            await place.until(lambda: mpi.hosts() == everybody)
-            again = place.kubelets.pods()[f"{MPI}-launcher"]["metadata"]
-            assert again["annotations"][HOSTS] == mark, "the same hosts have the same mark"
+            # The same hosts have the same mark.
+            await place.until(lambda: (mpi.hosts(), mpi.mark()) == (everybody, mark))
             replicas = {"mpiReplicaSpecs": {"Worker": {"replicas": 1}}}
             place.change({"spec": replicas})
             await place.until(lambda: mpi.hosts() == ["worker-0"])

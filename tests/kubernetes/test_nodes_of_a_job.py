@@ -473,7 +473,7 @@ def test_a_master_that_no_node_takes_is_told_of_and_its_workers_make_way(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All nodes are tainted, and the template of the master does not bear it."""
-    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 3.0)
+    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 10.0)
     monkeypatch.setattr(unplaced_masters, "_FIRST", 15.0)
     everywhere = {
         f"fake-{k}": [Taint(key="pool", value="a", effect="NoSchedule")] for k in (1, 2, 3)

@@ -64,7 +64,7 @@ def test_requests_without_an_answer_are_an_outage_until_one_is_answered(
 ) -> None:
     async def work() -> None:
         api = ScriptedApi([answer, refuses(404)])
-        async with api.served(timeout=0.3) as server:
+        async with api.served(timeout=1.0) as server:
             began = monotonic()
             with pytest.raises((NoAnswer, ServerFailed)):
                 await server.create(PODS, {}, namespace="default")
@@ -110,7 +110,7 @@ def test_who_gets_the_lease_has_not_seen_what_was_since_its_last_renewal(
 def test_a_refusal_is_an_answer(code: int) -> None:
     async def work() -> None:
         api = ScriptedApi([refuses(code)])
-        async with api.served(timeout=0.3) as server:
+        async with api.served() as server:
             with contextlib.suppress(Exception):
                 await server.get(PODS, "a", namespace="default")
             assert server.outages.unseen(monotonic()) == 0.0

@@ -154,7 +154,7 @@ def test_there_may_be_other_numbers_of_processes_from_one_round_to_the_next(new_
 
 class Slow(Noisy):
     def __getitem__(self, index: int) -> dict[str, Any]:
-        time.sleep(0.05)
+        time.sleep(0.2)
         return super().__getitem__(index)
 
 
@@ -165,9 +165,8 @@ def test_a_new_round_does_not_wait_for_all_that_the_last_one_asked_for(new_feed:
     first.close()
     started = time.monotonic()
     next(feed.read(ask(feed, after=3)))
-    assert (
-        time.monotonic() - started < 1.0
-    )  # two micro-batches of 0.2 s, and not the eight that were asked for
+    # Two micro-batches of 0.8 s, and not the eight that were asked for.
+    assert time.monotonic() - started < 4.0
 
 
 class Wrong(Noisy):
