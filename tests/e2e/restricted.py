@@ -9,38 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 from brim.process import children_of
-from brim_lab.chaos.hosts import CODE, SHOW
+from e2e.reachable import reachable
 
 ACCOUNT = 10001
 _TOOLS = ("unshare", "mount", "setpriv")
-_ENTER = f"""
-set -e
-{SHOW}
-volume=$1 shared=$2 base=$3 checkout=$4 prefix=$5 hidden=$6
-shift 6
-exec 3<"$base" 4<"$checkout" 5<"$prefix"
-for place in $hidden; do
-    mount -t tmpfs -o mode=755 none "$place"
-done
-mount -t tmpfs -o mode=1777 none /tmp
-mount -t tmpfs -o mode=1777,size=$shared none /dev/shm
-show 3 "$base"
-show 4 "$checkout"
-show 5 "$prefix"
-exec 3<&- 4<&- 5<&-
-mount --bind "$volume" "$volume"
-mount -o remount,bind,ro /
-echo nowhere > /proc/sys/kernel/hostname
-cd /
-unset HOME XDG_CACHE_HOME XDG_RUNTIME_DIR
-export TMPDIR=/tmp
-exec setpriv --reuid {ACCOUNT} --regid {ACCOUNT} --clear-groups --inh-caps=-all \\
-    --bounding-set=-all --no-new-privs "$@"
-"""
+_SPACES = ("--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
 
 
 def can_restrict() -> bool:
@@ -48,27 +24,38 @@ def can_restrict() -> bool:
     return os.geteuid() == 0 and all(shutil.which(tool) for tool in _TOOLS)
 
 
-def restricted(volume: Path, *, shared: str = "64k") -> tuple[str, ...]:
+def restricted(volume: Path, *, shared: str = "64k", temporary: bool = True) -> tuple[str, ...]:
     """The words in front of a command that runs in such a container.
 
     Args:
         volume: that it can write to; all accounts can reach its path.
         shared: size of /dev/shm.
+        temporary: it can write to /tmp; else to no folder for temporary files.
     """
     volume.mkdir(exist_ok=True)
     volume.chmod(0o777)
-    code = sys.base_prefix, *CODE
-    # The account may not enter these: what it needs of them is shown in another folder of the name.
-    closed = {
-        str(parent)
-        for each in map(Path, code)
-        for parent in each.parents
-        if not parent.stat().st_mode & 0o001
-    }
-    outer = sorted(each for each in closed if closed.isdisjoint(map(str, Path(each).parents)))
-    spaces = ("--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc")
-    given = (str(volume), shared, *code, " ".join(outer))
-    return ("unshare", *spaces, "sh", "-c", _ENTER, "sh", *given)
+    hide = f"""
+mount -t tmpfs -o mode=1777 none /tmp
+mount -t tmpfs -o mode=1777,size={shared} none /dev/shm
+"""
+    close = """
+mount -o remount,ro /tmp
+for place in /var/tmp /usr/tmp; do
+    [ ! -d $place ] || mount -t tmpfs -o ro none $place
+done
+"""
+    then = f"""
+mount --bind "{volume}" "{volume}"
+mount -o remount,bind,ro /
+echo nowhere > /proc/sys/kernel/hostname
+{"" if temporary else close}
+cd /
+unset HOME XDG_CACHE_HOME XDG_RUNTIME_DIR
+export TMPDIR=/tmp
+exec setpriv --reuid {ACCOUNT} --regid {ACCOUNT} --clear-groups --inh-caps=-all \\
+    --bounding-set=-all --no-new-privs "$@"
+"""
+    return reachable(spaces=_SPACES, hide=hide, then=then)
 
 
 def first_process(unshare: int) -> int:

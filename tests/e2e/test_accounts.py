@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +19,7 @@ from brim.client import Client
 from brim.domain.job import WorkerRange
 from brim.storage.contact import read_contact
 from brim_lab.driver import Driver
+from e2e.reachable import can_be_reachable, reachable
 from e2e.running import DIGITS, leftovers, until
 
 NOBODY = 65534
@@ -45,64 +44,21 @@ for name in ("token", "scheduler.json", "scheduler.db", "scheduler.log", "audit.
 print("has secret", "AWS_SECRET_ACCESS_KEY" in os.environ)
 print("tried list", "listed" if os.access(STATE, os.R_OK) else "PermissionError")
 """
-# In a namespace of mounts of its own: the interpreter may lie in a folder that only root can enter.
-REACHABLE = """
-set -e
-hidden=$1 base=$2 scratch=$3
-shift 3
-if [ -n "$hidden" ]; then
-    mount --bind "$hidden" "$scratch"
-    mount -t tmpfs -o mode=755 none "$hidden"
-    mkdir -p "$base"
-    mount --bind "$scratch/${base#"$hidden"/}" "$base"
-fi
-exec "$@"
-"""
-
-
-def _hidden_above(path: Path) -> str:
-    """The outermost folder above an interpreter that others cannot enter; empty where there is
-    none.
-    """
-    closed = [each for each in reversed(path.parents) if not each.stat().st_mode & 0o001]
-    return str(closed[0]) if closed else ""
-
-
-def _can_mount() -> bool:
-    tried = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
-    return tried.returncode == 0
-
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of others"),
-    pytest.mark.skipif(
-        shutil.which("unshare") is None or not _can_mount(), reason="no namespaces of mounts here"
-    ),
+    pytest.mark.skipif(not can_be_reachable(), reason="no namespaces of mounts here"),
 ]
 
 
 class Home:
     def __init__(self, folder: Path) -> None:
         self.folder, self.state = folder, folder / "state"
-        self.scratch = folder / "scratch"
-        self.scratch.mkdir()
         (folder / "cluster.yaml").write_text(CLUSTER)
 
     def brim(self, *words: str) -> str:
-        base = Path(sys.base_prefix)
-        inside = [
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            REACHABLE,
-            "sh",
-            _hidden_above(base),
-            str(base),
-            str(self.scratch),
-        ]
-        driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(inside)
+        driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(reachable())
         done = driver.call(*words, timeout=200, codes=())
         assert done.returncode == 0, done.stderr
         return done.stdout

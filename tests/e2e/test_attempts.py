@@ -29,6 +29,7 @@ from brim.wire.proofs import workers_secret
 from brim.wire.run_identity import AGENT
 from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
+from e2e.reachable import reachable
 from e2e.running import (
     DIGITS,
     PACED,
@@ -231,7 +232,7 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
         }
         steps = client.job(job).step, len(run.steps())
         done = subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "e2e" / "attempts.py")],
+            [*reachable(), sys.executable, str(ROOT / "tests" / "e2e" / "attempts.py")],
             input=json.dumps(target),
             capture_output=True,
             text=True,
