@@ -469,6 +469,66 @@ def test_a_job_is_on_tainted_nodes_where_its_template_bears_the_taint_and_others
     run(work)
 
 
+def fill(house: House, requests: dict[str, str]) -> None:
+    """Have pods of others on these nodes, which request so many processors."""
+    for name, cpu in requests.items():
+        container = {"name": "a", "image": "a:1", "resources": {"requests": {"cpu": cpu}}}
+        body = {
+            "metadata": {"name": f"of-{name}", "labels": {"app": "a"}},
+            "spec": {"nodeName": name, "containers": [container]},
+        }
+        house.plane.api.ask(house.kubelets.path, method="POST", body=body)
+
+
+def test_masters_go_where_they_cost_no_slot(house: House) -> None:
+    """Two of them fit beside the slots of fake-2, and none elsewhere, where more is left."""
+    fill(house, {"fake-1": "400m", "fake-2": "1", "fake-3": "400m"})
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 6, "max": 6})
+            house.submit("other", workers={"min": 5, "max": 5})
+            await until(lambda: len(bound(house)) == 11, house)
+            masters = [f"{name}-master" for name in ("flights", "other")]
+            assert [house.kubelets.pods()[name]["spec"]["nodeName"] for name in masters] == [
+                "fake-2",
+                "fake-2",
+            ]
+            assert {"flights-1-0", "other-1-0"} <= house.kubelets.pods().keys()
+
+    run(work)
+
+
+def test_a_job_that_fills_a_cluster_gives_room_to_its_master(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the node of the master is drained: nobody else would ever end elsewhere."""
+    monkeypatch.setattr(unplaced_masters, "_ROOM", 2.0)
+    # Beside four workers fake-2 has no room for a master, and fake-3 has none for anybody.
+    fill(house, {"fake-2": "400m", "fake-3": "4400m"})
+
+    def node_of_the_master() -> str:
+        master = house.kubelets.pods().get("flights-master", {})
+        return str(master.get("spec", {}).get("nodeName", ""))
+
+    async def work() -> None:
+        async with house.operator():
+            house.submit(workers={"min": 8, "max": 8})
+            await until(lambda: where(house) == {"fake-1": 4, "fake-2": 4}, house)
+            await until(lambda: node_of_the_master() == "fake-1", house)
+            house.change(workers={"min": 1, "max": 8})
+            house.plane.kubectl("cordon", "fake-1")
+            try:
+                house.kubelets.remove("flights-master")
+                await until(lambda: node_of_the_master() == "fake-2", house)
+                assert where(house) == {"fake-1": 4, "fake-2": 3}
+                assert "flights-1-0" in house.kubelets.pods(), "it was started again"
+            finally:
+                house.plane.kubectl("uncordon", "fake-1")
+
+    run(work)
+
+
 def test_a_master_that_no_node_takes_is_told_of_and_its_workers_make_way(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

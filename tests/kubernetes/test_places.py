@@ -222,6 +222,56 @@ def test_where_a_worker_finds_no_room_there_is_none_beside_those_that_were_taken
     assert [devices(there, at) for at in (11.0, 30.9)] == [1, 1], "longer, this time"
 
 
+def test_a_master_that_finds_no_room_counts_where_it_is_given_some_until_it_is_somewhere() -> None:
+    there = places()
+    for name in ("n1", "n2", "n3"):
+        there.take_node(name, node(name, unschedulable=name == "n3"))
+    waiting = master(node="", phase="Pending", refused=True)
+    key = waiting.metadata.key
+    there.take_pod(key, waiting)
+
+    def both() -> tuple[int, int]:
+        return devices(there), devices(there, name="n2")
+
+    assert both() == (4, 4)
+    there.make_room(waiting, {"n3": 4})
+    assert both() == (4, 4), "nobody comes to a closed node"
+    there.make_room(waiting, {"n1": 2, "n2": 4, "n3": 4})
+    assert both() == (4, 3)
+    there.make_room(waiting, {"n1": 4, "n2": 3})
+    there.take_pod(key, waiting)
+    assert both() == (4, 3), "it moves only from a node that is none any more"
+    there.make_room(waiting, {"n1": 4})
+    assert both() == (3, 4)
+    there.take_pod(key, master(node="n2"))
+    assert both() == (4, 3)
+    there.take_pod(key, None)
+    there.take_pod(key, waiting)
+    assert both() == (4, 4), "another one of its name is given nothing yet"
+
+
+def test_a_node_may_have_room_for_a_master_beside_all_its_slots() -> None:
+    there = places()
+    has = {"cpu": "4600m", "memory": "16Gi", "pods": "110"}
+    there.take_node("n1", node("n1"))  # four slots, and nothing beside them
+    there.take_node("n2", node("n2", allocatable=has))
+    there.take_node("n3", node("n3", allocatable=has, unschedulable=True))
+    assert there.node_beside_slots({"cpu": "100m"}) == "", "nothing was seen yet"
+    there.seen(0.0)
+    assert there.node_beside_slots({"cpu": "700m"}) == ""
+    assert there.node_beside_slots({"example.com/gpu": 1}) == ""
+    assert [there.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
+    there.take_pod("a", pod("a", "n2", cpu="100m"))
+    there.seen(1.0)
+    assert [there.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
+    there.take_pod("b", pod("b", "n2", cpu="300m"))
+    there.seen(2.0)
+    assert there.node_beside_slots({"cpu": "250m"}) == ""
+    there.take_node("n2", None)
+    there.seen(3.0)
+    assert there.node_beside_slots({"cpu": "100m"}) == ""
+
+
 def test_labels_alone_make_no_worker() -> None:
     """A pod that only says so would hide what it takes."""
     there = places()

@@ -17,6 +17,7 @@ from brim.kubernetes.pods import (
     network_policy,
     secret,
     volume_claim,
+    with_preferred_node,
     worker_pod,
 )
 from kube_objects import JOB, SLOT, WISHES, start_of
@@ -236,6 +237,24 @@ def test_a_master_waits_for_copies_only_where_somebody_may_have_one() -> None:
     again = master_pod(START, WISHES, rejoins=True)["spec"]["containers"][0]["command"]
     first = master_pod(START, WISHES, rejoins=False)["spec"]["containers"][0]["command"]
     assert first == [*again, "--rejoin-timeout", "0s"]
+
+
+def test_a_preferred_node_is_beside_what_the_template_says() -> None:
+    theirs = {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+    preferred, required = (
+        f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("preferred", "required")
+    )
+    terms: dict[str, Any] = {"nodeSelectorTerms": [{"matchFields": []}]}
+    nodes = {required: terms, preferred: [theirs]}
+    template = {"spec": {"affinity": {"nodeAffinity": nodes, "podAffinity": {}}}}
+    pod = master_pod(START, replace(WISHES, master_template=template), rejoins=False)
+    affinity = with_preferred_node(pod, "n1")["spec"]["affinity"]
+    assert affinity["podAffinity"] == {}
+    assert affinity["nodeAffinity"][required] == terms
+    first, ours = affinity["nodeAffinity"][preferred]
+    assert first == theirs
+    assert (ours["weight"], ours["preference"]["matchFields"][0]["values"]) == (100, ["n1"])
+    assert pod["spec"]["affinity"] == template["spec"]["affinity"]
 
 
 def test_a_master_is_found_before_it_is_ready_and_called_by_its_own_only() -> None:

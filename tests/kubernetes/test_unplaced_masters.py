@@ -54,11 +54,25 @@ def test_it_is_said_until_a_node_takes_a_master() -> None:
 def test_where_room_is_what_it_lacks_it_waits() -> None:
     masters = UnplacedMasters()
     masters.look(JOB.id, 1, refused(FULL), 0.0)
+    assert not masters.asks_for_room(JOB.id, 4.9)
+    assert not masters.is_calm()
+    assert masters.asks_for_room(JOB.id, 5.0), "nobody else may end"
     assert masters.is_calm()
     assert masters.pause(JOB.id, 1, 1e6) is None
     stall = masters.stall(JOB.id)
     assert stall is not None
     assert stall.message == f"no node takes its master: {FULL}"
+
+
+def test_room_does_not_help_who_is_refused_for_another_reason() -> None:
+    masters = UnplacedMasters()
+    masters.look(JOB.id, 1, refused(FULL), 0.0)
+    assert masters.asks_for_room(JOB.id, 10.0)
+    masters.look(JOB.id, 1, refused(TAINTED), 20.0)
+    assert not masters.asks_for_room(JOB.id, 20.0)
+    assert not masters.is_calm()
+    masters.look(JOB.id, 1, master(), 30.0)
+    assert not masters.asks_for_room(JOB.id, 40.0)
 
 
 def test_workers_that_have_had_a_master_keep_what_they_have_computed() -> None:

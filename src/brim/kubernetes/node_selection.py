@@ -12,6 +12,7 @@ from brim.errors import SpecError
 from brim.kubernetes.kube_types import KubeNode, ObjectFields, Taint
 from brim.kubernetes.reading import part_of
 
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _EVICTS = "NoExecute"  # the effect of a taint
 _NAME = "metadata.name"  # the one field of nodes by which they can be chosen
@@ -54,6 +55,23 @@ def nodes_for(given: object, *, labels: str = "", node: str = "") -> Any:
         return affinity
     both = [ours] if terms is None else [_with(term, ours) for term in terms]
     return {**affinity, _REQUIRED: {"nodeSelectorTerms": both}}
+
+
+def preferring(given: object, node: str) -> Any:
+    """Return the affinity to nodes of a pod, with a node that it is to have where it may.
+
+    Args:
+        given: what its owner asks for, which holds as well. What the server would refuse is left to it.
+
+    >>> preferring({}, "n1")[_PREFERRED]
+    [{'weight': 100, 'preference': {'matchFields': [{'key': 'metadata.name', 'operator': 'In', 'values': ['n1']}]}}]
+    """
+    affinity = {} if given is None else given
+    theirs = part_of(affinity, _PREFERRED) or []
+    if not isinstance(affinity, Mapping) or not isinstance(theirs, list):
+        return affinity
+    here = {"matchFields": [{"key": _NAME, "operator": "In", "values": [node]}]}
+    return {**affinity, _PREFERRED: [*theirs, {"weight": 100, "preference": here}]}
 
 
 def _with(term: object, ours: Mapping[str, Sequence[Any]]) -> object:

@@ -109,6 +109,8 @@ class NodePlaces:
         self._slot, self._tolerated = slot, frozenset(tolerated)
         self._nodes: dict[str, KubeNode] = {}
         self._pods: dict[str, tuple[KubePod, str]] = {}  # and their nodes
+        self._room: dict[str, str] = {}  # nodes by the pods that are to find room there
+        self._spare: dict[str, Totals] = {}  # what nodes have beside their slots
         self._on: dict[str, dict[str, KubePod]] = {}  # pods by node
         self._asked: dict[str, Totals] = {}
         self._beyond: dict[str, Totals] = {}  # what workers' pods request beyond a slot
@@ -147,11 +149,49 @@ class NodePlaces:
             if not self._on[before]:
                 del self._on[before]
             self._changed.add(before)
-        node = "" if pod is None or not _counts(pod) else _place_of(pod)
+        if pod is None or pod.spec.node_name:
+            self._room.pop(key, None)
+        node = "" if pod is None or not _counts(pod) else _place_of(pod) or self._room.get(key, "")
         if pod is not None and node:
             self._pods[key] = pod, node
             self._on.setdefault(node, {})[key] = pod
             self._changed.add(node)
+
+    def make_room(self, pod: KubePod, nodes: Mapping[str, int]) -> None:
+        """Count a pod that finds room nowhere as if it were on a node, until it is on one.
+
+        Plans then take as many workers from there as it needs.
+
+        Args:
+            nodes: on which it may be counted, and for each a number: the largest is preferred.
+        """
+        open_to_all = {
+            name: count
+            for name, count in nodes.items()
+            if (seen := self._seen.get(name)) is not None and seen.up
+        }
+        key = pod.metadata.key
+        if open_to_all and self._room.get(key) not in open_to_all:
+            self._room[key] = min(open_to_all, key=lambda name: (-open_to_all[name], name))
+            self.take_pod(key, pod)
+
+    def node_beside_slots(self, requests: Amounts) -> str:
+        """Return an open node with room for a pod beside all its slots; empty: there is none.
+
+        That room is counted as taken until another pod comes to the node or goes.
+
+        Args:
+            requests: of the pod.
+        """
+        asked = {PODS: Fraction(1), **parse_amounts(requests)}
+        for name, spare in self._spare.items():
+            is_open = (seen := self._seen.get(name)) is not None and seen.up
+            if is_open and all(spare.get(each, 0) >= amount for each, amount in asked.items()):
+                self._spare[name] = {
+                    each: amount - asked.get(each, Fraction(0)) for each, amount in spare.items()
+                }
+                return name
+        return ""
 
     def seen(self, now: float) -> Mapping[str, NodeSeen]:
         """Return what is seen of each node.
@@ -198,6 +238,7 @@ class NodePlaces:
         if node is None:
             self._unready.pop(name, None)
             self._refusals.pop(name, None)
+            self._spare.pop(name, None)
             return NodeSeen(up=False)
         mine, others = self._of_jobs(name)
         turned_away = {key for key in mine if self._pods[key][0].has_ended}
@@ -289,7 +330,13 @@ class NodePlaces:
     def _slots(self, node: KubeNode, others: Iterable[str], *, workers: Iterable[str]) -> int:
         # Whoever may make pods can have one of a job's owner and name that requests anything.
         taken = total([*map(self._asked_by, others), *map(self._beyond_slot, workers)])
-        return slots_in(parse_amounts(node.status.allocatable), taken, self._slot)
+        has = parse_amounts(node.status.allocatable)
+        slots, nothing = slots_in(has, taken, self._slot), Fraction(0)
+        self._spare[node.metadata.name] = {
+            each: amount - taken.get(each, nothing) - slots * self._slot.get(each, nothing)
+            for each, amount in has.items()
+        }
+        return slots
 
     def _asked_by(self, key: str) -> Totals:
         if key not in self._asked:

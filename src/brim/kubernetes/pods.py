@@ -32,7 +32,7 @@ from brim.kubernetes.identities import (
     labels_of,
 )
 from brim.kubernetes.kube_types import Amounts
-from brim.kubernetes.node_selection import nodes_for
+from brim.kubernetes.node_selection import nodes_for, preferring
 from brim.storage.job_file import JOB_FILE
 
 Manifest: TypeAlias = dict[str, Any]
@@ -220,6 +220,13 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
     pod["spec"]["containers"][0]["volumeMounts"] += [{"name": "run", "mountPath": _RUN}, mount]
     pod["spec"]["containers"][0]["ports"] = [{"name": MASTER, "containerPort": MASTER_PORT}]
     return pod
+
+
+def with_preferred_node(pod: Manifest, node: str) -> Manifest:
+    """Return a pod that is to be on a node, where kube-scheduler may have it there."""
+    affinity = pod["spec"].get("affinity", {})
+    nodes = preferring(affinity.get("nodeAffinity"), node)
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": nodes}}}
 
 
 def worker_pod(

@@ -54,6 +54,7 @@ from brim.kubernetes.pods import (
     owned,
     secret,
     volume_claim,
+    with_preferred_node,
     worker_pod,
 )
 from brim.kubernetes.refusals import Forbidden, Invalid, NotFound
@@ -296,6 +297,7 @@ class KubeProcesses:
             self._tell(launch.job)
         if (pause := self._unplaced.pause(launch.job, launch.number, now)) is not None:
             self._places.choices.hold_back(launch.job, now + pause)
+        self._make_room(launch, there, now)
         order = self._order(launch.job)
         if order is not None and master is not None and (address := _address_of(master)):
             token, version = self._token(order.uid, launch.number), master.metadata.resource_version
@@ -322,6 +324,13 @@ class KubeProcesses:
             processes=launch.processes,
         )
         return _with_last_words(seen, words) if words and not seen.alive else seen
+
+    def _make_room(self, launch: Launch, there: JobPods, now: float) -> None:
+        """Have plans give a worker's slot to a master that lacks room, where the job can do without."""
+        if not self._unplaced.asks_for_room(launch.job, now) or there.master is None:
+            return
+        if sum(there.held.values()) > launch.spec.workers.minimum:
+            self._places.make_room(there.master, there.held)
 
     def _words(self, launch: Launch, there: JobPods) -> dict[str, Any]:
         """Return the summary that a run has left with its master alone; empty where it has not."""
@@ -568,6 +577,9 @@ class KubeProcesses:
             rejoins = any(not pod.has_ended for pod in there.workers.values())
             pod = master_pod(start, wishes, rejoins=rejoins)
             pod = with_responder(pod) if wishes.evictions else pod
+            # Elsewhere it may cost a slot.
+            if node := self._places.node_beside_slots(wishes.master):
+                pod = with_preferred_node(pod, node)
             await self._make(start, pod, MASTERS, line=line)
 
     def _has_master(self, there: JobPods) -> bool:

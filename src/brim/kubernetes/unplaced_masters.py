@@ -3,6 +3,9 @@
 Without its master a job trains nothing, and its workers hold slots for it. Where room is what the
 master lacks, it waits: others end, and autoscalers see its pod. Where anything else keeps it from
 every node, such as taints or a selector, waiting may be for nothing.
+
+Jobs that fill a cluster leave no room for a master that has to move, as from a node that is drained:
+nobody else may ever end there. So one that lacks room is soon given some of the job's own.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.status import MASTER_UNPLACED, Stall
 
+_ROOM = 5.0  # seconds after which a master that lacks room is given some
 _PATIENCE = 60.0  # seconds for which workers hold their slots for such a master
 _FIRST, _LONGEST = 60.0, 600.0  # seconds until it is tried again; doubled each time
 
@@ -26,6 +30,7 @@ class _Unplaced:
         since: when that was heard of this pod first.
         pause: seconds until it is tried again, once its workers make way.
         makes_way: they do, until then.
+        asks_for_room: it has lacked room for long enough.
     """
 
     uid: str
@@ -33,6 +38,7 @@ class _Unplaced:
     pod: KubePod
     pause: float = _FIRST
     makes_way: bool = False
+    asks_for_room: bool = False
 
 
 class UnplacedMasters:
@@ -44,7 +50,7 @@ class UnplacedMasters:
 
     def is_calm(self) -> bool:
         """Return whether no time that passes changes anything."""
-        return all(each.makes_way or each.pod.lacks_room for each in self._jobs.values())
+        return all(each.makes_way or each.asks_for_room for each in self._jobs.values())
 
     def look(self, job: str, launch: int, master: KubePod | None, now: float) -> bool:
         """Take in the master's pod of the present start of a job; True where `stall` is another now."""
@@ -64,6 +70,14 @@ class UnplacedMasters:
             else:
                 known.pod = master
         return self.stall(job) != before
+
+    def asks_for_room(self, job: str, now: float) -> bool:
+        """Return whether workers of a job are to make room for its master."""
+        known = self._jobs.get(job)
+        if known is None:
+            return False
+        known.asks_for_room = known.pod.lacks_room and now - known.since >= _ROOM
+        return known.asks_for_room
 
     def pause(self, job: str, launch: int, now: float) -> float | None:
         """Return for how many seconds a job is to have no workers now, once for each pod; None: none.
