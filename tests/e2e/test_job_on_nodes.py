@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from brim.kubernetes.amounts import asked_by, parse_amount, total
+from brim.kubernetes.kube_types import KubeNode, KubePod
 from brim_lab.driver import Driver
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
@@ -217,6 +222,42 @@ def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
     jobs.until_training("clicks", 3)
     jobs.hurry("clicks")
     check(jobs, calm)
+
+
+@pytest.mark.long
+def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_drained(
+    jobs: JobsOnNodes, rows: Path, tmp_path: Path
+) -> None:
+    jobs.add_priority("inference", 1_000)
+    jobs.install({"cpu": "300m", "memory": "1Gi", GPU: "4"})  # two workers on each node
+    first, *others = jobs.cluster.nodes
+    for node in others:  # which then have 100m for others, where a master requests 250m
+        beside = cpu_left(jobs, node) - Fraction("0.7")
+        amount = f"{math.floor(beside * 1000)}m"
+        jobs.occupy(f"beside-{node}", node, "inference", amount, resource="cpu")
+    submit(jobs, microBatches=6, workers={"min": 1, "max": 6})
+    jobs.until_training("clicks", 6)
+    assert jobs.node_of("clicks-master") == first
+
+    of_the_job = "--pod-selector=brim.dev/job=clicks"
+    jobs.kubectl("drain", first, of_the_job, "--delete-emptydir-data", "--force")
+    try:
+        until(lambda: jobs.node_of("clicks-master") in others, lambda: jobs.told("clicks"))
+        jobs.until_training("clicks", 3)
+    finally:
+        jobs.kubectl("uncordon", first)
+    jobs.until_training("clicks", 5)
+    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+    jobs.hurry("clicks")
+    check(jobs, calm_run(rows, tmp_path, parts=6))
+
+
+def cpu_left(jobs: JobsOnNodes, node: str) -> Fraction:
+    """The processors of a node that no pod requests."""
+    known = msgspec.convert(jobs.api.ask(f"/api/v1/nodes/{node}"), KubeNode)
+    pods = msgspec.convert(jobs.api.ask("/api/v1/pods")["items"], list[KubePod])
+    here = [each for each in pods if each.spec.node_name == node and not each.has_ended]
+    return parse_amount(known.status.allocatable["cpu"]) - total(map(asked_by, here))["cpu"]
 
 
 @pytest.mark.long

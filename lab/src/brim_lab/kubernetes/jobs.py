@@ -224,14 +224,16 @@ class JobsOnNodes:
         code_of_it = {"binaryData": {"code.tar": b64encode(bundle).decode()}}
         self.apply(config_map | code_of_it, job | {"spec": said})
 
-    def occupy(self, name: str, node: str, priority: str, amount: str = "8") -> None:
-        """Have a pod of a higher priority take the devices of a node."""
+    def occupy(
+        self, name: str, node: str, priority: str, amount: str = "8", *, resource: str = GPU
+    ) -> None:
+        """Have a pod of a higher priority take the devices of a node, or so much of another resource."""
         alone = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         container = {
             "name": "main",
             "image": self._image,
             "command": ["python3", "-c", "import signal; signal.pause()"],
-            "resources": {"limits": {GPU: amount}},
+            "resources": {"limits": {resource: amount}},
             "securityContext": alone,
         }
         spec = {
