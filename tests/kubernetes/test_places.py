@@ -257,9 +257,12 @@ def test_a_node_may_have_room_for_a_master_beside_all_its_slots() -> None:
     there.take_node("n2", node("n2", allocatable=has))
     there.take_node("n3", node("n3", allocatable=has, unschedulable=True))
     assert there.node_beside_slots({"cpu": "100m"}) == "", "nothing was seen yet"
+    for too_much in ({"cpu": "700m"}, {"example.com/gpu": 1}):
+        there.take_node("n2", node("n2", allocatable=has))
+        there.seen(0.0)
+        assert there.node_beside_slots(too_much) == ""
+    there.take_node("n2", node("n2", allocatable=has))
     there.seen(0.0)
-    assert there.node_beside_slots({"cpu": "700m"}) == ""
-    assert there.node_beside_slots({"example.com/gpu": 1}) == ""
     assert [there.node_beside_slots({"cpu": "250m"}) for _ in range(3)] == ["n2", "n2", ""]
     there.take_pod("a", pod("a", "n2", cpu="100m"))
     there.seen(1.0)

@@ -178,19 +178,23 @@ class NodePlaces:
     def node_beside_slots(self, requests: Amounts) -> str:
         """Return an open node with room for a pod beside all its slots; empty: there is none.
 
-        That room is counted as taken until another pod comes to the node or goes.
+        That room is counted as taken, and a node that was too full is none, until a pod comes there
+        or goes. So the
+        masters of a thousand jobs look at each of a thousand nodes once.
 
         Args:
             requests: of the pod.
         """
         asked = {PODS: Fraction(1), **parse_amounts(requests)}
-        for name, spare in self._spare.items():
+        while self._spare:
+            name, spare = next(iter(self._spare.items()))
             is_open = (seen := self._seen.get(name)) is not None and seen.up
             if is_open and all(spare.get(each, 0) >= amount for each, amount in asked.items()):
                 self._spare[name] = {
                     each: amount - asked.get(each, Fraction(0)) for each, amount in spare.items()
                 }
                 return name
+            del self._spare[name]
         return ""
 
     def seen(self, now: float) -> Mapping[str, NodeSeen]:
