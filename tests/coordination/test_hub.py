@@ -165,6 +165,21 @@ def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
     assert hub.installed("w1", 0, 4) == []
 
 
+def test_nobody_waits_for_a_worker_that_died_behind_its_last_arrival() -> None:
+    """The others may come to that commit after its death; a master that has not heard of it may name it again."""
+    hub = hub_in(1, w1="A", w2="A")
+
+    def expected(commands: list[HubCommand]) -> list[str]:
+        return [each.worker for each in commands if isinstance(each, Expect)]
+
+    arrival = Arrive(round=1, step=4, phase=COMMIT)
+    assert expected(hub.arrived("w2", arrival, now=NOW, wall=WALL)) == []
+    hub.lose("w2")
+    assert expected(hub.arrived("w1", arrival, now=NOW, wall=WALL)) == ["w1"]
+    assert expected(hub.begin(named(2, w1="A", w2="A"))) == ["w1"]
+    assert expected(hub.write("w2", WriteNow(recorded=3))) == []
+
+
 def test_a_stranger_is_refused() -> None:
     hub = hub_in(1, w1="A", w2="B")
     with pytest.raises(ProtocolError):

@@ -13,6 +13,7 @@ import pytest
 
 from brim.clock import monotonic
 from brim.errors import SpecError
+from brim.kubernetes import unplaced_masters
 from brim.kubernetes.gangs import gang_of
 from brim.kubernetes.identities import NODE, ROLE, WORKER
 from brim.kubernetes.kube_types import KubePod
@@ -214,6 +215,26 @@ def test_a_gang_goes_elsewhere_from_a_node_that_one_of_it_cannot_be_on(house: Ho
             house.plane.kubectl("uncordon", "fake-2")
             await until(lambda: Counter(bound(house).values()) == {"fake-1": 2, "fake-2": 2}, house)
             assert refused == {"fake-3"}
+
+    run(work)
+
+
+def test_a_gang_makes_way_while_no_node_takes_its_master(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unplaced_masters, "_PATIENCE", 10.0)
+    monkeypatch.setattr(unplaced_masters, "_FIRST", 15.0)
+    nowhere = {"nodeSelector": {"disk": "none"}, "containers": [{"name": "master"}]}
+
+    async def work() -> None:
+        async with house.operator():
+            job = {"workers": {"min": 3, "max": 3}, "gang": True}
+            house.submit(**job, masterTemplate={"spec": nowhere})
+            await until(lambda: len(bound(house)) == 3, house)
+            await until(lambda: house.phase() == "Suspended" and not house.workers(), house)
+            house.change(masterTemplate={"spec": {"nodeSelector": None}})
+            await until(lambda: len(bound(house)) == 3, house)
+            await until(lambda: house.kubelets.pods()["flights-master"]["spec"]["nodeName"], house)
 
     run(work)
 

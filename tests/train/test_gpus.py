@@ -135,6 +135,7 @@ model = torch.nn.Linear(2, 1)
 job = brim.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
 for batch in job.batches([(torch.ones(2), torch.zeros(1))] * 640, global_batch_size=16, epochs=1):
     job.step((model(batch.inputs) - batch.target).square().mean())
+    time.sleep(0.1)  # 4 s together, within which a worker is replaced
 mine = Path(os.environ["SEEN"], sys.argv[1] + os.environ["BRIM_WORKER"])
 mine.write_text(os.environ["CUDA_VISIBLE_DEVICES"])
 while len(list(mine.parent.iterdir())) < 4:  # so that all are there at the same time
@@ -162,8 +163,13 @@ def test_workers_of_two_jobs_on_a_host_see_different_gpus(tmp_path: Path) -> Non
         )
         for run in ("one", "two")
     ]
-    for job in jobs:
-        _, errors = job.communicate(timeout=120)
-        assert job.returncode == 0, errors
+    with jobs[0], jobs[1]:
+        try:
+            for job in jobs:
+                _, errors = job.communicate(timeout=120)
+                assert job.returncode == 0, errors
+        finally:
+            for job in jobs:
+                job.terminate()
     words = sorted(each.read_text() for each in seen.iterdir())
     assert words == ["0", "1", "2", "3"]

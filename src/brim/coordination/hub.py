@@ -74,6 +74,7 @@ class Hub:
         self._barrier = Barrier()
         self._world: World | None = None
         self._counted_at = 0.0  # the time of the last step that counts
+        self._lost: set[str] = set()  # workers; no name is given twice
         self.members: tuple[str, ...] = ()
         self.turns: Turns | None = None
 
@@ -105,7 +106,7 @@ class Hub:
         commands: list[HubCommand] = []
         for worker in self.members:
             commands.append(ToWorker(worker=worker, message=named))
-            commands.append(Expect(worker, doing))
+            commands += self._expect(worker, doing)
         return commands
 
     def hold(self, round: int) -> None:
@@ -128,7 +129,7 @@ class Hub:
         if self.turns is not None:
             self.turns.close()
         doing = Doing(kind="write", words="writing the last checkpoint", round=self.round)
-        return [Expect(worker, doing), ToWorker(worker=worker, message=asked)]
+        return [*self._expect(worker, doing), ToWorker(worker=worker, message=asked)]
 
     # From the workers -----------------------------------------------------------------------------
 
@@ -136,14 +137,16 @@ class Hub:
         """A worker is dead: where it was a member, no turn of this round is given or counts any more.
 
         Only turns must be closed. A barrier opens once all members stand at it: without this one no
-        step can be committed except the one at whose commit it has arrived already.
+        step can be committed except the one at whose commit it has arrived already. Nobody waits for
+        it behind that.
         """
+        self._lost.add(worker)
         if self.turns is not None:
             self.turns.lose(worker)
 
     def installed(self, worker: str, round: int, step: int) -> list[HubCommand]:
         """A member has taken up a round, with the state after so many steps."""
-        return [Expect(worker, in_step(step + 1, round))] if round == self.round else []
+        return self._expect(worker, in_step(step + 1, round)) if round == self.round else []
 
     def arrived(self, worker: str, arrival: Arrive, *, now: float, wall: float) -> list[HubCommand]:
         """A worker stands at a point.
@@ -229,12 +232,15 @@ class Hub:
             if worker != self._world.members[0].worker:
                 return []
             words = "writing what the job ends with"
-            return [Expect(worker, Doing(kind="end", words=words, round=round))]
+            return self._expect(worker, Doing(kind="end", words=words, round=round))
         if point.phase == "blocks":
-            return [Expect(worker, _adding_up(point.step + 1, round))]
+            return self._expect(worker, _adding_up(point.step + 1, round))
         if release.hold:
             return []
-        return [Expect(worker, in_step(point.step + 1 + (point.phase == COMMIT), round))]
+        return self._expect(worker, in_step(point.step + 1 + (point.phase == COMMIT), round))
+
+    def _expect(self, worker: str, doing: Doing) -> list[HubCommand]:
+        return [] if worker in self._lost else [Expect(worker, doing)]
 
     def _answer(self, answers: Iterable[Answer], round: int, wall: float) -> list[HubCommand]:
         """Tell workers whose turn it is, and count what was applied in the last."""
@@ -244,7 +250,7 @@ class Hub:
                 case Granted(worker, step):
                     turn = Released(round=round, step=step, phase=TURN, hold=False)
                     commands.append(ToWorker(worker=worker, message=turn))
-                    commands.append(Expect(worker, _adding_up(step + 1, round)))
+                    commands += self._expect(worker, _adding_up(step + 1, round))
                 case Applied(_, step, payload, hold):
                     commands.append(self._count(round, step, wall, [payload], held=hold))
                     commands += _flush(hold)
@@ -252,7 +258,7 @@ class Hub:
                     go_on = Released(round=round, step=step, phase=COMMIT, hold=hold)
                     commands.append(ToWorker(worker=worker, message=go_on))
                     if not hold:
-                        commands.append(Expect(worker, in_step(step + 2, round)))
+                        commands += self._expect(worker, in_step(step + 2, round))
         return commands
 
 
