@@ -235,7 +235,7 @@ def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_dr
         beside = cpu_left(jobs, node) - Fraction("0.7")
         amount = f"{math.floor(beside * 1000)}m"
         jobs.occupy(f"beside-{node}", node, "inference", amount, resource="cpu")
-    submit(jobs, microBatches=6, workers={"min": 1, "max": 6})
+    submit(jobs, microBatches=12, workers={"min": 1, "max": 6})
     jobs.until_training("clicks", 6)
     assert jobs.node_of("clicks-master") == first
 
@@ -246,10 +246,11 @@ def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_dr
         jobs.until_training("clicks", 3)
     finally:
         jobs.kubectl("uncordon", first)
-    jobs.until_training("clicks", 5)
-    assert all(each["redone"] == 0 for each in jobs.events("clicks", "re_formed"))
+    jobs.until_training("clicks", 4)  # five would be no faster with twelve micro-batches
+    redone = [each["redone"] for each in jobs.events("clicks", "re_formed")]
+    assert sum(redone) <= 1, "of the worker that made room"
     jobs.hurry("clicks")
-    check(jobs, calm_run(rows, tmp_path, parts=6))
+    check(jobs, calm_run(rows, tmp_path, parts=12))
 
 
 def cpu_left(jobs: JobsOnNodes, node: str) -> Fraction:
@@ -257,7 +258,8 @@ def cpu_left(jobs: JobsOnNodes, node: str) -> Fraction:
     known = msgspec.convert(jobs.api.ask(f"/api/v1/nodes/{node}"), KubeNode)
     pods = msgspec.convert(jobs.api.ask("/api/v1/pods")["items"], list[KubePod])
     here = [each for each in pods if each.spec.node_name == node and not each.has_ended]
-    return parse_amount(known.status.allocatable["cpu"]) - total(map(asked_by, here))["cpu"]
+    taken = total(map(asked_by, here)).get("cpu", Fraction(0))
+    return parse_amount(known.status.allocatable["cpu"]) - taken
 
 
 @pytest.mark.long

@@ -520,7 +520,9 @@ class KubeProcesses:
         waits = self._retries.waits(launch.job, now)
         todo = self._differences(launch, start, there, workers, waits)
         by_name = {pod.metadata.name: pod for pod in [*there.others, *there.workers.values()]}
-        await self._end_each([by_name[name] for name in todo.end])
+        # Who makes room for a master has nobody to hand over to: it could only wait to be killed.
+        alone = self._unplaced.asks_for_room(launch.job, now)
+        await self._end_each([by_name[name] for name in todo.end], forced=alone)
         taken = await self._make_way({node for _, node in todo.make})  # asked again at a later look
         results = await asyncio.gather(
             self._bring_master(start, wishes, there, waits=waits, line=line),
