@@ -228,8 +228,8 @@ def test_a_gang_makes_way_while_no_node_takes_its_master(
 
     async def work() -> None:
         async with house.operator():
-            job = {"workers": {"min": 3, "max": 3}, "gang": True}
-            house.submit(**job, masterTemplate={"spec": nowhere})
+            template = {"spec": nowhere}
+            house.submit(workers={"min": 3, "max": 3}, gang=True, masterTemplate=template)
             await until(lambda: len(bound(house)) == 3, house)
             await until(lambda: house.phase() == "Suspended" and not house.workers(), house)
             house.change(masterTemplate={"spec": {"nodeSelector": None}})
