@@ -107,7 +107,7 @@ def test_a_run_goes_on_where_the_host_of_its_master_is_killed(
         went_on = next(s for s in master.steps() if s["round"] > round)
         (tmp_path / "hurry").touch()
         summary = finish(master)
-        assert [agent.wait(timeout=DEADLINE) for agent in agents] == [0, 0]
+        assert [agent.wait(timeout=20) for agent in agents] == [0, 0]
     assert stood_at <= went_on["step"] <= stood_at + 1, "a committed step was done again"
     assert master.steps()[: stood_at - 1] == run.steps()[: stood_at - 1]
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
@@ -130,7 +130,7 @@ def test_a_master_hands_its_run_over(hosts: tuple[Host, ...], tmp_path: Path, ca
         master.wait_for_step(handing.steps()[-1]["step"] + 3)
         (tmp_path / "hurry").touch()
         summary = finish(master)
-        assert [agent.wait(timeout=DEADLINE) for agent in agents] == [0, 0]
+        assert [agent.wait(timeout=20) for agent in agents] == [0, 0]
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
     assert summary["steps_redone"] == 0
     assert len(master.events("round")) == 1, "nobody was lost, and yet a round was named"

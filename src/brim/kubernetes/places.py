@@ -165,22 +165,17 @@ class NodePlaces:
         Args:
             nodes: on which it may be counted, and for each a number: the largest is preferred.
         """
-        open_to_all = {
-            name: count
-            for name, count in nodes.items()
-            if (seen := self._seen.get(name)) is not None and seen.up
-        }
+        found = [name for name in nodes if self._is_open(name)]
         key = pod.metadata.key
-        if open_to_all and self._room.get(key) not in open_to_all:
-            self._room[key] = min(open_to_all, key=lambda name: (-open_to_all[name], name))
+        if found and self._room.get(key) not in found:
+            self._room[key] = min(found, key=lambda name: (-nodes[name], name))
             self.take_pod(key, pod)
 
     def node_beside_slots(self, requests: Amounts) -> str:
         """Return an open node with room for a pod beside all its slots; empty: there is none.
 
-        That room is counted as taken, and a node that was too full is none, until a pod comes there
-        or goes. So the
-        masters of a thousand jobs look at each of a thousand nodes once.
+        That room is counted as taken, and a node that was too full is not asked again, until a pod
+        comes there or goes. So the masters of a thousand jobs look at each of a thousand nodes once.
 
         Args:
             requests: of the pod.
@@ -188,14 +183,19 @@ class NodePlaces:
         asked = {PODS: Fraction(1), **parse_amounts(requests)}
         while self._spare:
             name, spare = next(iter(self._spare.items()))
-            is_open = (seen := self._seen.get(name)) is not None and seen.up
-            if is_open and all(spare.get(each, 0) >= amount for each, amount in asked.items()):
+            if self._is_open(name) and all(
+                spare.get(each, 0) >= amount for each, amount in asked.items()
+            ):
                 self._spare[name] = {
                     each: amount - asked.get(each, Fraction(0)) for each, amount in spare.items()
                 }
                 return name
             del self._spare[name]
         return ""
+
+    def _is_open(self, name: str) -> bool:
+        seen = self._seen.get(name)
+        return seen is not None and seen.up
 
     def seen(self, now: float) -> Mapping[str, NodeSeen]:
         """Return what is seen of each node.

@@ -35,8 +35,8 @@ _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02  # packets of up to 64 KiB: a tenth of the
 _MTU = 9000
 _ALONE = (sys.executable, "-I", "-S")  # starts in 20 ms
 CODE = (str(Path(__file__).resolve().parents[4]), sys.prefix)  # the checkout, and its Python
-# Of a shell: `show FD FOLDER` has a folder be seen, to read, also where something else was mounted over
-# it since it was opened.
+# A function of the shell: `show FD FOLDER` makes a folder readable again where something else was
+# mounted over it after it was opened.
 SHOW = """
 show() {
     test -e "$2" && return
