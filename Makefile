@@ -7,7 +7,7 @@ export UV_SYSTEM_CERTS ?= 1
 # Tests start some thousand processes: from bytecode they are there sooner.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-nodes check core cluster cluster-down clean wheels lock licences sbom audit
+.PHONY: demo test tests test-long test-nodes durations check core cluster cluster-down clean wheels lock licences sbom audit
 .DELETE_ON_ERROR:
 
 $(BIN)/uv:
@@ -23,14 +23,23 @@ demo: $(VENV)/.all
 	$(BIN)/brim train examples/01-first-job/flights.py --workers 4 \
 	    --faults "kill rank 1 at step 40; add 2 at step 80; term rank 0 at step 120"
 
+# Tests wait half of their time for processes, so two of them share a processor; a file is one worker's.
+PYTEST := $(BIN)/python -m pytest -n $(shell echo $$((2 * $$(nproc)))) --dist loadfile --no-loadscope-reorder
+
 # Style, types, the direction of imports, doctests, and all tests but those for `make test-long`.
-test: check
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
+test: check tests
+
+tests: $(VENV)/.all
+	$(PYTEST) -m "not long"
+
+# The same, and how long each file took: those that take longest go first.
+durations: $(VENV)/.all
+	BRIM_TEST_DURATIONS=1 $(PYTEST) -m "not long"
 
 # Further cases of what the tests above show: more workers, more faults, more models, and with real
 # processes what is otherwise shown within one. Longer than the tests above.
 test-long: $(VENV)/.all
-	$(BIN)/python -m pytest -n auto --dist loadfile -m long
+	$(PYTEST) -m long
 
 # Tests on nodes of Kubernetes, which they kill and cut off: alone, on three of their own; as root.
 # CASES=long: further cases.

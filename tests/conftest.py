@@ -1,11 +1,28 @@
-"""Hypothesis draws the same examples in every run.
+"""How tests are run: which first, from what processes, and with which examples.
 
-`BRIM_HYPOTHESIS=thorough` draws many more, `BRIM_HYPOTHESIS=quick` a few.
+Hypothesis draws the same examples in every run. `BRIM_HYPOTHESIS=thorough` draws many more,
+`BRIM_HYPOTHESIS=quick` a few.
+
+Commands of brim are forks of a warm process (`brim_lab.warm`), but for tests marked `cold`;
+`BRIM_TEST_COLD=1` starts each anew.
+
+The files that take longest go first, so that none is left alone at the end. `make durations`
+measures them.
 """
 
-import os
+from __future__ import annotations
 
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from brim_lab import warm
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None, max_examples=50)
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=5_000)
@@ -20,3 +37,42 @@ collect_ignore_glob = [
     "zoo/nursery.py",
     "zoo/pace.py",
 ]
+DURATIONS = Path(__file__).with_name("durations.json")
+MEASURE = "BRIM_TEST_DURATIONS"  # a variable that has them written down
+_AT_LEAST = 1.0  # seconds of a file that is worth a line
+_spent: Counter[str] = Counter()
+
+
+def pytest_configure() -> None:
+    if not os.environ.get("BRIM_TEST_COLD"):
+        warm.use()
+
+
+def pytest_unconfigure() -> None:
+    warm.end()
+
+
+@pytest.fixture(autouse=True)
+def _cold(request: pytest.FixtureRequest) -> Iterator[None]:
+    marked = request.node.get_closest_marker("cold") is not None
+    with warm.cold() if marked else contextlib.nullcontext():
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seconds = json.loads(DURATIONS.read_text())
+    items.sort(key=lambda item: -seconds.get(_file_of(item.nodeid), 0))
+
+
+def _file_of(test: str) -> str:
+    return test.partition("::")[0]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _spent[_file_of(report.nodeid)] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if os.environ.get(MEASURE) and not hasattr(session.config, "workerinput"):
+        found = {file: round(spent) for file, spent in _spent.items() if spent >= _AT_LEAST}
+        DURATIONS.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")

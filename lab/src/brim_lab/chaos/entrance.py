@@ -33,7 +33,8 @@ def enter(door: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def _main() -> int:
+def main() -> int:
+    """Run the command; its exit status."""
     init, folder, command = sys.argv[1], sys.argv[2], sys.argv[3:]
     try:
         doors = [os.open(f"/proc/{init}/ns/{each}", os.O_RDONLY) for each in _NAMESPACES]
@@ -71,4 +72,4 @@ def _main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(main())
