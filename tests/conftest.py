@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,10 @@ _spent: Counter[str] = Counter()
 
 
 def pytest_configure() -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as a shell starts what it does not wait for
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not os.environ.get("BRIM_TEST_COLD"):
         warm.use()
 

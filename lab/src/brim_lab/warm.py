@@ -20,6 +20,7 @@ import importlib
 import json
 import logging
 import os
+import platform
 import runpy
 import signal
 import socket
@@ -62,7 +63,8 @@ _MODULES = (
     "brim.train.worker",
     "brim.up",
 )
-_start_anew: Any = subprocess._fork_exec  # type: ignore[attr-defined]
+_AS_IMPORTED = dict(os.environ)  # the environment of the warm process
+_start_new: Any = subprocess._fork_exec  # type: ignore[attr-defined]
 _execute: Any = os.execvpe
 
 
@@ -94,7 +96,7 @@ class _WarmProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
         self._socket, self._lock = ours, threading.Lock()
-        environment = {**os.environ, "PYTHONHASHSEED": "0", "BRIM_ROOM": "x" * _ROOM}
+        environment = {**_AS_IMPORTED, "PYTHONHASHSEED": "0", "BRIM_ROOM": "x" * _ROOM}
         code = f"from brim_lab import warm; warm.serve({theirs.fileno()}, {os.getpid()})"
         command = [sys.executable, "-c", code, "x" * _ROOM]
         with theirs:
@@ -144,9 +146,9 @@ def use() -> None:
 
 
 def end() -> None:
-    """Start every program anew again; what was forked goes on."""
+    """Start programs as usual again; what was forked goes on."""
     global _warm
-    subprocess._fork_exec = _start_anew  # type: ignore[attr-defined]
+    subprocess._fork_exec = _start_new  # type: ignore[attr-defined]
     if _warm is not None:
         _warm.end()
     _warm = None
@@ -154,7 +156,7 @@ def end() -> None:
 
 @contextlib.contextmanager
 def cold() -> Iterator[None]:
-    """Start every program anew meanwhile: for what measures a start, or memory."""
+    """Start programs as usual meanwhile: for what measures a start, or memory."""
     global _is_cold
     before, _is_cold = _is_cold, True
     try:
@@ -208,12 +210,12 @@ def _fork_exec(
                 _warm = _WarmProcess()
             if pid := _warm.fork(program):
                 return pid
-    anew: int = _start_anew(
+    new: int = _start_new(
         args, executables, close_fds, kept, folder, environment, p2cread, p2cwrite, c2pread,
         c2pwrite, errread, errwrite, errpipe_read, errpipe_write, restore_signals, session, group,
         *rest,
     )  # fmt: skip
-    return anew
+    return new
 
 
 def _variables(environment: Sequence[bytes] | None) -> dict[str, str]:
@@ -224,14 +226,14 @@ def _variables(environment: Sequence[bytes] | None) -> dict[str, str]:
 
 
 def _is_ours(words: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a command is one of brim's, for an interpreter such as the warm one."""
+    """Return whether a command is one of brim's, for an interpreter such as the warm one."""
     inner = words[6:] if _enters_host(words) else words
     return (
         len(inner) > 2
         and inner[0] == sys.executable
         and inner[1] == "-m"
         and inner[2].partition(".")[0] == "brim"
-        and _read_once(environment) == _read_once(os.environ)
+        and _read_once(environment) == _read_once(_AS_IMPORTED)
     )
 
 
@@ -247,7 +249,7 @@ def _read_once(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _may_fork() -> bool:
-    """Whether a fork of this process can work: neither threads nor an event loop.
+    """Return whether this process, without threads or an event loop, can be forked.
 
     A thread of numpy's OpenBLAS, which does without it in a fork, was there from the beginning.
     """
@@ -322,14 +324,15 @@ def _serve(requests: socket.socket, parent: int) -> bool:
         if pid:
             os.write(tell, str(pid).encode())
             os._exit(0)
-        os.close(tell)
         _wait_for_adoption(parent)
         asked = json.loads(request)
         numbers = asked.pop("numbers")
         _begin(_Program(descriptors=dict(zip(numbers, descriptors, strict=True)), **asked))
     os.close(tell)
     os.waitpid(between, 0)  # from here on the fork is the parent's child
-    requests.send(os.read(told, 32))
+    pid = os.read(told, 32)
+    os.read(told, 1)  # closed: it is what it stands for
+    requests.send(pid)
     for descriptor in (told, *descriptors):
         os.close(descriptor)
     return True
@@ -351,9 +354,13 @@ _earlier: list[types.ModuleType] = []  # what earlier programs of this process w
 
 
 def _fork_here(program: _Program) -> int:
+    told, tell = os.pipe()
     pid = os.fork()
     if not pid:
         _begin(program)
+    os.close(tell)
+    os.read(told, 1)  # closed: it is what it stands for
+    os.close(told)
     return pid
 
 
@@ -381,7 +388,6 @@ def _begin(program: _Program) -> NoReturn:
     """Be a program, in a process of its own, and end as it does."""
     status = 1
     try:
-        _take(program.descriptors)
         if program.session:
             os.setsid()
         if program.group:
@@ -389,6 +395,7 @@ def _begin(program: _Program) -> NoReturn:
         if program.folder:
             os.chdir(program.folder)
         _be_seen_as(program.words, program.environment)
+        _take(program.descriptors)
         _be_new(program.environment)
         status = _run(program.words)
     except BaseException:  # noqa: BLE001 the outermost frame of a process
@@ -440,7 +447,7 @@ def _be_seen_as(words: Sequence[str], environment: Mapping[str, str]) -> None:
 
 
 def _area_of_words() -> tuple[int, ...]:
-    """Where in memory the kernel finds a command line and an environment."""
+    """Return the addresses at which the kernel finds a command line and an environment."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return tuple(map(int, fields[_ARG_START : _ARG_START + 4]))
 
@@ -459,6 +466,7 @@ def _be_new(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     time.tzset()
     tempfile.tempdir = None
+    platform._uname_cache = None  # type: ignore[attr-defined]  # the name of a host
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # files of the parent's
     logging.root.handlers.clear()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
