@@ -295,10 +295,10 @@ def render(known: Mapping[str, Result]) -> str:
     for piece in PIECES.values():
         if result := known.get(piece.name):
             failed = "<br>".join(f"`{each}`".replace("|", "\\|") for each in result.failed) or "–"
-            cells = (str(result.passed), str(result.skipped), failed, f"{result.seconds / 60:.0f}")
-            cells += (f"`{result.commit}`", result.date)
+            counts = [str(result.passed), str(result.skipped), failed]
+            cells = [*counts, f"{result.seconds / 60:.0f}", f"`{result.commit}`", result.date]
         else:
-            cells = ("not run yet", *["–"] * 5)
+            cells = ["not run yet", *["–"] * 5]
         lines.append(f"| {' | '.join((piece.name, piece.about, *cells))} |")
     return "\n".join([*lines, ""])
 

@@ -81,8 +81,9 @@ def _recovery(workers: int, spares: int) -> Callable[[Any], float]:
 
 
 def _cost(side: str, workers: int) -> Callable[[Any], float]:
+    """The geometric mean over networks, optimizers and batches."""
+
     def value(report: Any) -> float:
-        """The geometric mean over networks, optimizers and batches."""
         key = ("network", "optimizer", "batch", "workers", "side")
         steps = {tuple(map(each.get, key)): each["median_steps"] for each in report["cells"]}
         return statistics.geometric_mean(
@@ -122,14 +123,15 @@ def _stragglers(side: str) -> Callable[[Any], float]:
 def _overhead(report: Any) -> float:
     """The speed of a job under a scheduler beside that under `brim train`."""
 
-    def of_cluster(cluster: Any) -> float:
-        pairs = zip(cluster["alone"], cluster["scheduled"], strict=True)
-        return statistics.median(
-            (scheduled["steps"] / scheduled["seconds"]) / (alone["steps"] / alone["seconds"])
-            for alone, scheduled in pairs
-        )
+    def speed(cluster: Any) -> float:
+        pace = {
+            side: [turn["steps"] / turn["seconds"] for turn in cluster[side]]
+            for side in ("alone", "scheduled")
+        }
+        pairs = zip(pace["alone"], pace["scheduled"], strict=True)
+        return statistics.median(scheduled / alone for alone, scheduled in pairs)
 
-    return statistics.median(map(of_cluster, report["speeds"]))
+    return statistics.median(map(speed, report["speeds"]))
 
 
 def _makespan(report: Any) -> float:
