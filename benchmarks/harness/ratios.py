@@ -124,7 +124,7 @@ def _overhead(report: Any) -> float:
     """The speed of a job under a scheduler beside that under `brim train`."""
 
     def speed(cluster: Any) -> float:
-        pace = {
+        pace: dict[str, list[float]] = {
             side: [turn["steps"] / turn["seconds"] for turn in cluster[side]]
             for side in ("alone", "scheduled")
         }
