@@ -33,7 +33,7 @@ test-long: $(VENV)/.all
 	$(BIN)/python -m pytest -n auto --dist loadfile -m long $(TESTS)
 
 # Tests on nodes of Kubernetes, which they kill and cut off: alone, on three of their own; as root.
-# CASES=long: further cases. Whoever interrupts them has the cluster ended as well.
+# CASES=long: further cases. An interrupt ends their cluster as well.
 CASES := not long
 NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_experiments_on_nodes.py tests/e2e/test_guide_on_nodes.py \
     tests/e2e/test_job_on_nodes.py

@@ -265,8 +265,8 @@ def results() -> dict[str, Result]:
 
 def keep(name: str, result: Result) -> None:
     """Put a result in place of the one before, and write the page anew."""
-    known = results() | {name: result}
-    kept = {piece: known[piece] for piece in PIECES if piece in known}
+    last = results() | {name: result}
+    kept = {piece: last[piece] for piece in PIECES if piece in last}
     _replace(RESULTS, msgspec.json.format(msgspec.json.encode(kept), indent=1).decode() + "\n")
     _replace(PAGE, render(kept))
 
@@ -277,7 +277,7 @@ def _replace(path: Path, text: str) -> None:
     os.replace(draft, path)
 
 
-def render(known: Mapping[str, Result]) -> str:
+def render(last: Mapping[str, Result]) -> str:
     """Return the page."""
     lines = [
         "# The other half of the tests",
@@ -293,8 +293,8 @@ def render(known: Mapping[str, Result]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for piece in PIECES.values():
-        if result := known.get(piece.name):
-            failed = "<br>".join(f"`{each}`".replace("|", "\\|") for each in result.failed) or "–"
+        if result := last.get(piece.name):
+            failed = "<br>".join(f"`{name}`".replace("|", "\\|") for name in result.failed) or "–"
             counts = [str(result.passed), str(result.skipped), failed]
             cells = [*counts, f"{result.seconds / 60:.0f}", f"`{result.commit}`", result.date]
         else:
@@ -392,14 +392,14 @@ Exit status: 0 all passed, 1 some failed, 130 interrupted.""",
 
 
 def main(words: Sequence[str]) -> int:
-    given, known = parse(words), results()
+    given, last = parse(words), results()
     if given.list is not None:
         for piece in PIECES.values():
             if not given.list or any(map(piece.concerns, given.list)):
-                show(describe(piece, known.get(piece.name)) + "\n")
+                show(describe(piece, last.get(piece.name)) + "\n")
         return 0
     commit = version()
-    open_pieces = [name for name in PIECES if name not in known or known[name].commit != commit]
+    open_pieces = [name for name in PIECES if name not in last or last[name].commit != commit]
     if commit.endswith("+"):  # nobody knows whether they are the same files as before
         open_pieces = list(PIECES)
     names = given.pieces or open_pieces

@@ -2,9 +2,9 @@
 benchmarks.harness.ratios recovery.
 
 The benchmark is run in full, and its new report is thrown away. Each ratio must reach a share of
-what the report in the repository has, so no threshold is written down twice, and none is a time:
-whoever replaces a report moves its thresholds, which shows in the change. A share allows for what
-runs of one commit differ by.
+what the report in the repository has, so no threshold is written down twice, and none is a time: a
+new report moves its thresholds, and the change shows it. A share allows for what runs of one
+commit differ by.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def _times(peer: Sequence[float], ours: Sequence[float]) -> float:
 
 def _recovery(workers: int, spares: int) -> Callable[[Any], float]:
     def value(report: Any) -> float:
-        (peer,) = (each for each in report["torchrun"] if each["workers"] == workers)
+        (peer,) = (kills for kills in report["torchrun"] if kills["workers"] == workers)
         setting = {"workers": workers, "optimizer": "sgd", "spares": spares}
-        (ours,) = (each for each in report["brim"] if setting.items() <= each.items())
+        (ours,) = (kills for kills in report["brim"] if setting.items() <= kills.items())
         return _times(peer["seconds"], ours["full_world"])
 
     return value
@@ -85,7 +85,7 @@ def _cost(side: str, workers: int) -> Callable[[Any], float]:
 
     def value(report: Any) -> float:
         key = ("network", "optimizer", "batch", "workers", "side")
-        steps = {tuple(map(each.get, key)): each["median_steps"] for each in report["cells"]}
+        steps = {tuple(map(cell.get, key)): cell["median_steps"] for cell in report["cells"]}
         return statistics.geometric_mean(
             _times(steps[(*setting, "ddp")], ours)
             for (*setting, name), ours in steps.items()
@@ -235,7 +235,7 @@ COMPARED: Mapping[str, Benchmark] = {
 }
 
 
-def kept(name: str) -> Any:
+def reported(name: str) -> Any:
     """Return the content of the report in the repository."""
     return json.loads((BENCHMARKS / name / f"{COMPARED[name].report}.json").read_text())
 
@@ -266,9 +266,9 @@ def main() -> None:
     parser.add_argument("name", choices=COMPARED)
     name = parser.parse_args().name
     found = measured(name)
-    told = [verdict(ratio, kept(name), found) for ratio in COMPARED[name].ratios]
-    print("\n".join(told), flush=True)
-    sys.exit(any(each.endswith("BROKEN") for each in told))
+    lines = [verdict(ratio, reported(name), found) for ratio in COMPARED[name].ratios]
+    print("\n".join(lines), flush=True)
+    sys.exit(any(line.endswith("BROKEN") for line in lines))
 
 
 if __name__ == "__main__":

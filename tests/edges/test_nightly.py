@@ -104,11 +104,11 @@ def test_ratios_that_are_compared_have_their_pieces() -> None:
 
 @pytest.mark.parametrize("name", ratios.COMPARED)
 def test_a_report_holds_its_own_thresholds(name: str) -> None:
-    report = ratios.kept(name)
+    report = ratios.reported(name)
     for ratio in ratios.COMPARED[name].ratios:
         assert 0 < ratio.bound(report) < ratio.value(report)
-        told = ratios.verdict(ratio, report, report)
-        assert nightly.outcome(told, 0) == (1, 0, [])
+        line = ratios.verdict(ratio, report, report)
+        assert nightly.outcome(line, 0) == (1, 0, [])
 
 
 def test_the_page_is_made_of_the_results() -> None:
@@ -204,7 +204,7 @@ def test_an_interrupted_piece_alone_runs_again(
     assert ran(night) == {"first", "second"}
     assert nightly.main([]) == 1
     assert ran(night) == {"second", "third"}
-    assert {name: each.failed for name, each in nightly.results().items()} == {
+    assert {name: result.failed for name, result in nightly.results().items()} == {
         "first": [],
         "second": ["seed 2"],
         "third": [],
@@ -220,7 +220,7 @@ def test_another_commit_runs_all_pieces(night: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nightly, "version", lambda: "abd+")
     nightly.main(["third"])
     ran(night)
-    assert {each.commit for each in nightly.results().values()} == {"abc", "abd+"}
+    assert {result.commit for result in nightly.results().values()} == {"abc", "abd+"}
     nightly.main([])  # files differ from the commit: no result is known to be of these
     assert ran(night) == {"first", "second", "third"}
 

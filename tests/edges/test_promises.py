@@ -37,7 +37,7 @@ SHOWN = {
 def test_each_sentence_of_the_readmes_table_has_a_row() -> None:
     cells = _rows(PROMISED)
     assert len(cells) >= 10
-    sentences = {each for cell, _ in cells for each in re.split(r"(?<=\.) ", plain(cell))}
+    sentences = {text for cell, _ in cells for text in re.split(r"(?<=\.) ", plain(cell))}
     assert sentences - SHOWN.keys() == set()
 
 
