@@ -37,17 +37,18 @@ durations: $(VENV)/.all
 	BRIM_TEST_DURATIONS=1 $(PYTEST) -m "not long"
 
 # Further cases of what the tests above show: more workers, more faults, more models, and with real
-# processes what is otherwise shown within one. Longer than the tests above.
+# processes what is otherwise shown within one. Longer than the tests above: .ci/nightly has pieces.
 test-long: $(VENV)/.all
-	$(PYTEST) -m long
+	$(PYTEST) -m long $(TESTS)
 
 # Tests on nodes of Kubernetes, which they kill and cut off: alone, on three of their own; as root.
-# CASES=long: further cases.
+# CASES=long: further cases. An interrupt ends their cluster as well.
 CASES := not long
-NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_guide_on_nodes.py tests/e2e/test_job_on_nodes.py
+NODE_TESTS := tests/kubernetes/test_cluster.py tests/e2e/test_experiments_on_nodes.py tests/e2e/test_guide_on_nodes.py \
+    tests/e2e/test_job_on_nodes.py
 test-nodes: $(VENV)/.all
 	$(BIN)/python -m brim_lab.kubernetes up --nodes 3 --resource example.com/gpu=8
-	BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest -m "$(CASES)" $(NODE_TESTS); \
+	trap : INT; BRIM_TEST_NEED_CLUSTER=1 $(BIN)/python -m pytest -m "$(CASES)" $(NODE_TESTS); \
 	    status=$$?; $(BIN)/python -m brim_lab.kubernetes down; exit $$status
 
 # Benchmarks in folders that cannot be packages: mypy takes them by name alone.

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+FOLDER = "BENCHMARK_REPORTS"  # a folder for reports, instead of those of the benchmarks
+
 
 def ms(values: Sequence[float]) -> str:
     """Median (minimum to maximum) of seconds, in milliseconds.
@@ -84,13 +86,14 @@ def as_json(content: Any, *, depth: int = 0) -> str:
     """JSON that people can read and compare: a name on each line, and a series of numbers wrapped
     like a text.
 
-    >>> print(as_json({"runs": [{"speed": [[0.5, 1], [1.5, 2]]}], "none": []}))
+    >>> print(as_json({"runs": [{"speed": [[0.5, 1], [1.5, 2]]}], 0: [], "none": []}))
     {
      "runs": [
       {
        "speed": [[0.5, 1], [1.5, 2]]
       }
      ],
+     "0": [],
      "none": []
     }
     """
@@ -104,7 +107,7 @@ def as_json(content: Any, *, depth: int = 0) -> str:
         )
     if isinstance(content, dict):
         parts = [
-            f"{json.dumps(name)}: {as_json(each, depth=depth + 1)}"
+            f"{json.dumps(str(name))}: {as_json(each, depth=depth + 1)}"
             for name, each in content.items()
         ]
     else:
@@ -169,7 +172,7 @@ class Report:
     """
 
     def __init__(self, folder: Path, title: str, *, seed: int) -> None:
-        self._folder, self._title = folder, title
+        self._folder, self._title = Path(os.environ.get(FOLDER, folder)), title
         self._facts = {**facts(), "seed": seed}
         self._began = datetime.datetime.now(datetime.UTC)
         self._sections: list[str] = []

@@ -80,7 +80,6 @@ def test_the_digest_is_that_of_one_worker(
     assert set(summary["world_sizes"]) <= {1, int(workers)}
 
 
-@pytest.mark.long
 def test_all_workers_at_once(tmp_path: Path, calm: str) -> None:
     with started(
         tmp_path / "run", "train", *JOB, *PACED, "--workers", "2", "--ps", "1", "--spares", "0"

@@ -1,0 +1,80 @@
+"""The promises of the README, each with a test that the gate runs: docs/promises.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+# Beside the table, a section or a bold start of a paragraph; and what promises nothing, or figures
+# that are the benchmarks'.
+START = re.compile(r"^(?=## |\*\*)", re.MULTILINE)
+WITHOUT = ("## Promises that hold today", "## Read on", "**Measured**", "**Not yet:**")
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
+    """The cells of tables with two columns, without their heads."""
+    return re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)[1:]
+
+
+def plain(text: str) -> str:
+    """The text without line breaks and addresses."""
+    return " ".join(LINK.sub(r"\1", text).split())
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROMISED = README.partition("## Promises that hold today")[2].partition("**Measured**")[0]
+SHOWN = {
+    promise: re.findall(r"`(tests/[^`]+::test_\w+)`", tests)
+    for promise, tests in _rows((ROOT / "docs" / "promises.md").read_text(encoding="utf-8"))
+}
+
+
+def test_each_sentence_of_the_readmes_table_has_a_row() -> None:
+    cells = _rows(PROMISED)
+    assert len(cells) >= 10
+    sentences = {text for cell, _ in cells for text in re.split(r"(?<=\.) ", plain(cell))}
+    assert sentences - SHOWN.keys() == set()
+
+
+def test_a_promise_is_shown_by_files_it_names() -> None:
+    for cell, tests in _rows(PROMISED):
+        named = {link for _, link in LINK.findall(tests)}
+        folders = {str(Path(link).parent) for link in named if link.endswith("table.py")}
+        shown = {
+            test.partition("::")[0]
+            for sentence in re.split(r"(?<=\.) ", plain(cell))
+            for test in SHOWN[sentence]
+        }
+        assert named & shown or folders & {str(Path(file).parent) for file in shown}, cell
+
+
+def test_each_section_of_the_readme_has_a_row() -> None:
+    for part in START.split(README):
+        if not part.startswith(WITHOUT):
+            assert any(promise in plain(part) for promise in SHOWN), part.partition("\n")[0]
+
+
+@pytest.mark.parametrize("promise", SHOWN)
+def test_a_row_has_words_of_the_readme(promise: str) -> None:
+    assert promise in plain(README)
+    assert SHOWN[promise]
+
+
+def gate_tests(session: pytest.Session, file: str) -> Iterator[str]:
+    """The tests of a file of which a case at least is not long."""
+    module = pytest.Module.from_parent(session, path=ROOT / file)
+    for item in module.collect():
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("long"):
+            yield f"{file}::{item.originalname}"
+
+
+def test_the_gate_runs_what_shows_a_promise(request: pytest.FixtureRequest) -> None:
+    shown = {test for tests in SHOWN.values() for test in tests}
+    files = {test.partition("::")[0] for test in shown}
+    run = {test for file in files for test in gate_tests(request.session, file)}
+    assert shown - run == set()
