@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +137,7 @@ class _NodeInside:
         ip("link", "set", "cni0", "up")
 
     def _configure(self) -> None:
-        self._write("container.json", _container([Path(each) for each in self._settings.shares]))
+        self._write("container.json", container([Path(each) for each in self._settings.shares]))
         self._write("cni/10-bridge.conflist", _network(pods_of_node(self._number)))
         text = _CONTAINERD.format(
             socket=_SOCKET,
@@ -229,19 +229,38 @@ def _ctr(*words: str, of: int | str = "self") -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def _container(shares: list[Path]) -> dict[str, Any]:
+# Run for each container, with the kernel's view of this node still: shows again what a volume of the
+# pod hides, as a /tmp of its own hides a checkout in /tmp. A volume may have an empty folder of that
+# name already.
+_SHOW = """
+set -e
+umask 022
+root=$(sed -n 's/.*"bundle": *"\\([^"]*\\)".*/\\1/p')/rootfs
+for path; do
+    test "$root$path" -ef "$path" && continue
+    if test -d "$path"; then mkdir -p "$root$path"; else touch "$root$path"; fi
+    mount --bind "$path" "$root$path"
+    mount -o remount,bind,ro,nosuid,nodev "$root$path"
+done
+"""
+
+
+def container(shares: Sequence[Path]) -> dict[str, Any]:
     """The default spec of containers, and in it this machine's programs, read-only."""
     said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout
     spec: dict[str, Any] = json.loads(said)
+    paths = [str(path) for path in shared_paths(*shares)]
     spec["mounts"] += [
         {
             "type": "bind",
-            "source": str(path),
-            "destination": str(path),
+            "source": path,
+            "destination": path,
             "options": ["bind", "ro", "nosuid", "nodev"],
         }
-        for path in shared_paths(*shares)
+        for path in paths
     ]
+    show = {"path": "/bin/sh", "args": ["sh", "-c", _SHOW, "sh", *paths]}
+    spec["hooks"] = {"createContainer": [show]}
     return spec
 
 
