@@ -22,7 +22,7 @@ from brim_lab.kubernetes.api import Api
 from brim_lab.kubernetes.binaries import binary
 from brim_lab.kubernetes.control_plane import Features
 from brim_lab.kubernetes.images import PAUSE, shared_paths
-from brim_lab.kubernetes.program import LoggedProgram, wait_until
+from brim_lab.kubernetes.program import READY_WITHIN, LoggedProgram, wait_until
 from brim_lab.kubernetes.settings import (
     CONTROL,
     PODS,
@@ -36,7 +36,6 @@ from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
 
 _SOCKET = "/run/containerd/containerd.sock"
 _PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
-_WITHIN = 60.0  # seconds until containerd is ready, and then the API server
 _AGAIN_AFTER = (
     1.0  # seconds until a program that has ended is started again, as by a service manager
 )
@@ -117,7 +116,7 @@ class _NodeInside:
         )
         containerd.start()
         self._import_images(containerd)
-        deadline = monotonic() + _WITHIN
+        deadline = monotonic() + READY_WITHIN
         while not self._api.is_ready():
             wait_until(deadline, "the API server could not be reached", containerd)
         others = [self._kubelet(), self._proxy()]
@@ -170,7 +169,7 @@ class _NodeInside:
         return LoggedProgram(name, command, self._folder / "log" / f"{name}.log")
 
     def _import_images(self, containerd: LoggedProgram) -> None:
-        deadline = monotonic() + _WITHIN
+        deadline = monotonic() + READY_WITHIN
         while not _ctr("version"):
             wait_until(deadline, "containerd was not ready", containerd)
         for image in sorted((self._settings.folder / "images").glob("*.tar")):
