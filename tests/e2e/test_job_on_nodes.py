@@ -19,10 +19,10 @@ from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until
 from clusters import image, namespace, no_cluster, node_cluster, real_kubeconfig
 from e2e.running import FILES, ROOT, train
-from train.test_examples import CRITEO, needs
+from example_data import write_clicks
 
 __all__ = ["namespace", "node_cluster", "real_kubeconfig"]
-pytestmark = [pytest.mark.e2e, needs(CRITEO), pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_200)]
 ROWS = 3_000
 CODE = {
     "clicks.py": (FILES / "clicks.py").read_bytes(),
@@ -42,8 +42,7 @@ JOB: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("rows") / "criteo.tsv"
-    with CRITEO.open() as file:
-        path.write_text("".join(line for line, _ in zip(file, range(ROWS), strict=False)))
+    write_clicks(path, ROWS)
     return path
 
 

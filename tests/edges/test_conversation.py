@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import subprocess
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -71,8 +75,27 @@ class Kept:
     def heard(self) -> None:
         pass
 
-    def kill(self) -> None:
+    def mind_silence(self) -> None:
         self.killed += 1
+
+
+class Master:
+    """Stands for the process of a master, which lives until it is killed."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        self._dead = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._dead.wait(timeout):
+            raise subprocess.TimeoutExpired("a master", timeout or 0.0)
+        return -9
+
+    def kill(self) -> None:
+        self.returncode = -9
+        self._dead.set()
 
 
 def life(number: int, *, heard: int = 0) -> wire.FromMaster:
@@ -153,6 +176,56 @@ def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.M
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
     assert converse(silent, Script(life(2), says(2, HOLDS[1])), keeper=keeper) == HOLDS[:2]
     assert keeper.killed == 1
+
+
+@pytest.fixture
+def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master, Keeper]:
+    """A master that is alive and says nothing yet, and who keeps it."""
+    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.01)
+    master = Master()
+    return master, Keeper([], tmp_path / "master.log", lambda *_, **__: master)
+
+
+def test_a_kept_master_may_start_as_slowly_as_it_must(
+    slow_master: tuple[Master, Keeper], capfd: pytest.CaptureFixture[str]
+) -> None:
+    master, keeper = slow_master
+    clock, calls = VirtualClock(1.0), itertools.count()
+
+    def dial() -> AgentStream:
+        clock.advance(10.0)
+        silent = next(calls) < 10
+        return cast(
+            AgentStream, Script(hangs=True) if silent else Script(life(1), says(1, HOLDS[0]))
+        )
+
+    async def listen() -> None:
+        conversation = Conversation("a", dial=dial, keeper=keeper, clock=clock)
+        async for message in conversation.messages():
+            if message == HOLDS[0]:
+                return
+
+    asyncio.run(listen())
+    assert master.returncode is None
+    assert "the master has been starting for" in capfd.readouterr().err
+
+
+def test_a_kept_master_that_falls_silent_is_killed(slow_master: tuple[Master, Keeper]) -> None:
+    master, keeper = slow_master
+    keeper.mind_silence()
+    assert master.returncode is None
+    keeper.heard()
+    keeper.mind_silence()
+    assert master.returncode == -9
+
+
+def test_a_kept_master_that_never_begins_is_killed(
+    slow_master: tuple[Master, Keeper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, keeper = slow_master
+    monkeypatch.setattr("brim.agent.keeper._TO_START", 0.0)
+    keeper.mind_silence()
+    assert master.returncode == -9
 
 
 def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_master_is_heard_out(

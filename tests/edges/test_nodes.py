@@ -51,6 +51,9 @@ class Host:
         until(lambda: self.look().up, "the node")
         return self.look().pid
 
+    def has_answered(self) -> bool:
+        return not self.nodes._nodes["n1"].asked
+
     def begin(self, job: str) -> int:
         """Start the agent of a job; its process."""
         begin = Begin(
@@ -185,6 +188,8 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = host.up()
+    host.nodes.ask("n1", KillJob(job="job-0"))
+    until(lambda: host.look().up and host.has_answered(), "its first answer")
     monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
     os.kill(pid, signal.SIGSTOP)
     host.nodes.ask("n1", KillJob(job="job-1"))
@@ -192,6 +197,37 @@ def test_a_nodes_agent_that_does_not_answer_is_killed(
     assert host.look().problem == "it did not answer for 0 s"
     monkeypatch.undo()
     host.up()
+
+
+def test_a_nodes_agent_that_never_answers_is_killed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = host.up()
+    monkeypatch.setattr("brim.backends.nodes._TO_START", 0.2)
+    os.kill(pid, signal.SIGSTOP)
+    host.nodes.ask("n1", KillJob(job="job-1"))
+    until(lambda: host.look().gone, "its end")
+    assert host.look().problem == "it did not answer for 0 s"
+
+
+def test_a_nodes_agent_imports_as_slowly_as_it_must(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = host.folder / "imported"
+    (host.folder / "torch.py").write_text(
+        "import os, time\n"
+        f"while not os.path.exists({str(imported)!r}): time.sleep(0.01)\n"
+        "raise ImportError\n"
+    )
+    monkeypatch.setattr("brim.backends.nodes._TO_ANSWER", 0.2)
+    pid, clock = host.up(), SystemClock()
+    host.nodes.ask("n1", KillJob(job="job-1"))
+    late = clock.now() + 1.0
+    until(lambda: not host.look().up or clock.now() > late, "its end")
+    assert not has_ended(pid)
+    imported.touch()
+    until(lambda: host.look().up and host.has_answered(), "its first answer")
+    assert host.look().pid == pid
 
 
 # Of a session of its own, by way of a shell that ends; called as the masters are, which an agent of

@@ -81,6 +81,24 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert description(state) == b"as it was"
 
 
+def test_a_scheduler_that_it_started_may_come_up_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scheduler = Busy(3)
+    monkeypatch.setattr(cli_up, "client_of", lambda _: scheduler)
+    monkeypatch.setattr(cli_up, "_TO_COME_UP", 0.0)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            cli_up._await_scheduler(tmp_path, process)
+            assert capsys.readouterr().err.count("is still starting: see") == 1
+            scheduler.silent = float("inf")
+            monkeypatch.setattr(cli_up, "_TO_START", 0.1)
+            with pytest.raises(EnvironmentFault, match="has not answered for 0 s, and goes on"):
+                cli_up._await_scheduler(tmp_path, process)
+        finally:
+            process.kill()
+
+
 def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Path) -> None:
     def brim(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "brim", *words, "--state", str(tmp_path)]

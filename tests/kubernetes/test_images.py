@@ -5,11 +5,18 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
 
+import pytest
+
+from brim.errors import EnvironmentFault
 from brim_lab.kubernetes.images import BRIM, NOBODY, PAUSE, shared_paths, write_images
+from brim_lab.kubernetes.node import container
 
 
 def test_an_image_names_its_layer_by_its_hash_and_has_a_user_without_rights(tmp_path: Path) -> None:
@@ -36,3 +43,43 @@ def test_containers_see_this_python_and_this_checkout_and_no_folder_twice() -> N
     for needed in (Path(sys.executable).resolve(), Path(sys.prefix), Path(__file__).resolve()):
         assert any(needed.is_relative_to(path) for path in paths)
     assert not [path for path in paths if any(other in path.parents for other in paths)]
+
+
+def test_a_folder_that_pods_could_not_read_is_refused(tmp_path: Path) -> None:
+    """A checkout in `mktemp -d`, for one: nobody finds its modules, and nothing says why."""
+    (tmp_path / "checkout").mkdir(mode=0o700)
+    with pytest.raises(EnvironmentFault, match=r"could not read .*\n  hint: chmod -R go\+rX /"):
+        shared_paths(tmp_path / "checkout")
+    with pytest.raises(EnvironmentFault, match="would not see /run: nodes have their own /run"):
+        shared_paths(Path("/run"))
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not (shutil.which("runc") and shutil.which("ctr")),
+    reason="needs root, runc and ctr: apt-get install runc containerd",
+)
+def test_a_volume_over_a_shared_folder_hides_nothing_of_it(tmp_path: Path) -> None:
+    """As a pod's own /tmp lies over a checkout in /tmp."""
+    over, share = tmp_path / "over", tmp_path / "over" / "checkout"
+    share.mkdir(parents=True)
+    (share / "code").write_text("brim")
+    (tmp_path / "volume" / "checkout").mkdir(parents=True)  # as another container has left it
+    root = tmp_path / "rootfs"
+    for folder in ("usr", "etc"):
+        (root / folder).mkdir(parents=True)
+    for link in ("bin", "lib", "lib64"):
+        if Path("/", link).is_symlink():
+            (root / link).symlink_to(os.readlink(f"/{link}"))
+    spec = container([share])
+    volume = {"type": "bind", "source": str(tmp_path / "volume"), "options": ["bind", "rw"]}
+    spec["mounts"].append({**volume, "destination": str(over)})
+    script = "cat checkout/code; touch own; touch checkout/code"  # the last fails
+    spec["process"] |= {"args": ["/bin/sh", "-c", script], "cwd": str(over)}
+    spec["process"]["env"] = ["PATH=/usr/bin"]
+    spec["linux"]["cgroupsPath"] = f"/{tmp_path.parent.name}-{tmp_path.name}"
+    (tmp_path / "config.json").write_text(json.dumps(spec))
+    command = ["runc", "--root", str(tmp_path / "state"), "run", "--bundle", str(tmp_path), "one"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    assert (done.stdout, done.returncode) == ("brim", 1), done.stderr
+    assert "Read-only file system" in done.stderr
+    assert (tmp_path / "volume" / "own").exists()

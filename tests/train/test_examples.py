@@ -1,12 +1,13 @@
-"""The examples on the data they are written for; where a data set is absent its test is skipped.
+"""The examples, on rows in the formats of the data sets that they are written for.
 
-The sets other than the flights (which come with a package) are looked for in the folder that
-BRIM_TEST_DATA names, else beside the repository.
+Real rows come with a package for the flights alone; the others are drawn by `example_data`. Their
+bounds are around what plain seeds reach: what they reach on the real sets is in benchmarks/quality.
 """
 
 import importlib.util
 import json
-import os
+import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,30 +15,27 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from pyarrow import parquet
 
 from brim.data import fetch
 from brim.domain.order import EpochOrder
 from brim.errors import SpecError
 from brim.train import params
 from brim.train.metrics import Metric
+from example_data import write_census, write_clicks, write_digits, write_ratings
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 FIRST, LARGE = "01-first-job", "05-parameter-servers"
-DATA = Path(os.environ.get("BRIM_TEST_DATA", ROOT.parent / "shared" / "data"))
-CRITEO = DATA / "criteo" / "criteo_dac_sample_80k.tsv"
-CENSUS = DATA / "census" / "adult_census.parquet"
-MNIST = DATA / "mnist"
-RATINGS = DATA / "movielens" / "ml100k_data.parquet"
+ROWS, TRAINED = 40_000, 36_000  # of the clicks, and of these in the training split
 
 Load = Callable[..., ModuleType]
 
 
-def needs(path: Path) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        not path.exists(), reason=f"no {path}: set BRIM_TEST_DATA to its folder"
-    )
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("clicks") / "dac_sample.txt"
+    write_clicks(path, ROWS)
+    return path
 
 
 @pytest.fixture
@@ -91,73 +89,70 @@ def test_flights_learns_which_flights_arrive_late(load: Load) -> None:
     assert train(job, steps=200)["auc"] > 0.67
 
 
-@needs(CRITEO)
-def test_criteo_is_prepared_as_in_the_reference(load: Load) -> None:
-    job = load("criteo.py", path=CRITEO)
+def log_squared(count: str) -> str:
+    return f"1000+{math.floor(math.log(int(count)) ** 2)}" if count and int(count) > 2 else count
+
+
+def test_criteo_is_prepared_as_in_the_reference(load: Load, clicks: Path) -> None:
+    """Large counts by the square of their logarithm; what occurs fewer than four times is one value."""
+    job = load("criteo.py", path=clicks)
     dataset = job.dataset("train")
-    assert (len(dataset), len(job.dataset("test"))) == (72_000, 8_000)
-    assert (dataset.fields, dataset.vocabulary_size, dataset.quarantined) == (39, 27_193, 0)
+    assert (len(dataset), len(job.dataset("test"))) == (TRAINED, ROWS - TRAINED)
+    fields = list(zip(*(line.split("\t") for line in clicks.read_text().splitlines()), strict=True))
+    seen = [
+        Counter(map(log_squared, field[:TRAINED]) if number <= 13 else field[:TRAINED])
+        for number, field in enumerate(fields)
+    ]
+    values = sum(1 + sum(count >= 4 for count in field.values()) for field in seen[1:])
+    assert (dataset.fields, dataset.vocabulary_size, dataset.quarantined) == (39, values, 0)
 
 
-@needs(CRITEO)
-def test_criteo_reaches_the_reference_in_one_epoch(load: Load) -> None:
-    assert 0.766 < train(load("criteo.py", path=CRITEO), steps=141)["auc"] < 0.772
+def test_criteo_learns_most_of_what_there_is_in_one_epoch(load: Load, clicks: Path) -> None:
+    """Two seeds reached 0.840; who knows the chance of each row has 0.868."""
+    assert 0.835 < train(load("criteo.py", path=clicks), steps=71)["auc"] < 0.845
 
 
-@needs(CRITEO)
-@pytest.mark.parametrize(("name", "steps"), [("deepfm", 20), ("xdeepfm", 4)])
-def test_the_other_click_models_learn(load: Load, name: str, steps: int) -> None:
-    metrics = train(load("criteo.py", path=CRITEO, model=name), steps=steps)
-    assert metrics["auc"] > 0.5
+@pytest.mark.parametrize(("name", "steps"), [("deepfm", 20), ("xdeepfm", 10)])
+def test_the_other_click_models_learn(load: Load, clicks: Path, name: str, steps: int) -> None:
+    metrics = train(load("criteo.py", path=clicks, model=name), steps=steps)
+    assert metrics["auc"] > 0.55
     assert metrics["log_loss"] < 0.69
 
 
-@needs(CENSUS)
-def test_census_learns_who_is_rich(load: Load) -> None:
-    metrics = train(load("census.py", path=CENSUS), steps=77)
+def test_census_learns_who_is_rich(load: Load, tmp_path: Path) -> None:
+    write_census(tmp_path / "census.parquet")
+    metrics = train(load("census.py", path=tmp_path / "census.parquet"), steps=77)
     assert metrics["auc"] > 0.88
-    assert metrics["accuracy"] > 0.82
+    assert metrics["accuracy"] > 0.85
 
 
-@needs(MNIST)
-def test_mnist_learns_digits(load: Load) -> None:
-    assert (
-        train(load("mnist.py", path=MNIST, dropout=0.1), steps=40, batch_size=64)["accuracy"] > 0.8
-    )
+def test_mnist_learns_digits(load: Load, tmp_path: Path) -> None:
+    write_digits(tmp_path)
+    job = load("mnist.py", path=tmp_path, dropout=0.1)
+    assert train(job, steps=40, batch_size=64)["accuracy"] > 0.95
 
 
-@needs(CRITEO)
-def test_criteo_in_one_table_reaches_the_reference_in_one_epoch(load: Load) -> None:
-    job = load("criteo.py", folder=LARGE, path=CRITEO, rows=200_000)
-    assert 0.766 < train(job, steps=141)["auc"] < 0.776
+def test_criteo_in_one_table_learns_as_much_in_one_epoch(load: Load, clicks: Path) -> None:
+    job = load("criteo.py", folder=LARGE, path=clicks, rows=200_000)
+    assert 0.832 < train(job, steps=71)["auc"] < 0.845
 
 
-@needs(CRITEO)
-@pytest.mark.parametrize(("name", "steps"), [("deepfm", 20), ("xdeepfm", 4)])
-def test_the_other_click_models_learn_in_one_table(load: Load, name: str, steps: int) -> None:
-    job = load("criteo.py", folder=LARGE, path=CRITEO, model=name, rows=1000)
+@pytest.mark.parametrize(("name", "steps"), [("deepfm", 20), ("xdeepfm", 10)])
+def test_the_other_click_models_learn_in_one_table(
+    load: Load, clicks: Path, name: str, steps: int
+) -> None:
+    job = load("criteo.py", folder=LARGE, path=clicks, model=name, rows=1000)
     assert job.model().inner.embedding.weight.shape == (1000, 16)
-    assert train(job, steps=steps)["auc"] > 0.6
+    assert train(job, steps=steps)["auc"] > 0.68
 
 
-@pytest.fixture
-def ratings(tmp_path: Path) -> Path:
-    """MovieLens' ratings as they are published, u.data."""
+def test_two_towers_learn_who_likes_which_film(load: Load, tmp_path: Path) -> None:
     path = tmp_path / "u.data"
-    rows = (
-        parquet.read_table(RATINGS)
-        .select(["user_id", "movie_id", "rating", "timestamp"])
-        .to_pylist()
-    )
-    path.write_text("".join("\t".join(map(str, row.values())) + "\n" for row in rows))
-    return path
-
-
-@needs(RATINGS)
-def test_two_towers_learn_who_likes_which_film(load: Load, ratings: Path) -> None:
-    job = load("two_tower.py", folder=LARGE, path=ratings)
-    assert len(job.dataset("train")) + len(job.dataset("test")) == 100_000
-    assert train(job, steps=176)["auc"] > 0.75
+    write_ratings(path)
+    job = load("two_tower.py", folder=LARGE, path=path)
+    rows = path.read_text().count("\n")
+    assert len(job.dataset("train")) + len(job.dataset("test")) == rows
+    assert train(job, steps=176)["auc"] > 0.72
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import uuid
 from collections import deque
@@ -222,13 +223,12 @@ class Conversation:
         Raises:
             EnvironmentFault: the patience of this agent is at an end.
         """
-        usual = _PATIENCE if self._life else TO_ANSWER
-        patience = usual if self._patience is None else self._patience
-        left = patience - (self._clock.now() - self._last_word)
+        left = self._left()
+        if left <= 0 and self._displaced_by is not None:
+            raise self._displaced_by
         if left <= 0:
-            if self._displaced_by is not None:
-                raise self._displaced_by
-            raise EnvironmentFault(f"no master answered in {patience:.0f} s: is the address right?")
+            waited = self._clock.now() - self._last_word
+            raise EnvironmentFault(f"no master answered in {waited:.0f} s: is the address right?")
         try:
             async with asyncio.timeout(min(left, _SILENCE)):
                 if not admitted:
@@ -240,14 +240,25 @@ class Conversation:
                 raise
             return None  # another process listens where the master was: it may come back
         except TimeoutError:
-            if self._keeper is not None and self._life:
-                self._keeper.kill()
+            if self._keeper is not None:
+                self._keeper.mind_silence()
             return None
         if parcel is not None and not self._is_of_another(parcel.message):
             self._last_word, self._in_vain = self._clock.now(), 0
-            if self._keeper is not None:
+            if self._keeper is not None and not admitted:
                 self._keeper.heard()
         return parcel
+
+    def _left(self) -> float:
+        """Seconds for which a master is waited for yet.
+
+        Who keeps it knows better than a clock whether there will be one.
+        """
+        if self._keeper is not None and not self._keeper.ended.is_set():
+            return math.inf
+        usual = _PATIENCE if self._life else TO_ANSWER
+        patience = usual if self._patience is None else self._patience
+        return patience - (self._clock.now() - self._last_word)
 
     @property
     def _to_reach(self) -> float:

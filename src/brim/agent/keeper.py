@@ -6,15 +6,18 @@ The keeper starts a master, and another one whenever the master dies before the 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
+from brim.clock import monotonic
 from brim.errors import EnvironmentFault
 from brim.storage.files import open_log
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
 _LONGEST_WAIT = 2.0  # seconds between two starts
+_TO_START = 300.0  # seconds that a master may take to its first word, as workers may to theirs
 _TO_END = 20.0  # seconds that a master may take to end once the job has
 
 
@@ -33,17 +36,18 @@ class Keeper:
         self, arguments: list[str], log: Path, start: Start = start_anew, keep: Sequence[int] = ()
     ) -> None:
         self._arguments, self._log, self._kept = arguments, log, keep
-        self._process = self._start(start)
+        self._begin(start)
         self._deaths = 0
         self._ending = False
         self.ended = asyncio.Event()  # there is no master any more, and there will be none
 
-    def _start(self, start: Start) -> Process:
+    def _begin(self, start: Start) -> None:
         # Its standard input is ours: a pipe that closes with the process that wanted the job.
         with open_log(self._log) as log:
-            return start(
+            self._process: Process = start(
                 "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept
             )
+        self._began, self._is_heard = monotonic(), False
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -66,15 +70,25 @@ class Keeper:
                     f"the master died {self._deaths} times in a row: see {self._log}"
                 )
             await asyncio.sleep(min(_LONGEST_WAIT, 0.05 * (2 ** (self._deaths - 1) - 1)))
-            self._process = self._start(start_anew)
+            self._begin(start_anew)
 
     def heard(self) -> None:
-        """The master lives."""
-        self._deaths = 0
+        """The master has said the first word on a connection."""
+        self._deaths, self._is_heard = 0, True
 
-    def kill(self) -> None:
-        """End a master that does not answer; another one takes over."""
-        self._process.kill()
+    def mind_silence(self) -> None:
+        """End a master that has fallen silent; another one takes over.
+
+        One that was never heard is starting, which a busy host takes long for: it is waited for
+        while it lives, unless it must be stuck.
+        """
+        taken = monotonic() - self._began
+        if self._is_heard or taken > _TO_START:
+            self._process.kill()
+        else:
+            print(  # noqa: T201 into the agent's log
+                f"the master has been starting for {taken:.0f} s: see {self._log}", file=sys.stderr
+            )
 
     async def end(self) -> None:
         """See the master off: the job has ended, or this agent gives up."""
@@ -83,5 +97,5 @@ class Keeper:
             async with asyncio.timeout(_TO_END):
                 await self.ended.wait()
         except TimeoutError:
-            self.kill()
+            self._process.kill()
             await self.ended.wait()

@@ -28,7 +28,8 @@ _LONGEST_BACKOFF = 30.0
 # seconds that plans count on a node whose agent has died once: nobody is suspended for a restart
 _TO_RETURN = 5.0
 _TO_RECOVER = 60.0  # seconds after which a node's deaths are forgotten
-_TO_ANSWER = 60.0  # seconds that it may take: its imports come first
+_TO_START = 300.0  # seconds until its first answer: its imports come first
+_TO_ANSWER = 60.0  # and until each that follows
 _TO_PART = 10.0
 _TO_LEAVE = 1.0  # seconds for what an agent that was killed has left, and that is killed as well
 _LOOK = 0.02
@@ -40,6 +41,7 @@ class _Node:
     process: subprocess.Popen[bytes] | None = None
     line: socket.socket | None = None
     asked: deque[float] = field(default_factory=deque)
+    answered: bool = False
     since: float | None = None  # when it was started, or found
     deaths: int = 0
     died: float = 0.0
@@ -175,7 +177,7 @@ class Nodes:
             node.since = node.since or now
             if node.line is not None:
                 node.problem = ""
-            elif now - node.since > _TO_ANSWER:
+            elif now - node.since > _TO_START:
                 self._kill(node)
         elif node.line is None:
             self._revive(node, now)
@@ -191,13 +193,15 @@ class Nodes:
         try:
             while node.line.recv(1):
                 node.asked.popleft()
+                node.answered = True
             return False
         except BlockingIOError:
             pass
         except ConnectionError:
             return False
-        if node.asked and now - node.asked[0] > _TO_ANSWER:
-            node.problem = f"it did not answer for {_TO_ANSWER:.0f} s"
+        limit = _TO_ANSWER if node.answered else _TO_START
+        if node.asked and now - node.asked[0] > limit:
+            node.problem = f"it did not answer for {limit:.0f} s"
             self._kill(node)
         return True
 
@@ -208,7 +212,7 @@ class Nodes:
             node.problem = node.problem or "its agent died"
             node.not_before = now + min(_LONGEST_BACKOFF, _BACKOFF * 2 ** (node.deaths - 1))
         if now >= node.not_before:
-            node.since = now
+            node.since, node.answered = now, False
             try:
                 node.process = _start(node, mortal=self._mortal)
             except OSError as error:

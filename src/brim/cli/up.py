@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 _TO_COME_UP = 30.0  # seconds
+_TO_START = 300.0  # that a scheduler which was started here may take, as long as it lives
 _LOOK = 0.05
 
 
@@ -252,20 +253,23 @@ def _spawn(
 def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
     from brim.telemetry.logs import last_line
 
-    end = monotonic() + _TO_COME_UP
-    while monotonic() < end:
+    usual, end = monotonic() + _TO_COME_UP, monotonic() + _TO_START
+    while True:
         try:
             client_of(state).cluster()
             return
         except EnvironmentFault:
             if process.poll() is not None:
                 break
-            sleep(_LOOK)
-    if process.poll() is None:
-        raise EnvironmentFault(
-            f"the scheduler has not answered for {_TO_COME_UP:.0f} s, and goes on trying: "
-            f"{state}/scheduler.log may tell why"
-        )
+        if monotonic() > end:
+            raise EnvironmentFault(
+                f"the scheduler has not answered for {_TO_START:.0f} s, and goes on trying: "
+                f"{state}/scheduler.log may tell why"
+            )
+        if monotonic() > usual:
+            usual = end
+            click.echo(f"the scheduler is still starting: see {state}/scheduler.log", err=True)
+        sleep(_LOOK)
     last = last_line(state / "scheduler.log")
     raise EnvironmentFault(
         f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"

@@ -24,6 +24,7 @@ from brim_lab.kubernetes.box import DEEDS, is_ready
 from brim_lab.kubernetes.control_plane import LOOPBACK, kubectl
 from brim_lab.kubernetes.images import shared_paths, write_image
 from brim_lab.kubernetes.node import import_image, is_containerd, plugins_folder
+from brim_lab.kubernetes.program import READY_WITHIN
 from brim_lab.kubernetes.settings import ClusterSettings, folder_of, group_of, node_name
 from brim_lab.kubernetes.spaces import HIDDEN, is_hidden
 
@@ -31,7 +32,6 @@ DEFAULT = "test"  # the name of a cluster that nobody has named
 
 _NAME = re.compile("[a-z][a-z0-9-]{0,19}")
 _LONGEST_SOCKET = 100  # bytes of a path; the kernel takes 107
-_READY_WITHIN = 180.0  # seconds: alone it takes 10
 _DEED_WITHIN = 60.0
 _LOOK = 0.1
 _LAST_LINES = 12
@@ -278,7 +278,7 @@ def _log(settings: ClusterSettings) -> Path:
 
 
 def _wait_ready(cluster: NodeCluster) -> None:
-    deadline = monotonic() + _READY_WITHIN
+    deadline = monotonic() + READY_WITHIN
     while not cluster.ready():
         if monotonic() > deadline or not is_up(cluster.name):
             raise EnvironmentFault(

@@ -24,13 +24,12 @@ from brim.storage.files import write_whole
 from brim.wire.authority import Authority
 from brim_lab.kubernetes.api import Api, kubeconfig
 from brim_lab.kubernetes.binaries import STAGES, binary, folder, missing
-from brim_lab.kubernetes.program import LoggedProgram, wait_until
+from brim_lab.kubernetes.program import READY_WITHIN, LoggedProgram, wait_until
 
 LOOPBACK = "127.0.0.1"
 ETCD, API_SERVER = "etcd", "kube-apiserver"
 CONTROLLERS, SCHEDULER, KWOK = "kube-controller-manager", "kube-scheduler", "kwok"
 
-_READY_WITHIN = 60.0  # seconds: alone it takes 3
 _DAYS = 30 * 86_400.0  # for which certificates are good
 _FAST = ("--kube-api-qps", "300", "--kube-api-burst", "500")  # of requests, or they wait for that
 HALF = "example.com/half"  # a label of fake nodes
@@ -167,7 +166,7 @@ class ControlPlane:
 
     def wait_ready(self) -> None:
         """Wait until the API server is ready, after its start or etcd's."""
-        deadline = monotonic() + _READY_WITHIN
+        deadline = monotonic() + READY_WITHIN
         while not (self.api.is_ready() and self.api.can_read()):
             wait_until(deadline, "the API server was not ready", self[ETCD], self[API_SERVER])
 

@@ -2,8 +2,8 @@
 
 `localhost/pause:1` holds a pod's namespaces. `localhost/brim:1` is almost empty: each container of
 a node sees the programs and libraries of this machine, and a Python with torch and brim, read-only
-at their own paths (`node.py`). So a pod needs no volumes for them, and runs where Pod Security is
-`restricted`.
+at their own paths, whatever volumes lie over these (`node.py`). So a pod needs no volumes for
+them, and runs where Pod Security is `restricted`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault
 from brim.storage.files import write_whole
+from brim_lab.kubernetes.spaces import HIDDEN, is_hidden
 
 PAUSE, BRIM = "localhost/pause:1", "localhost/brim:1"
 NOBODY = 65532  # as images without a root user have it
@@ -44,7 +45,8 @@ def shared_paths(*more: Path) -> list[Path]:
     """The files and folders of this machine that each container sees, read-only.
 
     Raises:
-        EnvironmentFault: this machine's programs are not below /usr alone.
+        EnvironmentFault: this machine's programs are not below /usr alone, or a user without rights
+            could not read some of it in a pod.
     """
     for name in ("bin", "lib"):
         if not Path("/", name).is_symlink():
@@ -60,7 +62,22 @@ def shared_paths(*more: Path) -> list[Path]:
         *(path.absolute() for path in more),
     ]
     found = sorted({path for path in wanted if path.exists()})
+    for path in found:
+        _check_readable(path)
     return [path for path in found if not any(other in path.parents for other in found)]
+
+
+def _check_readable(path: Path) -> None:
+    if is_hidden(path):
+        raise EnvironmentFault(
+            f"pods would not see {path}: nodes have their own {', '.join(HIDDEN)}\n"
+            "  hint: move it elsewhere, such as to /opt"
+        )
+    needed = 0o005 if path.is_dir() else 0o004
+    if path.stat().st_mode & needed != needed:
+        raise EnvironmentFault(
+            f"a pod without rights could not read {path}\n  hint: chmod -R go+rX {path}"
+        )
 
 
 def write_images(folder: Path, pause: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from brim_lab.kubernetes.api import Api
 from brim_lab.kubernetes.binaries import binary
 from brim_lab.kubernetes.control_plane import Features
 from brim_lab.kubernetes.images import PAUSE, shared_paths
-from brim_lab.kubernetes.program import LoggedProgram, wait_until
+from brim_lab.kubernetes.program import READY_WITHIN, LoggedProgram, wait_until
 from brim_lab.kubernetes.settings import (
     CONTROL,
     PODS,
@@ -36,7 +36,6 @@ from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
 
 _SOCKET = "/run/containerd/containerd.sock"
 _PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
-_WITHIN = 60.0  # seconds until containerd is ready, and then the API server
 _AGAIN_AFTER = (
     1.0  # seconds until a program that has ended is started again, as by a service manager
 )
@@ -117,7 +116,7 @@ class _NodeInside:
         )
         containerd.start()
         self._import_images(containerd)
-        deadline = monotonic() + _WITHIN
+        deadline = monotonic() + READY_WITHIN
         while not self._api.is_ready():
             wait_until(deadline, "the API server could not be reached", containerd)
         others = [self._kubelet(), self._proxy()]
@@ -137,7 +136,7 @@ class _NodeInside:
         ip("link", "set", "cni0", "up")
 
     def _configure(self) -> None:
-        self._write("container.json", _container([Path(each) for each in self._settings.shares]))
+        self._write("container.json", container([Path(each) for each in self._settings.shares]))
         self._write("cni/10-bridge.conflist", _network(pods_of_node(self._number)))
         text = _CONTAINERD.format(
             socket=_SOCKET,
@@ -170,7 +169,7 @@ class _NodeInside:
         return LoggedProgram(name, command, self._folder / "log" / f"{name}.log")
 
     def _import_images(self, containerd: LoggedProgram) -> None:
-        deadline = monotonic() + _WITHIN
+        deadline = monotonic() + READY_WITHIN
         while not _ctr("version"):
             wait_until(deadline, "containerd was not ready", containerd)
         for image in sorted((self._settings.folder / "images").glob("*.tar")):
@@ -229,19 +228,38 @@ def _ctr(*words: str, of: int | str = "self") -> bool:
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
-def _container(shares: list[Path]) -> dict[str, Any]:
+# Run for each container, with the kernel's view of this node still: shows again what a volume of the
+# pod hides, as a /tmp of its own hides a checkout in /tmp. A volume may have an empty folder of that
+# name already.
+_SHOW = """
+set -e
+umask 022
+root=$(sed -n 's/.*"bundle": *"\\([^"]*\\)".*/\\1/p')/rootfs
+for path; do
+    test "$root$path" -ef "$path" && continue
+    if test -d "$path"; then mkdir -p "$root$path"; else touch "$root$path"; fi
+    mount --bind "$path" "$root$path"
+    mount -o remount,bind,ro,nosuid,nodev "$root$path"
+done
+"""
+
+
+def container(shares: Sequence[Path]) -> dict[str, Any]:
     """The default spec of containers, and in it this machine's programs, read-only."""
     said = subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout
     spec: dict[str, Any] = json.loads(said)
+    paths = [str(path) for path in shared_paths(*shares)]
     spec["mounts"] += [
         {
             "type": "bind",
-            "source": str(path),
-            "destination": str(path),
+            "source": path,
+            "destination": path,
             "options": ["bind", "ro", "nosuid", "nodev"],
         }
-        for path in shared_paths(*shares)
+        for path in paths
     ]
+    show = {"path": "/bin/sh", "args": ["sh", "-c", _SHOW, "sh", *paths]}
+    spec["hooks"] = {"createContainer": [show]}
     return spec
 
 

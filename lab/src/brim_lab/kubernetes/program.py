@@ -12,6 +12,7 @@ from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
 
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
+READY_WITHIN = 180.0  # seconds: alone a cluster takes 10, on a busy machine many times that
 _PATIENCE = 10.0  # seconds that a program may take to end when it is asked to
 _LAST_LINES = 15
 
