@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from brim.domain.lifecycle import ENDED
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, check_ledger, lines, train
@@ -98,7 +99,8 @@ class Cluster:
             self.signal(self.processes_of(host), signal.SIGCONT)
             (host.root / HURRY[1:]).unlink(missing_ok=True)
         for job in json.loads(self.brim("jobs", "--json"))["jobs"]:
-            self.brim("cancel", job["job"])
+            if job["state"] not in ENDED:
+                self.brim("cancel", job["job"])
         for host in self.places:
             node = self.nodes.get(f"host-{host.number}")
             if node is not None and node.poll() is None:
