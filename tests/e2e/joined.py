@@ -1,4 +1,4 @@
-"""A scheduler on one host of a test's own, and nodes that have joined from others."""
+"""A scheduler on one host, and nodes that have joined from others; tests may share them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from brim.domain.lifecycle import ENDED
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.running import DIGITS, check_ledger, lines, train
 
-JOB = (DIGITS, "--epochs", "10", "--global-batch-size", "128")
+JOB = (DIGITS, "--epochs", "20", "--global-batch-size", "128")
 ON_HOSTS = [
     pytest.mark.e2e,
     pytest.mark.netns,
@@ -44,11 +45,13 @@ class Cluster:
     """A scheduler on the first of these hosts, for nodes of 2 devices on others.
 
     Args:
-        standby: another of them, on which the scheduler may go on.
+        standby: the last of them, on which the scheduler may go on.
     """
 
-    def __init__(self, hosts: tuple[Host, ...], standby: Host | None = None) -> None:
-        self.hosts, self.home, self.standby = hosts, hosts[0], standby
+    def __init__(self, hosts: tuple[Host, ...], *, standby: bool = False) -> None:
+        self.hosts, self.home = hosts, hosts[0]
+        self.standby = hosts[-1] if standby else None
+        self.places = hosts[1:-1] if standby else hosts[1:]
         self.state = self.home.folder / "state"
         self.file = self.home.folder / "cluster.yaml"
         self.file.write_text("nodes: [{name: home, workers: 0}]\ngrace: 60s\n" + TENANTS)
@@ -87,6 +90,35 @@ class Cluster:
         self.home, self.state = self.standby, self.standby.folder / "state"
         self.up()
 
+    def tidy(self) -> None:
+        """Have it as at its start, whatever a test has left."""
+        for host in self.hosts:
+            if not host.is_up:
+                host.start()
+            host.cable.mend()
+            self.signal(self.processes_of(host), signal.SIGCONT)
+            (host.root / HURRY[1:]).unlink(missing_ok=True)
+        for job in json.loads(self.brim("jobs", "--json"))["jobs"]:
+            if job["state"] not in ENDED:
+                self.brim("cancel", job["job"])
+        for host in self.places:
+            node = self.nodes.get(f"host-{host.number}")
+            if node is not None and node.poll() is None:
+                continue
+            if node is not None:
+                node.communicate()
+            self.join(host)
+        for name, view in self.told().items():
+            if view["drained"]:
+                self.brim("drain", name, "--undo")
+
+        def are_free() -> bool:
+            views = self.told().values()
+            count = sum(view["state"] == "up" and not view["held"] for view in views)
+            return count == len(views) == 1 + len(self.places)
+
+        self.until(are_free, "that all nodes are up and free")
+
     def join(self, host: Host, **variables: str) -> None:
         token = (self.state / "nodes.token").read_text().strip()
         words = ("node", "--join", self.addresses, "--devices", "2")
@@ -108,7 +140,7 @@ class Cluster:
         return {each["node"]: each for each in found}
 
     def submit(self, *words: str, tenant: str = "ads") -> str:
-        paced = ("--set", "pause=0.4", "--set", f"hurry={HURRY}")
+        paced = ("--set", "pause=0.2", "--set", f"hurry={HURRY}")
         return self.brim("submit", *JOB, *paced, "--tenant", tenant, *words).strip()
 
     def events(self, job: str, kind: str) -> list[dict[str, Any]]:
@@ -177,6 +209,10 @@ class Cluster:
             assert time.monotonic() < deadline, f"{what} did not come; {self.words()}"
             time.sleep(0.05)
 
+    def check_devices(self) -> None:
+        """Check that no host has ever had more workers than devices."""
+        assert max(self.most.values()) <= 2, f"a device was given twice: {self.most}"
+
     def until_steps(self, job: str, more: int = 3) -> None:
         since = self.step(job)
         self.until(lambda: self.step(job) >= since + more, f"more steps of {job}")
@@ -202,22 +238,20 @@ def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterat
     """A cluster of so many hosts with nodes; at the end nothing is left that nobody asked for."""
     with contextlib.ExitStack() as undo:
         hosts = undo.enter_context(hosts_in(folder, 1 + nodes + standby))
-        cluster = Cluster(hosts, hosts[-1] if standby else None)
+        cluster = Cluster(hosts, standby=standby)
         undo.callback(cluster.driver.mark.kill)
         cluster.up("--cluster", str(cluster.file))
-        for host in hosts[1 : 1 + nodes]:
-            cluster.join(host)
-        cluster.until(lambda: len(cluster.told()) == 1 + nodes, f"{nodes} nodes")
+        cluster.tidy()
         yield cluster
         cluster.brim("down", "--kill")
         for name, node in cluster.nodes.items():
             node.terminate()
             _, err = node.communicate(timeout=60)
             assert node.returncode in (0, -signal.SIGKILL), f"{name}: {err}"
-        assert max(cluster.most.values()) <= 2, f"a device was given twice: {cluster.most}"
+        cluster.check_devices()
         assert not cluster.driver.mark.left_after(20.0)
         for host in hosts:
             assert not host.processes()
-        for host in hosts[1 : 1 + nodes]:
+        for host in cluster.places:
             left = {Path(name).name for name in host.files() if "/node/" in name}
             assert left <= {".lock", "node.json", "node.log"}

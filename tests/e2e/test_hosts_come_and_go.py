@@ -6,28 +6,30 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, train, until
+from e2e.running import DIGITS, Run, check_ledger, joining, started, train, until
+from e2e.test_pods import hurry
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
+JOB = (DIGITS, "--epochs", "12", "--global-batch-size", "128")
+SLOW = ("--set", "pause=0.05", "--set", "hurry=/run/hurry")
 LISTEN = ("--listen", "10.77.0.1:7077", "--agents", "2")
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 2) as both:
-        yield both
+    with hosts_in(tmp_path, 3) as three:
+        yield three
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +61,11 @@ def agents_of(run: Run) -> dict[str, str]:
     return {e["worker"]: e["agent"] for e in run.events("worker") if e["agent"]}
 
 
-@pytest.mark.long
-def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewhere(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
+def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm: str) -> None:
+    """They are all on another host: they are killed, and then that is to be free."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     every = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *PACED, *options, *every, *LISTEN)
+    command = ("train", *JOB, *SLOW, *options, *every, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
@@ -77,54 +77,17 @@ def test_a_host_keeps_the_records_and_checkpoints_of_workers_that_are_all_elsewh
         for worker in run.members():  # who comes in their place has the state from there
             os.kill(run.pid_on(hosts, worker), signal.SIGKILL)
         until(lambda: bool(run.events("restored")), "a restore", run)
-        run.hurry()
-        summary = run.finish()
-        assert agent.wait(timeout=60) == 0
-    assert run.events("restored")[0]["step"] >= checkpoint["step"]
-    assert summary["weights_sha256"] == calm
-    assert len(set(agents_of(run).values())) == 1
-    assert not list((path / "checkpoints.receiving").iterdir())
-    check_ledger(path)
+        assert run.events("restored")[0]["step"] >= checkpoint["step"]
+        assert len(set(agents_of(run).values())) == 1
+        run.wait_for_step(run.steps()[-1]["step"] + 3)
 
-
-def test_a_host_that_is_to_be_free_gives_its_workers_to_another(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
-    path = hosts[0].folder / "run"
-    command = ("train", *JOB, *PACED, "--workers", "3", *LISTEN)
-    with (
-        started(path, *command, prefix=hosts[0].prefix) as run,
-        guest(path, hosts[1], "--workers", "1") as agent,
-    ):
-        run.wait_for_step(5)
-        assert len(set(agents_of(run).values())) == 2
-        agent.send_signal(signal.SIGTERM)
-        assert agent.wait(timeout=60) == 0, agent.communicate()
-        run.hurry()
-        summary = run.finish()
-    assert summary["weights_sha256"] == calm
-    assert summary["steps_redone"] == 0
-    assert summary["world_sizes"][-1] == 3
-    check_ledger(path)
-
-
-@pytest.mark.long
-def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
-    path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
-    command = ("train", *JOB, *PACED, *options, *LISTEN)
-    with (
-        started(path, *command, prefix=hosts[0].prefix) as run,
-        guest(path, hosts[1]) as agent,
-    ):
-        run.wait_for_step(5)
         agent.send_signal(signal.SIGTERM)
         summary = run.finish()
         assert agent.wait(timeout=60) == 0
     assert summary["exit"] == "suspended"
     stood_at = run.steps()[-1]["step"]
-    run.hurry()
+    assert not list((path / "checkpoints.receiving").iterdir())
+    hurry(hosts)
     resumed = train(path, *JOB, "--resume", "--workers", "2", prefix=hosts[0].prefix)
     assert resumed["weights_sha256"] == calm
     assert resumed["steps_redone"] == 0
@@ -132,50 +95,63 @@ def test_a_run_whose_last_host_is_to_be_free_pauses_with_a_checkpoint(
     check_ledger(path)
 
 
-@pytest.mark.long
-def test_a_host_has_no_more_workers_than_it_takes(hosts: tuple[Host, ...], calm: str) -> None:
-    path = hosts[0].folder / "run"
-    command = ("train", *JOB, "--workers", "3", "--workers-here", "2", *LISTEN)
-    faults = ("--faults", "kill rank 0 at step 8; kill rank 2 at step 20")
+def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm: str) -> None:
+    """Where workers die, and where a host that is to be free gives its own to another."""
+    path, options = hosts[0].folder / "run", ("--workers", "3", "--workers-here", "2")
+    faults = ("--faults", "kill rank 0 at step 4; kill rank 2 at step 10")
+    command = ("train", *JOB, *SLOW, *options, *LISTEN, *faults)
     with (
-        started(path, *command, *faults, prefix=hosts[0].prefix) as run,
-        guest(path, hosts[1], "--workers", "1") as agent,
+        started(path, *command, prefix=hosts[0].prefix) as run,
+        guest(path, hosts[1], "--workers", "1") as leaver,
     ):
-        summary = run.finish()
-        assert agent.wait(timeout=60) == 0
+        run.wait_for_step(15)
+        assert len(set(agents_of(run).values())) == 2
+        redone = sum(event["redone"] for event in run.events("re_formed"))
+        with guest(path, hosts[2], "--workers", "1") as other:
+            leaver.send_signal(signal.SIGTERM)
+            assert leaver.wait(timeout=60) == 0, leaver.communicate()
+            until(lambda: len(set(agents_of(run).values())) == 3, "a worker elsewhere", run)
+            until(lambda: len(run.members()) == 3, "all of them", run)
+            hurry(hosts)
+            summary = run.finish()
+            assert other.wait(timeout=60) == 0
     assert summary["weights_sha256"] == calm
     here = agents_of(run)
     for event in run.events("round"):
-        at = [here[worker] for worker in event["workers"]]
-        assert at.count("a1") <= 2
-        assert len(at) - at.count("a1") <= 1
+        counts = Counter(here[worker] for worker in event["workers"])
+        assert counts.pop("a1") <= 2
+        assert set(counts.values()) <= {1}
+    assert summary["world_sizes"][-1] == 3
+    assert summary["steps_redone"] == redone
     check_ledger(path)
 
 
 @pytest.mark.long
-def test_a_master_without_workers_beside_it_outlives_a_cable_that_is_cut(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
-    """All workers are behind the cable, and count as lost; they come again once it is mended."""
+def test_all_workers_come_again_behind_a_cut_cable(hosts: tuple[Host, ...], calm: str) -> None:
+    """All are behind it, and count as lost; they come again once it is mended."""
     path, options = hosts[0].folder / "run", ("--workers", "2", "--workers-here", "0")
     every = ("--checkpoint-every", "10")
-    command = ("train", *JOB, *PACED, *options, *every, *LISTEN)
+    command = ("train", *JOB, *SLOW, *options, *every, *LISTEN)
     with (
         started(path, *command, prefix=hosts[0].prefix) as run,
         guest(path, hosts[1]) as agent,
     ):
         until(lambda: bool(run.events("checkpoint")), "a checkpoint", run)
         hosts[1].cable.cut()
-        time.sleep(13.0)
+        until(lambda: set(run.members()) <= lost(run), "that they count as lost", run)
         hosts[1].cable.mend()
-        run.hurry()
+        hurry(hosts)
         summary = run.finish()
         assert agent.wait(timeout=60) == 0
     assert summary["weights_sha256"] == calm
     check_ledger(path)
 
 
-@pytest.mark.long
+def lost(run: Run) -> set[str]:
+    """The workers that count as lost."""
+    return {event["worker"] for event in run.events("worker") if event["state"] == "lost"}
+
+
 def test_a_host_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None:
     """Neither a name that nobody knows nor an address that nobody listens on ends it at once."""
     run = tmp_path / "run"

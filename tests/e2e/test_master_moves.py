@@ -88,11 +88,30 @@ def finish(master: Run) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.long
-def test_a_run_goes_on_where_the_host_of_its_master_is_killed(
+def has_all(run: Run) -> bool:
+    """Whether all four workers have made a step."""
+    named, steps = run.events("round"), run.steps()
+    return named[-1]["world_size"] == 4 and steps[-1]["round"] == named[-1]["round"]
+
+
+def rounds(run: Run) -> list[int]:
+    return [event["round"] for event in run.events("round")]
+
+
+def redone(run: Run) -> int:
+    """The steps that were done again."""
+    return sum(event["redone"] for event in run.events("re_formed"))
+
+
+def test_a_run_outlives_its_masters_hosts(
     hosts: tuple[Host, ...], tmp_path: Path, calm: str
 ) -> None:
-    first, second = hosts[0].folder / "run", hosts[2].folder / "run"
+    """The first is killed with the workers beside it; the second hands the run over."""
+    first, second, third = (
+        hosts[0].folder / "run",
+        hosts[2].folder / "run",
+        hosts[0].folder / "last",
+    )
     options = ("--workers", "4", "--listen", FIRST, "--agents", "3", "--checkpoint-every", "10")
     command = ("train", *JOB, *paced(tmp_path), *options)
     with contextlib.ExitStack() as stack:
@@ -105,33 +124,25 @@ def test_a_run_goes_on_where_the_host_of_its_master_is_killed(
         master = stack.enter_context(leading(second, hosts[2], listen=SECOND, token=token))
         until(lambda: any(s["round"] > round for s in master.steps()), "a step", master)
         went_on = next(s for s in master.steps() if s["round"] > round)
+        until(lambda: has_all(master), "a step of all four", master)
+
+        hosts[0].start()
+        master.process.send_signal(signal.SIGTERM)
+        _, said = master.process.communicate(timeout=30)
+        assert master.process.returncode == 0, said
+        handed_on_at = master.steps()[-1]["step"]
+        last = stack.enter_context(leading(third, hosts[0], listen=FIRST, token=token))
+        last.wait_for_step(handed_on_at + 3)
         (tmp_path / "hurry").touch()
-        summary = finish(master)
+        summary = finish(last)
         assert [agent.wait(timeout=20) for agent in agents] == [0, 0]
     assert stood_at <= went_on["step"] <= stood_at + 1, "a committed step was done again"
     assert master.steps()[: stood_at - 1] == run.steps()[: stood_at - 1]
+    assert last.steps()[:handed_on_at] == master.steps()
+    assert summary["steps_redone"] == redone(master), "a step was done again though nobody was lost"
+    assert rounds(last) == rounds(master), "nobody was lost, and yet a round was named"
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
-    assert list((second / "checkpoints").glob("step-*")), "its checkpoints came to no host"
-    assert (second / "code.tar").read_bytes() == (first / "code.tar").read_bytes()
-    check_ledger(second)
-
-
-def test_a_master_hands_its_run_over(hosts: tuple[Host, ...], tmp_path: Path, calm: str) -> None:
-    first, second = hosts[0].folder / "run", hosts[2].folder / "run"
-    command = (*JOB, *paced(tmp_path), "--workers", "3", "--agents", "2")
-    with contextlib.ExitStack() as stack:
-        handing = stack.enter_context(leading(first, hosts[0], *command, listen=FIRST))
-        agents = [stack.enter_context(guest(first, host)) for host in hosts[:2]]
-        handing.wait_for_step(5)
-        handing.process.send_signal(signal.SIGTERM)
-        _, said = handing.process.communicate(timeout=30)
-        assert handing.process.returncode == 0, said
-        master = stack.enter_context(leading(second, hosts[2], listen=SECOND))
-        master.wait_for_step(handing.steps()[-1]["step"] + 3)
-        (tmp_path / "hurry").touch()
-        summary = finish(master)
-        assert [agent.wait(timeout=20) for agent in agents] == [0, 0]
-    assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
-    assert summary["steps_redone"] == 0
-    assert len(master.events("round")) == 1, "nobody was lost, and yet a round was named"
-    check_ledger(second)
+    for path in (second, third):
+        assert list((path / "checkpoints").glob("step-*")), "its checkpoints came to no host"
+        assert (path / "code.tar").read_bytes() == (first / "code.tar").read_bytes()
+    check_ledger(third)

@@ -78,7 +78,6 @@ def test_what_passes_between_hosts_is_read_by_nobody(
     assert not [each for each in (WEIGHTS, *GRADIENTS, *OF_THE_MASTER) if each in everything]
 
 
-@pytest.mark.long
 def test_a_run_that_is_insecure_sends_state_and_gradients_as_they_are(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.netns,
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
-JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128", "--micro-batches", "4")
+JOB = (DIGITS, "--epochs", "12", "--global-batch-size", "128", "--micro-batches", "4")
 NAME, PORT = "job-master", 7077
 TOKEN = "of this start alone"
 
@@ -90,7 +90,7 @@ def worker(host: Host, *options: str, token: str = TOKEN) -> Iterator[subprocess
             driver.end()
 
 
-PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.4", "--set", "hurry=/run/hurry")
+PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.2", "--set", "hurry=/run/hurry")
 
 
 def hurry(hosts: Sequence[Host]) -> None:
@@ -118,9 +118,13 @@ def finish(run: Run) -> dict[str, Any]:
     return summary
 
 
-def test_a_run_is_as_large_as_it_has_pods_and_its_master_moves_behind_a_name(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
+def check_waits(run: Run) -> None:
+    """Check that a run without pods waits for others, behind a checkpoint of all that was done."""
+    assert run.process.poll() is None, "it did not wait for another pod"
+    assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
+
+
+def test_pods_come_and_go_and_the_master_moves(hosts: tuple[Host, ...], calm: str) -> None:
     lead_to(hosts, hosts[0])
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=PACED))
@@ -152,36 +156,13 @@ def test_a_run_is_as_large_as_it_has_pods_and_its_master_moves_behind_a_name(
     check_ledger(hosts[2].folder / "run")
 
 
-@pytest.mark.long
-def test_a_run_waits_without_pods_behind_a_checkpoint_and_goes_on(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
-    job = (*PACED, "--checkpoint-every", "1000")
-    lead_to(hosts, hosts[0])
-    with contextlib.ExitStack() as stack:
-        run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
-        pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
-        run.wait_for_step(5)
-        for pod in pods:
-            pod.send_signal(signal.SIGTERM)
-        assert [pod.wait(timeout=20) for pod in pods] == [0, 0]
-        stood_at = run.steps()[-1]["step"]
-        assert run.events("checkpoint")[-1]["step"] == stood_at
-        assert run.process.poll() is None, "it did not wait"
-        stack.enter_context(worker(hosts[1]))
-        until(lambda: run.steps()[-1]["step"] > stood_at, "a step", run)
-        hurry(hosts)
-        summary = finish(run)
-    assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
-    assert summary["steps_redone"] == 0
-    check_ledger(hosts[0].folder / "run")
+def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str) -> None:
+    """Workers that are asked to leave take their pods with them, and pods end their workers.
 
-
-def test_a_worker_that_is_asked_to_leave_takes_its_pod_with_it_and_another_joins(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
-    """A pod whose agent lived on would never be made again, and train nothing."""
-    job = (*PACED, "--workers", "1:2")  # as many as there are pods: none is started in its place
+    A pod whose agent lived on would never be made again, and train nothing.
+    """
+    # As many as there are pods: none is started in the place of another.
+    job = (*PACED, "--workers", "1:2", "--checkpoint-every", "1000")
     lead_to(hosts, hosts[0])
     with contextlib.ExitStack() as stack:
         run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
@@ -194,11 +175,20 @@ def test_a_worker_that_is_asked_to_leave_takes_its_pod_with_it_and_another_joins
         until(lambda: has_stepped(run, 1), "a step of one", run)
         os.kill(hosts[1].outside(run.pid("w2")), signal.SIGTERM)
         assert pods[1].wait(timeout=20) == 0
+        check_waits(run)
+
         stood_at = run.steps()[-1]["step"]
-        assert run.process.poll() is None, "it did not wait for another pod"
-        pods += [stack.enter_context(worker(host)) for host in hosts[1:]]
+        pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
         until(lambda: has_stepped(run, 2), "a step of two", run)
         assert run.steps()[-1]["step"] > stood_at
+        for pod in pods:
+            pod.send_signal(signal.SIGTERM)
+        assert [pod.wait(timeout=20) for pod in pods] == [0, 0]
+        check_waits(run)
+
+        stood_at = run.steps()[-1]["step"]
+        stack.enter_context(worker(hosts[1]))
+        until(lambda: run.steps()[-1]["step"] > stood_at, "a step", run)
         hurry(hosts)
         summary = finish(run)
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)

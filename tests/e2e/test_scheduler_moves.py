@@ -69,7 +69,7 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
         cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
         before = set(cluster.workers_of(cluster.hosts[1]))
         cluster.kill_scheduler()
-        cluster.until_steps(job, 12)
+        cluster.until_steps(job, 24)
         cluster.up()
         cluster.until(lambda: cluster.told()["host-2"]["state"] == "up", "that it is known again")
         assert set(cluster.workers_of(cluster.hosts[1])) == before, "nobody noticed"

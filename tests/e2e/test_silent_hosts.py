@@ -14,7 +14,7 @@ import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from e2e.running import DIGITS, ROOT, Run, check_ledger, joining, started, undisturbed, until
-from tiers import long_after
+from e2e.test_pods import hurry
 
 pytestmark = [
     pytest.mark.e2e,
@@ -49,8 +49,8 @@ except PeerLost as lost:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 3) as three:
-        yield three
+    with hosts_in(tmp_path, 4) as four:
+        yield four
 
 
 @contextlib.contextmanager
@@ -69,34 +69,35 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("way", long_after(1, ["both", "to", "from"]))
-@pytest.mark.parametrize("does", ["write", "read"])
-def test_workers_give_up_a_host_that_is_cut_off(
-    hosts: tuple[Host, ...], way: str, does: str
-) -> None:
-    """Whether they wait for it, or have something for it; both ends do."""
-    first, second, _ = hosts
-    with (
-        _stream(second, "listen", second.address, "read") as there,
-        _stream(first, "call", _line(there), does) as here,
-    ):
-        assert _line(here) == _line(there) == "there"
-        second.cable.cut(to_host=way != "from", from_host=way != "to")
-        for process in (here, there):
+def test_workers_give_up_a_host_that_is_cut_off(hosts: tuple[Host, ...]) -> None:
+    """In each direction, whether they wait for it, or have something for it; both ends do."""
+    first, *others = hosts
+    cuts = ({}, {"from_host": False}, {"to_host": False})
+    with contextlib.ExitStack() as stack:
+        ends: dict[str, subprocess.Popen[str]] = {}
+        for host in others:
+            for does in ("write", "read"):
+                there = stack.enter_context(_stream(host, "listen", host.address, "read"))
+                here = stack.enter_context(_stream(first, "call", _line(there), does))
+                assert _line(here) == _line(there) == "there"
+                ends |= {f"{does} from {host.number}": here, f"{does} on {host.number}": there}
+        for host, cut in zip(others, cuts, strict=True):
+            host.cable.cut(**cut)
+        for process in ends.values():
             assert process.stdin is not None
             print(file=process.stdin, flush=True)
-        for process in (here, there):
+        for name, process in ends.items():
             seconds, _, why = _line(process).partition(" ")
-            assert 2.0 < float(seconds) < 9.0, why
+            assert 2.0 < float(seconds) < 9.0, f"{name}: {why}"
 
 
-@pytest.mark.long
 def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     calm = undisturbed(*JOB)
     path = hosts[0].folder / "run"
-    options = ("--workers", "3", "--workers-here", "1", "--spares", "0", "--set", "pause=0.1")
+    slow = ("--set", "pause=0.1", "--set", "hurry=/run/hurry")
+    options = ("--workers", "3", "--workers-here", "1", "--spares", "0", *slow)
     listen = ("--listen", "10.77.0.1:7077", "--agents", "3")
     with (
         started(path, "train", *JOB, *options, *listen, prefix=hosts[0].prefix) as run,
@@ -135,7 +136,7 @@ def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
         assert 2.0 < goes_on_with(2, cut) < 10.0  # 3 s, and a step
         # Its agent ends its workers, and joins as a new one.
         goes_on_with(3, hosts[1].cable.mend)
-        run.hurry()
+        hurry(hosts)
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(path)

@@ -19,6 +19,7 @@ from e2e.running import (
     DEADLINE,
     DIGITS,
     FILES,
+    PACED,
     Run,
     check_ledger,
     has_ended,
@@ -37,9 +38,9 @@ pytestmark = [
 ]
 JOB = (DIGITS, "--epochs", "6", "--global-batch-size", "128")
 RULES = ("--set", "optimizer=adamw", "--set", "admit_after=2", "--set", "expire_after=12")
-TABLES = [
-    pytest.param((str(FILES / "large_embedding.py"),), id="numbers", marks=LONG),
-    pytest.param((str(FILES / "keyed_embedding.py"), *RULES), id="ids"),
+TABLES = [  # and how they are trained where nothing happens
+    pytest.param((str(FILES / "large_embedding.py"),), ("--embeddings", "dense"), id="numbers"),
+    pytest.param((str(FILES / "keyed_embedding.py"), *RULES), (), id="ids", marks=LONG),
 ]
 
 
@@ -61,84 +62,6 @@ def _second_agent(directory: Path, host: Host) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
-@pytest.mark.long
-def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> None:
-    calm = undisturbed(*JOB)
-    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
-    faults = (
-        "--faults",
-        "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30; term rank 1 at step 40",
-    )
-    with (
-        started(
-            hosts[0].folder / "run", "train", *JOB, *options, *faults, prefix=hosts[0].prefix
-        ) as run,
-        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
-    ):
-        summary = run.finish()
-        assert agent.wait(timeout=20) == 0, agent.communicate()
-    assert summary["weights_sha256"] == calm["weights_sha256"]
-    assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
-    check_ledger(hosts[0].folder / "run")
-
-
-@pytest.mark.long
-def test_embeddings_are_trained_by_rows_on_two_hosts(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
-    job = (str(FILES / "large_embedding.py"), "--epochs", "3", "--global-batch-size", "128")
-    calm = undisturbed(*job, "--embeddings", "dense")
-    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
-    faults = ("--faults", "kill rank 0 at step 10; kill rank 3 at step 20; add 1 at step 30")
-    with (
-        started(
-            hosts[0].folder / "run", "train", *job, *options, *faults, prefix=hosts[0].prefix
-        ) as run,
-        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
-    ):
-        summary = run.finish()
-        assert agent.wait(timeout=20) == 0, agent.communicate()
-    assert summary["weights_sha256"] == calm["weights_sha256"]
-    assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("file", TABLES)
-def test_tables_of_a_host_whose_workers_all_died_are_brought_up_to_date(
-    hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
-) -> None:
-    job = (*file, "--epochs", "6", "--global-batch-size", "128")
-    calm = undisturbed(*job)
-    options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
-    with (
-        started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
-        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
-    ):
-        run.wait_for_step(10)
-        first, second = sorted({_agent_of(run, worker) for worker in run.members()})
-        for agent_of_victims in (second, first, second):
-            victims = [
-                run.pid_on(hosts, worker)
-                for worker in run.members()
-                if _agent_of(run, worker) == agent_of_victims
-            ]
-            assert len(victims) == 2
-            for victim in victims:
-                os.kill(victim, signal.SIGKILL)
-            # Until the kernel has ended them, all of the old round seem to be back.
-            until(partial(_have_ended, victims), "their end", run)
-            until(
-                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts))),
-                "all are back",
-                run,
-            )
-            run.wait_for_step(run.steps()[-1]["step"] + 3)
-        summary = run.finish()
-        assert agent.wait(timeout=20) == 0, agent.communicate()
-    assert summary["weights_sha256"] == calm["weights_sha256"]
-    check_ledger(hosts[0].folder / "run")
-
-
 def _have_ended(pids: list[int]) -> bool:
     return all(map(has_ended, pids))
 
@@ -153,33 +76,68 @@ def _agent_of(run: Run, worker: str) -> str:
     )
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("file", TABLES)
-def test_a_host_with_tables_may_be_lost(
-    hosts: tuple[Host, ...], file: tuple[str, ...], tmp_path: Path
-) -> None:
-    job = (*file, "--epochs", "3", "--global-batch-size", "128")
-    calm = undisturbed(*job)
-    options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
-    with (
-        started(hosts[0].folder / "run", "train", *job, *options, prefix=hosts[0].prefix) as run,
-        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
-    ):
-        run.wait_for_step(10)
-        agent.kill()
-        summary = run.finish()
-    assert summary["weights_sha256"] == calm["weights_sha256"]
+def _are_back(run: Run, hosts: tuple[Host, ...]) -> bool:
+    return len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts)))
 
 
-def test_a_host_may_be_lost(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> None:
+    """Workers die, join and leave, and then a host is lost."""
     calm = undisturbed(*JOB)
     options = ("--workers", "4", "--listen", "10.77.0.1:7077", "--agents", "2")
+    faults = (
+        "--faults",
+        "kill rank 0 at step 5; kill rank 3 at step 10; add 1 at step 15; term rank 1 at step 20",
+    )
+    command = ("train", *JOB, *PACED, *options, *faults)
     with (
-        started(hosts[0].folder / "run", "train", *JOB, *options, prefix=hosts[0].prefix) as run,
+        started(hosts[0].folder / "run", *command, prefix=hosts[0].prefix) as run,
+        _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
+    ):
+        run.wait_for_step(25)
+        assert len({e["agent"] for e in run.events("worker") if e["agent"]}) == 2
+        assert len(run.events("fault")) == 4
+        agent.kill()
+        run.hurry()
+        summary = run.finish()
+    assert summary["weights_sha256"] == calm["weights_sha256"]
+    check_ledger(hosts[0].folder / "run")
+
+
+@pytest.mark.parametrize(("file", "alone"), TABLES)
+def test_tables_outlive_workers_and_a_host(
+    hosts: tuple[Host, ...], file: tuple[str, ...], alone: tuple[str, ...], tmp_path: Path
+) -> None:
+    """One worker dies, then all of a host, several times, another joins, and a host is lost."""
+    job = (*file, "--epochs", "6", "--global-batch-size", "128")
+    calm = undisturbed(*job, *alone)
+    options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
+    faults = ("--faults", "kill rank 0 at step 3; kill rank 3 at step 8")
+    command = ("train", *job, *PACED, *options, *faults)
+    with (
+        started(hosts[0].folder / "run", *command, prefix=hosts[0].prefix) as run,
         _second_agent(hosts[0].folder / "run", hosts[1]) as agent,
     ):
         run.wait_for_step(10)
+        until(partial(_are_back, run, hosts), "all are back", run)
+        first, second = sorted({_agent_of(run, worker) for worker in run.members()})
+        for agent_of_victims in (second, first, second):
+            victims = [
+                run.pid_on(hosts, worker)
+                for worker in run.members()
+                if _agent_of(run, worker) == agent_of_victims
+            ]
+            assert len(victims) == 2
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            # Until the kernel has ended them, all of the old round seem to be back.
+            until(partial(_have_ended, victims), "their end", run)
+            until(partial(_are_back, run, hosts), "all are back", run)
+            run.wait_for_step(run.steps()[-1]["step"] + 3)
+        Driver().behind(hosts[0].prefix).call("resize", str(run.directory), "5")
+        until(lambda: len(run.members()) == 5, "another worker", run)
+        run.wait_for_step(run.steps()[-1]["step"] + 3)
         agent.kill()
+        run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(hosts[0].folder / "run")
@@ -209,11 +167,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
             os.replace(folder / "dying", folder / "die")
             until(partial(has_ended, victim), "its end", run)
             (folder / "die").unlink()
-            until(
-                lambda: len(run.members()) == 4 and not any(map(has_ended, _pids(run, hosts))),
-                "all are back",
-                run,
-            )
+            until(partial(_are_back, run, hosts), "all are back", run)
             run.wait_for_step(run.steps()[-1]["step"] + 2)
         for host in hosts:
             (host.folder / "hurry").touch()
@@ -224,7 +178,6 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
     check_ledger(hosts[0].folder / "run")
 
 
-@pytest.mark.long
 def test_what_rank_0_prints_on_another_host_is_shown(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:

@@ -57,19 +57,27 @@ class Points:
 
 
 class MortalSql:
-    """A connection whose user may die before each statement that writes."""
+    """A connection whose user may die before each write.
+
+    Of all that a transaction writes nothing is kept before its commit: who dies anywhere in it
+    leaves what who dies before its commit leaves.
+    """
 
     def __init__(self, sql: Any, point: Points) -> None:
         self._sql, self._point = sql, point
 
     def execute(self, statement: str, *rest: Any) -> Any:
         if not statement.startswith(("select", "begin", "rollback")):
-            self._point()
+            self._before(statement)
         return self._sql.execute(statement, *rest)
 
     def executemany(self, statement: str, *rest: Any) -> Any:
-        self._point()
+        self._before(statement)
         return self._sql.executemany(statement, *rest)
+
+    def _before(self, statement: str) -> None:
+        if statement == "commit" or not self._sql.in_transaction:
+            self._point()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sql, name)
