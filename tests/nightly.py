@@ -159,7 +159,7 @@ _TESTS = (
         "long-scheduler",
         "long tests of the scheduler and its nodes",
         _brim(*CLUSTER),
-        "backup bad_days cluster_chaos drained_nodes forgetting joined_nodes leftovers migrations "
+        "backup bad_days cluster_chaos forgetting joined_nodes leftovers migrations "
         "port_between_masters scheduler scheduler_moves several_nodes",
     ),
     Piece(
