@@ -17,8 +17,7 @@ import pytest
 from brim.kubernetes.access import KUBECONFIG, find_access
 from brim.kubernetes.holder import LeaseHolder, LeaseLost
 from brim.kubernetes.lease import LeaseTerms
-from brim_lab.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane, control_plane
-from clusters import need
+from brim_lab.kubernetes.control_plane import API_SERVER, ControlPlane
 
 pytestmark = pytest.mark.e2e
 
@@ -164,19 +163,19 @@ def compute(end: float) -> None:
 
 
 def test_a_holder_that_reaches_nobody_ends_before_another_may_begin(
-    tmp_path: Path, namespace: str, started: list[Candidacy]
+    api_server: ControlPlane, tmp_path: Path, namespace: str, started: list[Candidacy]
 ) -> None:
-    need(ETCD, API_SERVER, "kubectl")
-    with control_plane(tmp_path / "plane") as plane:
-        make(plane, namespace)
-        first = begin(started, plane, namespace, "first", tmp_path)
-        first.wait("holds")
-        second = begin(started, plane, namespace, "second", tmp_path)
-        time.sleep(1.0)
-        stopped = time.monotonic()
-        plane[API_SERVER].send(signal.SIGSTOP)  # it takes connections, and says nothing
+    make(api_server, namespace)
+    first = begin(started, api_server, namespace, "first", tmp_path)
+    first.wait("holds")
+    second = begin(started, api_server, namespace, "second", tmp_path)
+    time.sleep(1.0)
+    stopped = time.monotonic()
+    api_server[API_SERVER].send(signal.SIGSTOP)  # it takes connections, and says nothing
+    try:
         lost = first.wait("lost")
         assert lost - stopped < RENEW_WITHIN + 0.5
         assert first.times("holds")[-1] - stopped < RENEW_WITHIN
-        plane[API_SERVER].send(signal.SIGCONT)
-        assert second.wait("begins") > first.times("ends")[-1]
+    finally:
+        api_server[API_SERVER].send(signal.SIGCONT)  # it is that of other tests, too
+    assert second.wait("begins") > first.times("ends")[-1]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -282,15 +281,15 @@ def test_where_nothing_happens_nothing_is_sent(api_server: ControlPlane, namespa
     run(api_server, namespace, stay)
 
 
-@pytest.fixture
-def own_plane(tmp_path: Path) -> Any:
-    """A control plane that a test may kill, and which soon forgets what was.
+@pytest.fixture(scope="module")
+def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane that tests may kill and start again, and which soon forgets what was.
 
     Its cache keeps no versions of lists beside those of etcd, which is compacted each second.
     """
     need(ETCD, API_SERVER, "kubectl")
     with control_plane(
-        tmp_path,
+        tmp_path_factory.mktemp("own-plane"),
         features=Features(gates=("ListFromCacheSnapshot=false",)),
         api_server_flags=("--etcd-compaction-interval=1s",),
     ) as plane:
