@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import signal
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,7 +41,7 @@ collect_ignore_glob = [
 DURATIONS = Path(__file__).with_name("durations.json")
 MEASURE = "BRIM_TEST_DURATIONS"  # a variable that has them written down
 _AT_LEAST = 1.0  # seconds of a file that is worth a line
-_spent: Counter[str] = Counter()
+_spent: defaultdict[str, float] = defaultdict(float)
 
 
 def pytest_configure() -> None:

@@ -115,7 +115,7 @@ class Cluster:
         def are_free() -> bool:
             views = self.told().values()
             count = sum(view["state"] == "up" and not view["held"] for view in views)
-            return count == len(views) == 1 + len(self.places)
+            return bool(count == len(views) == 1 + len(self.places))
 
         self.until(are_free, "that all nodes are up and free")
 

@@ -91,7 +91,7 @@ def finish(master: Run) -> dict[str, Any]:
 def has_all(run: Run) -> bool:
     """Whether all four workers have made a step."""
     named, steps = run.events("round"), run.steps()
-    return named[-1]["world_size"] == 4 and steps[-1]["round"] == named[-1]["round"]
+    return bool(named[-1]["world_size"] == 4 and steps[-1]["round"] == named[-1]["round"])
 
 
 def rounds(run: Run) -> list[int]:

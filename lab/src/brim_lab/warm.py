@@ -330,9 +330,9 @@ def _serve(requests: socket.socket, parent: int) -> bool:
         _begin(_Program(descriptors=dict(zip(numbers, descriptors, strict=True)), **asked))
     os.close(tell)
     os.waitpid(between, 0)  # from here on the fork is the parent's child
-    pid = os.read(told, 32)
+    answer = os.read(told, 32)
     os.read(told, 1)  # closed: it is what it stands for
-    requests.send(pid)
+    requests.send(answer)
     for descriptor in (told, *descriptors):
         os.close(descriptor)
     return True
@@ -469,8 +469,8 @@ def _be_new(environment: Mapping[str, str]) -> None:
     platform._uname_cache = None  # type: ignore[attr-defined]  # the name of a host
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]  # files of the parent's
     logging.root.handlers.clear()
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = _stream(number)
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _stream(descriptor)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     import numpy
@@ -514,7 +514,7 @@ def _run(words: Sequence[str]) -> int:
         traceback.print_exc()
         status = -signal.SIGINT
     except BaseException:  # noqa: BLE001 the outermost frame of a program
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         status = 1
     if isinstance(status, str):
         print(status, file=sys.stderr)  # noqa: T201 as the interpreter does
