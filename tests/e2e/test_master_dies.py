@@ -14,6 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -31,12 +32,11 @@ DOOMED = str(Path(__file__).parent / "doomed")
 
 def doomed(directory: Path, doom: str) -> tuple[dict[str, Any], int]:
     """A run whose master dies as `doom` says; its summary, and how often a master died."""
-    os.environ["DOOM"], os.environ["PYTHONPATH"] = doom, DOOMED
-    try:
-        with started(directory, *JOB, *FAULTS) as run:
-            summary = run.finish()
-    finally:
-        del os.environ["DOOM"], os.environ["PYTHONPATH"]
+    with (
+        mock.patch.dict(os.environ, DOOM=doom, PYTHONPATH=DOOMED),
+        started(directory, *JOB, *FAULTS) as run,
+    ):
+        summary = run.finish()
     assert run.process.returncode == 0, run.err
     check_ledger(directory)
     assert not list(directory.glob("**/.*.tmp")) + list(directory.glob("**/.step-*"))

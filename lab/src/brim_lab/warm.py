@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from brim.process import be_called
 from brim_lab.chaos import entrance
 
 _ROOM = 1 << 14  # bytes that a fork has for its command line, and as many for its environment
@@ -63,6 +64,7 @@ _MODULES = (
     "brim.train.worker",
     "brim.up",
 )
+_FORK_IN_LOOP = ("brim.up",)  # programs that start others where they cannot be forked any more
 _AS_IMPORTED = dict(os.environ)  # the environment of the warm process
 _start_new: Any = subprocess._fork_exec  # type: ignore[attr-defined]
 _execute: Any = os.execvpe
@@ -90,22 +92,54 @@ class _Program:
 
 
 class _WarmProcess:
-    """The process that forks for this one, which becomes the parent of each fork."""
+    """The process that forks for this one, which becomes the parent of each fork.
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
-        self._socket, self._lock = ours, threading.Lock()
+    Args:
+        requests: to it; it answers each with a process id.
+        process: it, where somebody has to wait for its end.
+    """
+
+    def __init__(
+        self, requests: socket.socket, process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
+        requests.settimeout(_TO_IMPORT)
+        self._socket, self._process = requests, process
+        self._lock = threading.Lock()
+
+    @classmethod
+    def start(cls) -> _WarmProcess:
+        """Start one that imports what brim needs."""
+        ours, theirs = _pair()
         environment = {**_AS_IMPORTED, "PYTHONHASHSEED": "0", "BRIM_ROOM": "x" * _ROOM}
         code = f"from brim_lab import warm; warm.serve({theirs.fileno()}, {os.getpid()})"
         command = [sys.executable, "-c", code, "x" * _ROOM]
         with theirs:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment
             )
-        ours.settimeout(_TO_IMPORT)
+        warm = cls(ours, process)
         if not ours.recv(1):
-            raise RuntimeError(f"the warm process ended with {self._process.wait()}")
+            raise RuntimeError(f"the warm process ended with {process.wait()}")
+        return warm
+
+    @classmethod
+    def fork_from_here(cls) -> _WarmProcess:
+        """Fork one from this process, which is warm itself and soon cannot be forked any more."""
+        ours, theirs = _pair()
+        parent = os.getpid()
+        if not os.fork():
+            try:
+                ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+                nothing = os.open(os.devnull, os.O_RDWR)
+                _take({0: nothing, 1: nothing, 2: nothing, theirs.fileno(): theirs.fileno()})
+                be_called("brim-warm")
+                while os.getppid() == parent and _serve(theirs, parent):
+                    pass
+            finally:
+                os._exit(0)
+        theirs.close()
+        return cls(ours)
 
     def fork(self, program: _Program) -> int | None:
         """Have a program forked; its process id, or None where it is too large to be asked for."""
@@ -132,7 +166,12 @@ class _WarmProcess:
     def end(self) -> None:
         """End it; its forks go on."""
         self._socket.close()
-        self._process.wait(_TO_BE_ADOPTED)
+        if self._process is not None:
+            self._process.wait(_TO_BE_ADOPTED)
+
+
+def _pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 _warm: _WarmProcess | None = None
@@ -202,14 +241,12 @@ def _fork_exec(
             session=session,
             group=group == 0,
         )
-        if _forks:
-            if _may_fork():
-                return _fork_here(program)
-        else:
-            if _warm is None:
-                _warm = _WarmProcess()
-            if pid := _warm.fork(program):
-                return pid
+        if _forks and _may_fork():
+            return _fork_here(program)
+        if not _forks and _warm is None:
+            _warm = _WarmProcess.start()
+        if _warm is not None and (pid := _warm.fork(program)):
+            return pid
     new: int = _start_new(
         args, executables, close_fds, kept, folder, environment, p2cread, p2cwrite, c2pread,
         c2pwrite, errread, errwrite, errpipe_read, errpipe_write, restore_signals, session, group,
@@ -386,7 +423,8 @@ def _inheritable() -> set[int]:
 
 def _begin(program: _Program) -> NoReturn:
     """Be a program, in a process of its own, and end as it does."""
-    status = 1
+    global _warm
+    status, _warm = 1, None
     try:
         if program.session:
             os.setsid()
@@ -397,6 +435,8 @@ def _begin(program: _Program) -> NoReturn:
         _be_seen_as(program.words, program.environment)
         _take(program.descriptors)
         _be_new(program.environment)
+        if program.words[2] in _FORK_IN_LOOP:
+            _warm = _WarmProcess.fork_from_here()
         status = _run(program.words)
     except BaseException:  # noqa: BLE001 the outermost frame of a process
         traceback.print_exc()
