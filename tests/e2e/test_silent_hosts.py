@@ -72,7 +72,7 @@ def _line(process: subprocess.Popen[str]) -> str:
 def test_workers_give_up_a_host_that_is_cut_off(hosts: tuple[Host, ...]) -> None:
     """In each direction, whether they wait for it, or have something for it; both ends do."""
     first, *others = hosts
-    cuts = ({}, {"from_host": False}, {"to_host": False})
+    cuts: tuple[dict[str, bool], ...] = ({}, {"from_host": False}, {"to_host": False})
     with contextlib.ExitStack() as stack:
         ends: dict[str, subprocess.Popen[str]] = {}
         for host in others:
