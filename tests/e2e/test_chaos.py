@@ -22,16 +22,12 @@ OPTIONS = "--epochs 20 --global-batch-size 128 --checkpoint-every 20 --heartbeat
 JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=tuple(OPTIONS.split()))
 DEADLINE = 90.0
 ONE_HOST = (
-    "kill rank 1 at step 20; add 2 at step 21; stop rank 0 for 200ms at step 60; kill master at "
-    "step 80;"
-    " remove 1 at step 120; term rank 0 at step 160; stop master for 300ms at step 200",
+    "kill rank 1 at step 20; add 2 at step 21; fill disk for 500ms at step 40; stop rank 0 for "
+    "200ms at step 60; kill master at step 80; kill template at step 100; kill rank 1 at step 101;"
+    " remove 1 at step 120; slow rank 1 by 50ms for 1s at step 130; term rank 0 at step 160; stop "
+    "master for 300ms at step 180; kill agent 1 at step 200",
     "jump clock by -1h at step 10; kill everything at step 50; jump clock by 1d at step 52; stop "
-    "rank 1 for ever"
-    " at step 90",
-    "fill disk for 500ms at step 30; kill rank 0 at step 150",
-    "kill template at step 20; kill rank 1 at step 21; slow rank 1 by 50ms for 2s at step 60; "
-    "kill agent 1 at step 140",
-    "kill command at step 40; interrupt at step 120",
+    "rank 1 for ever at step 90; kill command at step 140; interrupt at step 180",
 )
 TWO_HOSTS = (
     "delay host 2 by 20ms for 500ms at step 20; cut host 2 for 500ms at step 80; kill agent 2 at "
