@@ -17,7 +17,7 @@ import json
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -57,11 +57,11 @@ def pytest_unconfigure() -> None:
     warm.end()
 
 
-@pytest.fixture(autouse=True)
-def _cold(request: pytest.FixtureRequest) -> Iterator[None]:
-    marked = request.node.get_closest_marker("cold") is not None
-    with warm.cold() if marked else contextlib.nullcontext():
-        yield
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    is_cold = item.get_closest_marker("cold") is not None
+    with warm.cold() if is_cold else contextlib.nullcontext():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

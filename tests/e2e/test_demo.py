@@ -12,7 +12,7 @@ from brim.storage.contact import read_scheduler_contact
 from brim_lab.driver import Driver
 from e2e.running import leftovers, until
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from e2e.running import DIGITS, FILES, PACED, started, undisturbed
 from e2e.test_scheduler import Home
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 
 HUNGRY = str(FILES / "hungry.py")
 LIMIT = ("--memory", "600MiB")

@@ -19,7 +19,7 @@ from brim.client import Client
 from brim_lab.driver import Driver
 from e2e.running import ROOT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 CHANGE = re.compile(r"\d\d:\d\d:\d\d [a-z]+( \d+ -> \d+)?( \(.+\))?")
 
 

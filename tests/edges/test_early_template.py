@@ -22,6 +22,8 @@ from brim.wire.frames import FrameBuffer
 from brim.wire.messages import Codec, TemplateMessage, TemplateReady
 from recorded_run import spec
 
+pytestmark = pytest.mark.cold
+
 DEADLINE = 90.0  # seconds
 TELLING = """
 import json, os, pathlib, sys

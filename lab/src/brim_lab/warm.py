@@ -53,7 +53,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _ARG_START = 45  # of /proc/self/stat, behind the name: arg_start, arg_end, env_start, env_end
 # Variables that the interpreter or a library reads once, as it starts.
-_READ_ONCE = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GRPC_", "CUDA_", "LC_", "LANG")
+_READ_ONCE = ("PYTHON", "LD_", "OMP_", "MKL_", "OPENBLAS_", "GRPC_", "CUDA_", "LC_", "LANG")
 _MODULES = (
     "brim.agent.__main__",
     "brim.cli.__main__",
