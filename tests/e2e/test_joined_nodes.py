@@ -185,6 +185,7 @@ def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm
     assert cluster.finish(job)["weights_sha256"] == calm
 
 
+@pytest.mark.long
 def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
     """A variable on which results depend stands for another processor."""
     odd = cluster.hosts[3]

@@ -178,6 +178,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
     check_ledger(hosts[0].folder / "run")
 
 
+@pytest.mark.long
 def test_what_rank_0_prints_on_another_host_is_shown(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
