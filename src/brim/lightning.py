@@ -39,7 +39,7 @@ def fit(
         val_dataloaders: the DataLoader of the validation split, or None.
         epochs: passes over the data; None takes `--epochs`.
         device: where to train; None uses a GPU if torch can, else the CPU.
-        options: of `brim.join`: `seed`, `micro_batches`, `clip_norm`, `on_nan`, `threads`.
+        options: of `brim.join`: `seed`, `micro_batches`, `clip_norm`, `on_nan`, `threads`, `audit`.
 
     Returns:
         The job, which is done.

@@ -749,6 +749,37 @@ LOOPS = [
             ("misspelt", "a hidden state left under another name", "batch.carried['memory']"),
         )
     ),
+    *(
+        refused(
+            f"hidden_{kind}",
+            "loop_hidden.py",
+            kind,
+            like=like,
+            words="was computed",
+            harmless_alone=is_harmless,
+        )
+        for kind, like, is_harmless in (
+            ("target", "a mean teacher's average that only the script knows", True),
+            ("class_weights", "class weights in numpy that change with every step", True),
+            ("rank", "a loss that is weighed by the rank", True),
+            ("bank", "MoCo: a queue of earlier outputs in a list of the script", False),
+        )
+    ),
+    exact(
+        "hidden_target_given",
+        "loop_hidden.py",
+        "target_given",
+        like="a mean teacher's average, joined beside its student",
+        epochs=4,
+        steps=20,
+    ),
+    refused(
+        "hidden_other_optimizer",
+        "loop_hidden.py",
+        "other_optimizer",
+        like="pyro: svi.step, whose optimizer brim.join was not given",
+        words="a step of an optimizer (Adam) that brim.join was not given",
+    ),
     exact("stopped", "loop_state.py", "stop", like="job.stop() after two epochs of four"),
     refused(
         "stopped_by_a_variable",

@@ -51,6 +51,7 @@ class Act(enum.Enum):
     COMMIT is answered with whether it is known to be the round's last.
     """
 
+    AUDIT = enum.auto()  # compare what micro-batches came to that were computed twice
     SUM = enum.auto()  # have the sum over all micro-batches
     PREPARE = enum.auto()  # give the network the sum, which until the commit can be undone
     COMMIT = enum.auto()  # have the step count, together with all members
@@ -77,7 +78,9 @@ def follow(actions: Generator[Action, Any, T], do: Callable[[Action], object]) -
         answer = do(action)
 
 
-def step(stages: Sequence[str], *, changes_early: bool) -> Generator[Action, Any, bool]:
+def step(
+    stages: Sequence[str], *, changes_early: bool, audited: bool = False
+) -> Generator[Action, Any, bool]:
     """Make a step, whose micro-batches this member has computed.
 
     Args:
@@ -85,10 +88,13 @@ def step(stages: Sequence[str], *, changes_early: bool) -> Generator[Action, Any
         changes_early: the members share what the step changes (tables). It is changed before the
             commit, which all wait for, so that nobody reads what is half written; what does not
             count is taken back. Who is alone has nobody to wait for.
+        audited: some of its micro-batches were computed twice.
 
     Returns:
         Whether it is known to be the round's last.
     """
+    if audited:
+        yield Act.AUDIT
     for stage in stages:
         yield Stand(stage)
         yield Add(stage)

@@ -31,17 +31,24 @@ class MicroBatchRequest(
 ):  # a tuple, as all of one micro-batch here: it is made in a third of the time
     """A micro-batch that a rank is going to need.
 
-    `span` are positions in the order of its epoch.
+    `span` are positions in the order of its epoch. One that `is_audit` is another rank's, or comes
+    a second time.
     """
 
     step: int
     micro: int
     epoch: int
     span: Span
+    is_audit: bool = False
 
 
 def requests(
-    schedule: Schedule, *, parts: int, micro_batches: Iterable[int], after: int
+    schedule: Schedule,
+    *,
+    parts: int,
+    micro_batches: Iterable[int],
+    after: int,
+    audited: Callable[[int], int | None] = lambda _: None,
 ) -> Iterator[MicroBatchRequest]:
     """Yield the micro-batches that a rank needs in all steps to come, in order.
 
@@ -52,13 +59,17 @@ def requests(
         parts: micro-batches of a step.
         micro_batches: those of this rank.
         after: steps that are done.
+        audited: gives the micro-batch of a step that is to be computed again; it comes before the
+            last one of this rank.
     """
     mine = tuple(micro_batches)
     for step in range(after, schedule.steps):
         spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
-        for micro in mine:
-            if len(spans[micro]):
-                yield MicroBatchRequest(step, micro, epoch, spans[micro])
+        asked = [MicroBatchRequest(step, each, epoch, spans[each]) for each in mine if len(spans[each])]
+        again = audited(step)
+        if asked and again is not None and len(spans[again]):
+            asked.insert(-1, MicroBatchRequest(step, again, epoch, spans[again], is_audit=True))
+        yield from asked
 
 
 class Read(NamedTuple):
@@ -239,6 +250,11 @@ class Feed:
         read = self._loaders.read(works, count=loaders or self.loaders, meanwhile=meanwhile)
         for work, sample in read:
             yield Read(work.request, sample, sample_checksum(work.indices))
+
+    @property
+    def has_shards(self) -> bool:
+        """Return whether each worker reads the parts of a stream that it needs, and no others."""
+        return self._given.shards is not None
 
     @property
     def is_quick(self) -> bool:

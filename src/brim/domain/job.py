@@ -255,6 +255,14 @@ class JobSpec:
         "somewhat faster.",
         decides=True,
     )
+    # In synchronous training that is exact.
+    audit: bool = option(
+        SWITCH,
+        default=True,
+        flag="--audit/--no-audit",
+        help="Compute some micro-batches twice, to find results that depend on more than weights, "
+        "seed and samples.",
+    )
     # Over all parameters.
     clip_norm: float | None = option(
         NUMBER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -346,6 +347,18 @@ class Contributions:
         words[-_WORDS + _STOP], words[-_WORDS + _DUE] = int(stop), int(due)
         counted = [start.clone() for start in self._starts[len(self._averaged) :]]
         return [*zeros, self._no_losses.clone(), words, *counted]
+
+    def by_name(self, contribution: Sequence[Tensor]) -> dict[str, Any]:
+        """Return what a micro-batch adds, by name, without the words that a worker says to all."""
+        at, count = self._losses_at, len(self._parameters)
+        buffers = [each.name for each in self._averaged], [each.name for each in self._counted]
+        return {
+            "loss": contribution[at],
+            "gradient": dict(zip(self._names, contribution[:count], strict=True)),
+            "gradients": contribution[at + 1][:-_WORDS],
+            "buffer": dict(zip(buffers[0], contribution[count:at], strict=True))
+            | dict(zip(buffers[1], contribution[at + 2 : len(self.like)], strict=True)),
+        }
 
     # The sum --------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ def join(
     clip_norm: float | None = None,
     on_nan: str | None = None,
     threads: int | None = None,
+    audit: bool | None = None,
 ) -> Job:
     """Join the job that this process was started for; if it was started by hand, train alone.
 
@@ -75,6 +76,8 @@ def join(
         clip_norm: upper bound of the gradient's 2-norm over all parameters.
         on_nan: what happens to a step whose loss is not a number: `warn`, `skip` or `stop`.
         threads: torch threads of this process. Default: 1, since sums depend on it.
+        audit: False computes no micro-batch twice, by which brim finds results that depend on more
+            than weights, seed and samples.
 
     Returns:
         The job; loop over `job.batches(...)` and call `job.step(loss)` for each.
@@ -98,7 +101,8 @@ def join(
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
     given: dict[str, Any] = {
-        "seed": seed, "micro_batches": micro_batches, "clip_norm": clip_norm, "on_nan": on_nan, "threads": threads
+        "seed": seed, "micro_batches": micro_batches, "clip_norm": clip_norm, "on_nan": on_nan, "threads": threads,
+        "audit": audit,
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
     spec = _together(context.spec, chosen) if context else replace(spec_of_a_loner(), **chosen)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from brim.clock import monotonic
 from brim.coordination import steps
+from brim.coordination.audits import AuditPlan
 from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
 from brim.coordination.steps import Act, Action, Settle, Stand
 from brim.data.feed import Feed, Reads, requests
@@ -313,11 +314,16 @@ class Loop:
             # step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
+                if parts.spec.exact and parts.spec.audit:
+                    round.audits = AuditPlan(
+                        round.shares, round.first, is_across=not feed.has_shards
+                    )
                 wanted = requests(
                     self._data.schedule,
                     parts=round.parts,
                     micro_batches=round.mine,
                     after=parts.state.committed,
+                    audited=round.audited,
                 )
                 loaders = self._data.part_of(feed.loaders)
                 read = feed.read(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from brim.clock import monotonic
+from brim.coordination.audits import AuditPlan
 from brim.coordination.reduction import ReductionPlan
 from brim.data.feed import Reads
 from brim.errors import EnvironmentFault, UserCodeError
@@ -33,6 +34,9 @@ class Round:
         rank: of this worker.
         parts: that each step is cut into.
         mine: those of this rank.
+        shares: those of each rank.
+        first: the step with which it begins.
+        audits: which of them are computed twice; None where none are.
         reads: the data of the steps to come, or None before the first.
         commits: number of steps that the round has made.
         looked_at: the last step behind which a checkpoint would have been begun, where workers take
@@ -50,12 +54,22 @@ class Round:
     rank: int
     parts: int
     mine: range
+    shares: tuple[range, ...]
+    first: int
+    audits: AuditPlan | None = None
     reads: Reads | None = None
     commits: int = 0
     looked_at: int = 0
     asked: float = 0.0
     pace: float = 0.0
     held: bool = False
+
+    def audited(self, step: int) -> int | None:
+        """Return the micro-batch of a step that this rank computes for an audit, or None."""
+        if self.audits is None or not self.audits.covers(step):
+            return None
+        owner = self.audits.owner_for(self.rank)
+        return None if owner is None else self.audits.micro_of(owner)
 
     def stop_reading(self) -> None:
         """Drop samples that were read ahead."""
@@ -87,6 +101,8 @@ def enter(parts: JobParts) -> Round:
         rank=members.rank,
         parts=cut_in,
         mine=plan.micro_batches(rank),
+        shares=tuple(map(plan.micro_batches, range(plan.world_size))),
+        first=parts.state.committed,
     )
     parts.contributions.begin()
     return entered

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -26,11 +27,13 @@ from brim.coordination import steps
 from brim.coordination.participant import RoundChanged
 from brim.coordination.steps import Act, Action, Add, Stand
 from brim.data.feed import MicroBatchRequest, Read
+from brim.data.repeatable import digest_of
 from brim.domain.batch import Span, cut
 from brim.domain.seeds import mix
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
-from brim.train import left_over
+from brim.train import left_over, others
 from brim.train.asynchronous.turn import Asynchrony
+from brim.train.audit import Audit, describe, findings_of
 from brim.train.carried import check_names
 from brim.train.contribution import StepOutcome
 from brim.train.exchange import Exchange
@@ -79,6 +82,7 @@ class MicroUnderWay:
         losses: of each optimizer, [1].
         carried: hidden states, as the user's code leaves them.
         taken: number of these losses that have come.
+        samples: their digest, where the micro-batch is computed twice.
     """
 
     read: Read
@@ -87,6 +91,7 @@ class MicroUnderWay:
     losses: list[Tensor | None]
     carried: dict[str, Any]
     taken: int = 0
+    samples: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +114,7 @@ class StepUnderWay:
         total: the sum over all micro-batches.
         outcome: of the step, once the network has the sum.
         busy: seconds that this worker has spent with the sum.
+        audit: of the step; None where it has none.
     """
 
     number: int
@@ -125,6 +131,7 @@ class StepUnderWay:
     total: list[Tensor] = field(default_factory=list)
     outcome: StepOutcome | None = None
     busy: float = 0.0
+    audit: Audit | None = None
 
     def places(self, span: Span) -> Span:
         """Return the places in this step of some samples of an epoch."""
@@ -141,6 +148,7 @@ class Steps:
     Attributes:
         under_way: the step that was begun last, until its round is left or the next boundary.
         is_stop_asked: the user's code has called `Job.stop` within a step.
+        is_amid_batch: a micro-batch was handed out whose loss has not come.
         is_given_up: the round ended under the last loss, and no micro-batch was handed out since.
     """
 
@@ -149,7 +157,14 @@ class Steps:
         self.under_way: StepUnderWay | None = None
         self.is_stop_asked = False
         self.is_given_up = False
+        self.is_amid_batch = False
         self._saw_a_loss = False
+        current = weakref.ref(self)
+        others.refuse_other_optimizers(
+            parts.optimization.optimizers,
+            lambda: (owner := current()) is not None and owner.is_amid_batch,
+            until=self,
+        )
 
     @property
     def is_begun(self) -> bool:
@@ -188,6 +203,8 @@ class Steps:
             due=round.rank == 0 and not parts.takes_turns and parts.checkpoints.is_due(number + 1),
             since=monotonic(),
         )
+        if round.audits is not None and round.audits.covers(number):
+            step.audit = Audit(own=round.audits.micro_of(round.rank))
         round.accumulator.begin()
         round.rows.begin()
         round.exchange.begin(number)
@@ -198,7 +215,12 @@ class Steps:
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
-            yield self._hand_out(round, step, next(reads))
+            micro_batch = self._hand_out(round, step, next(reads))
+            self.is_amid_batch = True
+            try:
+                yield micro_batch
+            finally:
+                self.is_amid_batch = False
             if self.under_way is not step:
                 raise RoundChanged  # job.step found it out
             if step.micro is not None:
@@ -240,6 +262,8 @@ class Steps:
             losses=[None] * len(parts.optimization.optimizers),
             carried=carried,
         )
+        if step.audit is not None and step.audit.has(read.request):
+            step.micro.samples = digest_of(read.sample)
         return MicroBatch(inputs, target, carried)
 
     def take(
@@ -271,7 +295,7 @@ class Steps:
         parts.optimization.check_rates()
         if not micro.taken:
             parts.contributions.check_untouched()
-        is_last = len(step.todo) == 1
+        is_last = len(step.todo) == 1 and not micro.read.request.is_audit
         early = round.early if round.early is not None and is_last else None
         with parts.embeddings.backward(), early.in_backward() if early else nullcontext():
             parts.optimization.backward(loss, micro.weight, optimizer)
@@ -291,7 +315,13 @@ class Steps:
         if parts.state.committed or parts.members.rank:
             return
         own_loop = not parts.spec.file and parts.spec.clip_norm is None
-        for text in (left_over.of_loss(loss), left_over.of_script(sys.argv[0]) if own_loop else ""):
+        for text in (
+            others.of_loss(
+                loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)
+            ),
+            left_over.of_loss(loss),
+            left_over.of_script(sys.argv[0]) if own_loop else "",
+        ):
             if text:
                 parts.members.tell(Warn(message=text))
 
@@ -327,6 +357,7 @@ class Steps:
         micro = step.micro
         assert micro is not None
         step.micro = None
+        self.is_amid_batch = False
         taken = [loss for loss in micro.losses if loss is not None]
         if not taken:
             raise SpecError(
@@ -340,7 +371,6 @@ class Steps:
         if round.commits < _WATCHED_STEPS:
             parts.attributes.check()
         rows, by_rows = parts.embeddings.take()
-        round.rows.add(step.todo[0], rows)
         contribution = parts.contributions.take(
             micro.weight, micro.losses, by_rows=by_rows, stop=self.is_stop_asked, due=step.due
         )
@@ -350,6 +380,15 @@ class Steps:
                 contribution += each.left_by(
                     step.places(micro.read.request.span), micro.carried[name]
                 )
+        if step.audit is not None and step.audit.has(micro.read.request):
+            results = parts.contributions.by_name(contribution)
+            results["gradient"] |= dict(zip(parts.embeddings.names, rows, strict=True))
+            results["carried"] = contribution[len(parts.contributions.like) :]
+            step.audit.take(micro.read.request, micro.samples, results)
+        if micro.read.request.is_audit:
+            parts.spent("compute", micro.since)
+            return
+        round.rows.add(step.todo[0], rows)
         round.accumulator.add(step.todo.popleft(), contribution)
         step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
         step.done.append((micro.read.request, micro.read.crc32))
@@ -373,7 +412,9 @@ class Steps:
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)
         parts.spent("reduce", started)
         early = bool(parts.embeddings.weights) and parts.members.world_size > 1
-        actions = steps.step(round.exchange.stages, changes_early=early)
+        actions = steps.step(
+            round.exchange.stages, changes_early=early, audited=step.audit is not None
+        )
         round.held = steps.follow(actions, partial(self._do, round, step))
         round.commits += 1
         assert step.outcome is not None, "every step is prepared"
@@ -392,6 +433,9 @@ class Steps:
             case Add(phase):
                 round.exchange.add(phase, step.number)
                 step.busy += parts.spent("reduce", started) - started
+            case Act.AUDIT:
+                self._compare(round, step)
+                parts.spent("wait", started)
             case Act.SUM:
                 own = round.accumulator.only() if parts.members.world_size == 1 else []
                 step.total = round.exchange.total(own)
@@ -419,6 +463,25 @@ class Steps:
             case _:
                 raise InternalError(f"{action} is no part of a step")
         return None
+
+    def _compare(self, round: Round, step: StepUnderWay) -> None:
+        """Compare what micro-batches came to that were computed twice.
+
+        Raises:
+            UserCodeError: one came to two results.
+        """
+        audit, members = step.audit, self._parts.members
+        assert audit is not None, "it has one"
+        assert round.audits is not None, "it plans them"
+
+        def together(phase: str, word: bytes) -> Sequence[bytes]:
+            alone = members.world_size == 1
+            return [word] if alone else members.arrive(step.number, phase, word).payloads
+
+        findings = findings_of(round.audits, together("audited", audit.word))
+        if findings:
+            tables = together("differ", audit.tables)
+            raise UserCodeError(describe(findings[0], tables, members.names, step=step.number + 1))
 
     def _look_ahead(self, round: Round, step: StepUnderWay) -> None:
         """Read the next step's first micro-batch of the same epoch."""

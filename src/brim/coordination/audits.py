@@ -1,0 +1,93 @@
+"""The plan of audits: which micro-batches are computed a second time, and by which worker.
+
+Pure.
+
+What a micro-batch adds to a step is a function of the state, the seed and the samples. A script that
+makes it depend on more (a network that brim does not know, a running value, the rank) is found out
+when another worker computes the same micro-batch, or the same worker does, out of order: the bits
+differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_EARLY = (0, 1, 4, 16, 64)  # steps of a round: most mistakes show in the first
+_INTERVAL = 256  # steps; with one micro-batch a worker, an audit takes as long as its step
+
+
+class Finding(NamedTuple):
+    """A micro-batch that came out in two ways.
+
+    Args:
+        micro: its number.
+        owner: the rank that has it.
+        auditor: the rank that computed it again.
+    """
+
+    micro: int
+    owner: int
+    auditor: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """The audits of one round: each rank computes the first micro-batch of the next rank, too.
+
+    A rank without another one computes its own first micro-batch again, as the last but one of its
+    step. Old members and newcomers lie on one circle, so that some newcomer is audited by an old
+    member wherever a round has both.
+
+    Args:
+        shares: the micro-batches of each rank; ranks that compute none take no part.
+        first: the step with which the round begins.
+        is_across: ranks read each other's samples; else each one computes its own micro-batch again.
+
+    >>> plan = AuditPlan((range(0, 3), range(3, 3), range(3, 4)), first=10)
+    >>> plan.owner_for(0), plan.micro_of(2), plan.owner_for(2), plan.owner_for(1)
+    (2, 3, 0, None)
+    >>> [step for step in range(10, 600) if plan.covers(step)]
+    [10, 11, 14, 26, 74, 266, 522]
+    """
+
+    shares: tuple[range, ...]
+    first: int
+    is_across: bool = True
+
+    def covers(self, step: int) -> bool:
+        """Return whether micro-batches of this step are computed twice."""
+        made = step - self.first
+        return made in _EARLY or made % _INTERVAL == 0
+
+    def micro_of(self, rank: int) -> int | None:
+        """Return the micro-batch of a rank that another one computes as well."""
+        share = self.shares[rank]
+        return share.start if share else None
+
+    def owner_for(self, auditor: int) -> int | None:
+        """Return the rank whose micro-batch the auditor computes; None where it computes none."""
+        if not self.shares[auditor]:
+            return None
+        if not self.is_across:
+            return auditor
+        ranks = range(auditor + 1, auditor + 1 + len(self.shares))
+        return next(rank % len(self.shares) for rank in ranks if self.shares[rank % len(self.shares)])
+
+    def findings(self, words: Sequence[tuple[bytes, bytes]]) -> list[Finding]:
+        """Return what came out in two ways.
+
+        Args:
+            words: of each rank, a digest of its own micro-batch and of the one that it audited;
+                empty where it had no samples.
+
+        >>> AuditPlan((range(0, 1), range(1, 2)), first=0).findings([(b"a", b"b"), (b"b", b"x")])
+        [Finding(micro=0, owner=0, auditor=1)]
+        """
+        found = []
+        for auditor, (_, seen) in enumerate(words):
+            owner = self.owner_for(auditor)
+            if owner is not None and seen and seen != words[owner][0]:
+                found.append(Finding(self.shares[owner].start, owner, auditor))
+        return found

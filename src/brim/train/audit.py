@@ -1,0 +1,117 @@
+"""Audits: a micro-batch that is computed twice must give the same bits.
+
+`coordination/audits.py` plans which ones. This module holds what came of them on one worker, and
+puts a difference into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from brim.coordination.audits import AuditPlan, Finding
+from brim.data.feed import MicroBatchRequest
+from brim.train.digests import Digests, digests_of, root_of
+
+SAMPLES = "samples"
+_IN_STATE = (
+    "Something else than the weights, the seed and the samples decides what it comes to: most often "
+    "a network, a queue or a running value that the script keeps beside the model given to "
+    "brim.join (a target network, a memory bank), a random generator of its own, or the rank."
+)
+_IN_DATA = (
+    "The workers read different files or splits, or the data depends on more than indices and the "
+    "seed: a transform draws from a generator of its own, or reading changes what is read."
+)
+_TO_KEEP = (
+    "give networks to brim.join([model, target], optimizer), make values buffers of the model, or "
+    'change them once a step and name them: job.register_state("bank", bank)'
+)
+_TO_READ = (
+    "draw from torch's, numpy's or Python's global generator, return copies of samples, and seed what "
+    "splits the data"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Audit:
+    """The audit of one step, on one worker.
+
+    Args:
+        own: the number of this worker's micro-batch that another one computes as well; None where
+            it computes none.
+
+    Attributes:
+        made: the digests of that one.
+        seen: the digests of the micro-batch that this worker computed again.
+    """
+
+    own: int | None
+    made: Digests = field(default_factory=dict)
+    seen: Digests = field(default_factory=dict)
+
+    def has(self, request: MicroBatchRequest) -> bool:
+        """Return whether a micro-batch is one of the two."""
+        return request.is_audit or request.micro == self.own
+
+    def take(self, request: MicroBatchRequest, samples: str, results: Mapping[str, Any]) -> None:
+        """Take what one of the two came to.
+
+        Args:
+            request: that it is.
+            samples: the digest of its samples.
+            results: tensors by name.
+        """
+        digests = digests_of({SAMPLES: samples, **results})
+        if request.is_audit:
+            self.seen = digests
+        else:
+            self.made = digests
+
+    @property
+    def word(self) -> bytes:
+        """What this worker says of it to the others: see `AuditPlan.findings`."""
+        roots = [root_of(each) if each else b"" for each in (self.made, self.seen)]
+        return msgspec.msgpack.encode(roots)
+
+    @property
+    def tables(self) -> bytes:
+        """The same, digest by digest."""
+        return msgspec.msgpack.encode([self.made, self.seen])
+
+
+def findings_of(plan: AuditPlan, words: Sequence[bytes]) -> list[Finding]:
+    """Return what came out in two ways, from the `Audit.word` of each rank."""
+    roots = [msgspec.msgpack.decode(word, type=tuple[bytes, bytes]) for word in words]
+    return plan.findings(roots)
+
+
+def describe(
+    finding: Finding, tables: Sequence[bytes], names: Sequence[str], *, step: int
+) -> str:
+    """Say which micro-batch differs in what, and where that usually comes from.
+
+    Args:
+        finding: of the step.
+        tables: `Audit.tables` of each rank.
+        names: of the workers, by rank.
+        step: its number, from 1.
+    """
+    made, _ = msgspec.msgpack.decode(tables[finding.owner], type=tuple[Digests, Digests])
+    _, seen = msgspec.msgpack.decode(tables[finding.auditor], type=tuple[Digests, Digests])
+    different = [path for path in made if seen.get(path) != made[path]]
+    different += [path for path in seen if path not in made]
+    owner, auditor = names[finding.owner], names[finding.auditor]
+    workers = f"twice by {owner}" if owner == auditor else f"by {owner} and by {auditor}"
+    if different[0] == SAMPLES:
+        what, why, hint = "from other samples", _IN_DATA, _TO_READ
+    else:
+        more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+        what, why, hint = f"with different {different[0]}{more}", _IN_STATE, _TO_KEEP
+    return (
+        f"micro-batch {finding.micro} of step {step} was computed {workers}, {what}\n  {why}\n"
+        f"  hint: {hint}"
+    )

@@ -1,0 +1,222 @@
+"""Audits: what a micro-batch depends on beside the weights, the seed and the samples."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from brim.coordination.audits import AuditPlan
+from brim.errors import SpecError, UserCodeError
+from brim.train.context import spec_of_a_loner
+from brim.train.job import Job
+from brim.train.step import MicroBatch
+
+DATA = [(torch.tensor([float(i), 1.0]), torch.tensor([float(i % 3)])) for i in range(32)]
+Loss = Callable[[Tensor, MicroBatch], Tensor]
+
+
+def squared(prediction: Tensor, batch: MicroBatch) -> Tensor:
+    return ((prediction - batch.target) ** 2).mean()
+
+
+def train(loss: Loss, *, data: Any = DATA, steps: int = 4, **options: Any) -> Job:
+    """Train a line with this loss, in this process, by steps of 8 samples in 4 micro-batches."""
+    torch.manual_seed(0)
+    model = nn.Linear(2, 1)
+    spec = replace(spec_of_a_loner(0), micro_batches=4, **options)
+    job = Job(model, torch.optim.SGD(model.parameters(), lr=0.001), spec=spec, context=None)
+    for batch in job.batches(data, global_batch_size=8, epochs=-(-steps // 4)):
+        job.step(loss(model(batch.inputs), batch))
+    return job
+
+
+def memory_bank() -> Loss:
+    bank: list[Tensor] = []
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        bank.append(prediction.detach().mean())
+        return squared(prediction, batch) + (prediction.mean() - torch.stack(bank).mean()) ** 2
+
+    return loss
+
+
+def running_scale() -> Loss:
+    scale = torch.ones(())
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        scale.lerp_(prediction.detach().abs().mean(), 0.1)
+        return squared(prediction / scale, batch)
+
+    return loss
+
+
+def running_scale_in_numpy() -> Loss:
+    scale = np.ones(1)
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        scale[0] = 0.9 * scale[0] + float(prediction.detach().abs().mean())
+        return squared(prediction, batch) / float(scale[0])
+
+    return loss
+
+
+def warm_up_by_calls() -> Loss:
+    calls = itertools.count(1)
+    return lambda prediction, batch: squared(prediction, batch) * min(1.0, next(calls) / 100)
+
+
+def private_generator() -> Loss:
+    generator = torch.Generator().manual_seed(0)
+    return lambda prediction, batch: squared(
+        prediction + torch.randn(prediction.shape, generator=generator), batch
+    )
+
+
+def private_numpy_generator() -> Loss:
+    generator = np.random.default_rng(0)
+    return lambda prediction, batch: squared(prediction * float(generator.normal()), batch)
+
+
+def private_random() -> Loss:
+    generator = random.Random(0)
+    return lambda prediction, batch: squared(prediction * generator.random(), batch)
+
+
+def hidden_state() -> Loss:
+    hidden = [torch.zeros(1)]
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        joined = prediction + hidden[0]
+        hidden[0] = joined.detach().mean(dim=0)
+        return squared(joined, batch)
+
+    return loss
+
+
+def network_that_learns_beside() -> Loss:
+    critic = nn.Linear(2, 1)
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        score = critic(batch.inputs).detach()
+        with torch.no_grad():
+            critic.weight.add_(0.01)
+        return squared(prediction - score, batch)
+
+    return loss
+
+
+def normalization_beside() -> Loss:
+    norm = nn.BatchNorm1d(1, affine=False, momentum=0.5)
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        norm(prediction.detach())
+        return squared(prediction - norm.running_mean, batch)
+
+    return loss
+
+
+def previous_batch() -> Loss:
+    previous: dict[str, Tensor] = {}
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        mixed = previous.get("target", batch.target)
+        previous["target"] = batch.target
+        return squared(prediction, batch) + 0.1 * ((prediction - mixed) ** 2).mean()
+
+    return loss
+
+
+def gradient_noise() -> Loss:
+    generator = torch.Generator().manual_seed(0)
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        prediction.register_hook(lambda g: g + torch.randn(g.shape, generator=generator))
+        return squared(prediction, batch)
+
+    return loss
+
+
+HIDDEN = (
+    memory_bank, running_scale, running_scale_in_numpy, warm_up_by_calls, private_generator,
+    private_numpy_generator, private_random, hidden_state, network_that_learns_beside,
+    normalization_beside, previous_batch, gradient_noise,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda each: each.__name__)
+def test_hidden_state_ends_the_first_step(hidden: Callable[[], Loss]) -> None:
+    with pytest.raises(UserCodeError, match=r"micro-batch 0 of step 1 was computed twice") as said:
+        train(hidden())
+    named = "different gradient" if hidden is gradient_noise else "different loss"
+    assert named in str(said.value)
+    assert "hint: give networks to brim.join" in str(said.value)
+
+
+def test_an_honest_loss_passes() -> None:
+    audited, plain = train(squared, steps=20), train(squared, steps=20, audit=False)
+    assert torch.equal(audited.model.weight, plain.model.weight)
+
+
+def test_no_audit_trains_on_hidden_state() -> None:
+    assert train(warm_up_by_calls(), audit=False).committed == 4
+
+
+class ReadCounter(torch.utils.data.Dataset[Any]):
+    """Samples that count how often they were read, from the fifth reading on."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def __len__(self) -> int:
+        return 32
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        return torch.tensor([float(max(4, self.reads)), 1.0]), torch.zeros(1)
+
+
+def test_samples_that_change_are_named() -> None:
+    with pytest.raises(UserCodeError, match=r"twice by this process, from other samples\n  The workers"):
+        train(squared, data=ReadCounter())
+
+
+def test_an_optimizer_beside_the_job_is_refused() -> None:
+    beside = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+
+    def loss(prediction: Tensor, batch: MicroBatch) -> Tensor:
+        beside.step()
+        return squared(prediction, batch)
+
+    with pytest.raises(SpecError, match=r"a step of an optimizer \(SGD\) that brim.join was not"):
+        train(loss)
+    beside.step()  # outside of batches it may
+
+
+def test_networks_beside_the_job_are_warned_of(capfd: pytest.CaptureFixture[str]) -> None:
+    other = nn.Linear(2, 1)
+    train(lambda prediction, batch: squared(prediction + other(batch.inputs), batch))
+    assert "the loss depends on 2 parameters that brim.join was not given" in capfd.readouterr().err
+    train(lambda _, batch: squared(other(batch.inputs), batch))
+    assert "nothing of it is trained" in capfd.readouterr().err
+
+
+def test_old_members_audit_newcomers() -> None:
+    plan = AuditPlan(tuple(range(2 * rank, 2 * rank + 2) for rank in range(4)), first=7)
+    right, wrong = b"right", b"wrong"
+    # Ranks 2 and 3 are new: they compute something else, for themselves and for the old ones.
+    words = [(right, right), (right, right), (wrong, wrong), (wrong, wrong)]
+    found = [(each.owner, each.auditor) for each in plan.findings(words)]
+    assert found == [(2, 1), (0, 3)]
+
+
+def test_ranks_without_samples_are_passed_over() -> None:
+    plan = AuditPlan((range(0, 1), range(1, 1), range(1, 2)), first=0)
+    assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")]) == []
