@@ -101,11 +101,12 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
             words = ("logs", str(run.directory), "-f", "--worker", "w2")
             follower = Driver().start(*words, stdout=output, stderr=subprocess.DEVNULL)
         try:
-            summary = run.finish()
+            until(lambda: run.process.poll() is not None, "the end of the run")
             assert follower.wait(60) == 0
         finally:
             follower.kill()
             follower.wait()
+        summary = run.finish()
     assert summary["weights_sha256"] == quiet["weights_sha256"]
     check_ledger(run.directory)
     assert length(logs) > 200 << 20

@@ -41,6 +41,24 @@ def test_the_first_from_its_beginning_a_successor_from_where_it_takes_over(tmp_p
     assert fresh() == ["loss 3"]
 
 
+def test_a_successor_is_not_repeated_to_a_late_reader(tmp_path: Path) -> None:
+    run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
+    prints = Prints(tmp_path, reader.history)
+
+    def fresh() -> list[str]:
+        reader.poll()
+        return prints.fresh(reader.history)
+
+    assert fresh() == []
+    for worker in ("w0", "w1"):
+        printed(tmp_path, worker, "begun\n")
+    run.begin()
+    assert fresh() == ["begun"]
+    run.lose(0)
+    printed(tmp_path, "w1", "loss 3\n")
+    assert fresh() == ["loss 3"]
+
+
 def test_an_earlier_life_is_not_shown_again_and_a_log_of_another_host_is_not_missed(
     tmp_path: Path,
 ) -> None:

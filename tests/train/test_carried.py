@@ -84,7 +84,7 @@ def test_what_is_carried_is_part_of_the_state() -> None:
     for each in (job, other):
         each.carry("hidden", Recurrent().start(), dim=1)
     reads = job.batches(TensorDataset(INPUTS, TARGETS), global_batch_size=COLUMNS, shuffle=False)
-    for _ in range(2):
+    while not job.committed:
         batch = next(reads)
         output, batch.carried["hidden"] = job.model(batch.inputs, batch.carried["hidden"])
         job.step(functional.mse_loss(output, batch.target))

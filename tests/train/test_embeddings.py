@@ -222,7 +222,7 @@ def test_sparse_adam_does_what_torch_does_with_it() -> None:
     job = Job(
         model,
         torch.optim.SparseAdam(model.parameters(), lr=0.1),
-        spec=spec(micro_batches=1, audit=False),
+        spec=spec(micro_batches=1),
         context=None,
     )
     optimizer = torch.optim.SparseAdam(plain.parameters(), lr=0.1)

@@ -312,7 +312,6 @@ def test_an_id_has_a_row_from_the_step_on_in_which_it_was_seen_often_enough() ->
         epochs=4,
         micro_batches=1,
         after=after,
-        audit=False,  # by which batches are handed out twice
     )
     assert moved == [False, False, True, True]
 

@@ -19,9 +19,10 @@ _LAST_READS = 1024  # of the log of a worker that another one follows as rank 0
 class Prints:
     """Follows the log of whichever worker has rank 0.
 
-    The log of the first one is read from its beginning, that of a successor from where it is when
-    it takes over: what it printed before, everybody printed. Of a worker on another host there is
-    no log before it has rank 0: the master writes it from what that host's agent passes on.
+    The log of the first one is read from its beginning, as that of a newcomer. That of a successor
+    which was a member before is read from where it was at the last look before it took over: what
+    it printed before, everybody printed. Of a worker on another host there is no log before it has
+    rank 0: the master writes it from what that host's agent passes on.
 
     Args:
         run_dir: of the run. What its logs have now, of an earlier life, is not shown.
@@ -30,12 +31,10 @@ class Prints:
 
     def __init__(self, run_dir: Path, before: RunHistory) -> None:
         self._run_dir, self._round = run_dir, before.round
-        self._sizes = {path.stem: path.stat().st_size for path in (run_dir / "logs").glob("*.log")}
+        self._before = self._last = self._sizes()
+        self._members: set[str] = set()
         self._tail: Tail | None = None
         self._worker = ""
-        # Logs at the last call, and at the one before it: these were there before the records were
-        # read for the last.
-        self._there = self._there_before = set(self._sizes)
 
     def fresh(self, history: RunHistory) -> list[str]:
         """Lines that were completed since the last call.
@@ -43,16 +42,17 @@ class Prints:
         Where there are too many, the result is the first of them.
         """
         lines = self._read()
-        there = self._there_before
-        self._there_before, self._there = self._there, self._logs()
+        last, self._last = self._last, self._sizes()
         if history.round is None or history.round is self._round:
             return lines
         self._round = history.round
         worker = history.round.workers[0]
         if worker != self._worker:
             lines += self._read(_LAST_READS)
-            first, self._worker = not self._worker, worker
-            self._tail = self._begin(worker, first, worker in there)
+            self._worker = worker
+            sizes = last if worker in self._members else self._before
+            self._tail = self._begin(worker, sizes.get(worker, 0))
+        self._members.update(history.round.workers)
         return lines + self._read()
 
     def rest(self, history: RunHistory) -> Iterator[str]:
@@ -60,21 +60,19 @@ class Prints:
         while lines := self.fresh(history):
             yield from lines
 
-    def _logs(self) -> set[str]:
-        return {path.stem for path in (self._run_dir / "logs").glob("*.log")}
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of the logs by worker, as they are now."""
+        return {path.stem: path.stat().st_size for path in (self._run_dir / "logs").glob("*.log")}
 
-    def _begin(self, worker: str, first: bool, was_there: bool) -> Tail | None:
-        log = self._run_dir / "logs" / f"{worker}.log"
-        if not log.exists():
+    def _begin(self, worker: str, place: int) -> Tail | None:
+        if not (self._run_dir / "logs" / f"{worker}.log").exists():
             return None  # it is on another host, and has printed nothing yet
-        if first or not was_there:
-            return Tail(self._run_dir, worker, {worker: self._sizes.get(worker, 0)})
-        return Tail(self._run_dir, worker, {worker: log.stat().st_size})
+        return Tail(self._run_dir, worker, {worker: place})
 
     def _read(self, reads: int = _READS) -> list[str]:
         lines: list[str] = []
         if self._tail is None and self._worker:
-            self._tail = self._begin(self._worker, first=False, was_there=False)
+            self._tail = self._begin(self._worker, self._before.get(self._worker, 0))
         if self._tail is not None:
             lines += [text for _, text in self._tail.fresh(reads)]
         return lines

@@ -5,7 +5,9 @@ It is taken for a newcomer or a checkpoint, and put in place of another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import asdict
 from typing import Any, Protocol, runtime_checkable
 
@@ -106,6 +108,16 @@ class TrainingState:
                 need="tensors, numbers, strings, and lists and dicts of them",
             ) from error
         self._registered[name] = thing
+
+    @contextlib.contextmanager
+    def registered_kept(self) -> Iterator[None]:
+        """Put the user's registered objects back to what they are now, at the end."""
+        before = {name: copy.deepcopy(_state_of(thing)) for name, thing in self._registered.items()}
+        try:
+            yield
+        finally:
+            for name, thing in self._registered.items():
+                _put_state(thing, before[name])
 
     # The tree -------------------------------------------------------------------------------------
 

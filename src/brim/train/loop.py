@@ -314,7 +314,8 @@ class Loop:
             # step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
-                if parts.spec.exact and parts.spec.audit:
+                # Of one micro-batch a step, one worker has all: the loop's body runs once a step.
+                if parts.spec.exact and parts.spec.audit and round.parts > 1:
                     round.audits = AuditPlan(
                         round.shares, round.first, is_across=not feed.has_shards
                     )

@@ -215,12 +215,14 @@ class Steps:
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
-            micro_batch = self._hand_out(round, step, next(reads))
-            self.is_amid_batch = True
-            try:
-                yield micro_batch
-            finally:
-                self.is_amid_batch = False
+            read = next(reads)
+            with parts.state.registered_kept() if read.request.is_audit else nullcontext():
+                micro_batch = self._hand_out(round, step, read)
+                self.is_amid_batch = True
+                try:
+                    yield micro_batch
+                finally:
+                    self.is_amid_batch = False
             if self.under_way is not step:
                 raise RoundChanged  # job.step found it out
             if step.micro is not None:
