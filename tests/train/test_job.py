@@ -64,7 +64,10 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def new_job(
-    optimizer: Callable[[torch.nn.Linear], torch.optim.Optimizer] = sgd, *, halving: bool = False, audit: bool = True
+    optimizer: Callable[[torch.nn.Linear], torch.optim.Optimizer] = sgd,
+    *,
+    halving: bool = False,
+    audit: bool = True,
 ) -> tuple[Job, Listener]:
     """A job of one process; `halving` halves its learning rate with every step."""
     model = torch.nn.Linear(2, 1)

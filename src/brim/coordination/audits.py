@@ -73,7 +73,9 @@ class AuditPlan:
         if not self.is_across:
             return auditor
         ranks = range(auditor + 1, auditor + 1 + len(self.shares))
-        return next(rank % len(self.shares) for rank in ranks if self.shares[rank % len(self.shares)])
+        return next(
+            rank % len(self.shares) for rank in ranks if self.shares[rank % len(self.shares)]
+        )
 
     def findings(self, words: Sequence[tuple[bytes, bytes]]) -> list[Finding]:
         """Return what came out in two ways.

@@ -65,7 +65,9 @@ def requests(
     mine = tuple(micro_batches)
     for step in range(after, schedule.steps):
         spans, epoch = cut(schedule.span(step), parts), schedule.epoch_of(step)
-        asked = [MicroBatchRequest(step, each, epoch, spans[each]) for each in mine if len(spans[each])]
+        asked = [
+            MicroBatchRequest(step, each, epoch, spans[each]) for each in mine if len(spans[each])
+        ]
         again = audited(step)
         if asked and again is not None and len(spans[again]):
             asked.insert(-1, MicroBatchRequest(step, again, epoch, spans[again], is_audit=True))

@@ -39,6 +39,7 @@ class JobOptions(TypedDict, total=False):
     seed: int
     faults: str
     exact: bool
+    audit: bool
     clip_norm: float
     on_nan: str
     threads: int

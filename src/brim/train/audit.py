@@ -34,10 +34,14 @@ _TO_READ = (
     "draw from torch's, numpy's or Python's global generator, return copies of samples, and seed what "
     "splits the data"
 )
+NOT_DETERMINISTIC = (
+    "\n  or: kernels of this device add up in any order; torch.use_deterministic_algorithms(True) "
+    "tells these two apart"
+)
 
 
 @dataclass(slots=True, kw_only=True)
-class Audit:
+class StepAudit:
     """The audit of one step, on one worker.
 
     Args:
@@ -73,30 +77,28 @@ class Audit:
 
     @property
     def word(self) -> bytes:
-        """What this worker says of it to the others: see `AuditPlan.findings`."""
+        """Return the word on it for the others, one digest for each of the two."""
         roots = [root_of(each) if each else b"" for each in (self.made, self.seen)]
         return msgspec.msgpack.encode(roots)
 
     @property
     def tables(self) -> bytes:
-        """The same, digest by digest."""
+        """Return all digests of the two, for the others."""
         return msgspec.msgpack.encode([self.made, self.seen])
 
 
 def findings_of(plan: AuditPlan, words: Sequence[bytes]) -> list[Finding]:
-    """Return what came out in two ways, from the `Audit.word` of each rank."""
+    """Return what came out in two ways, from the `StepAudit.word` of each rank."""
     roots = [msgspec.msgpack.decode(word, type=tuple[bytes, bytes]) for word in words]
     return plan.findings(roots)
 
 
-def describe(
-    finding: Finding, tables: Sequence[bytes], names: Sequence[str], *, step: int
-) -> str:
+def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *, step: int) -> str:
     """Say which micro-batch differs in what, and where that usually comes from.
 
     Args:
         finding: of the step.
-        tables: `Audit.tables` of each rank.
+        tables: `StepAudit.tables` of each rank.
         names: of the workers, by rank.
         step: its number, from 1.
     """

@@ -33,7 +33,7 @@ from brim.domain.seeds import mix
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
 from brim.train import left_over, others
 from brim.train.asynchronous.turn import Asynchrony
-from brim.train.audit import Audit, describe, findings_of
+from brim.train.audit import NOT_DETERMINISTIC, StepAudit, describe, findings_of
 from brim.train.carried import check_names
 from brim.train.contribution import StepOutcome
 from brim.train.exchange import Exchange
@@ -131,7 +131,7 @@ class StepUnderWay:
     total: list[Tensor] = field(default_factory=list)
     outcome: StepOutcome | None = None
     busy: float = 0.0
-    audit: Audit | None = None
+    audit: StepAudit | None = None
 
     def places(self, span: Span) -> Span:
         """Return the places in this step of some samples of an epoch."""
@@ -159,6 +159,7 @@ class Steps:
         self.is_given_up = False
         self.is_amid_batch = False
         self._saw_a_loss = False
+        self._warned_of_audit = False
         current = weakref.ref(self)
         others.refuse_other_optimizers(
             parts.optimization.optimizers,
@@ -204,7 +205,7 @@ class Steps:
             since=monotonic(),
         )
         if round.audits is not None and round.audits.covers(number):
-            step.audit = Audit(own=round.audits.micro_of(round.rank))
+            step.audit = StepAudit(own=round.audits.micro_of(round.rank))
         round.accumulator.begin()
         round.rows.begin()
         round.exchange.begin(number)
@@ -318,9 +319,7 @@ class Steps:
             return
         own_loop = not parts.spec.file and parts.spec.clip_norm is None
         for text in (
-            others.of_loss(
-                loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)
-            ),
+            others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
             left_over.of_loss(loss),
             left_over.of_script(sys.argv[0]) if own_loop else "",
         ):
@@ -469,6 +468,8 @@ class Steps:
     def _compare(self, round: Round, step: StepUnderWay) -> None:
         """Compare what micro-batches came to that were computed twice.
 
+        On devices whose kernels may add up in any order a difference is no more than a warning.
+
         Raises:
             UserCodeError: one came to two results.
         """
@@ -483,7 +484,13 @@ class Steps:
         findings = findings_of(round.audits, together("audited", audit.word))
         if findings:
             tables = together("differ", audit.tables)
-            raise UserCodeError(describe(findings[0], tables, members.names, step=step.number + 1))
+            text = describe(findings[0], tables, members.names, step=step.number + 1)
+            is_deterministic = torch.are_deterministic_algorithms_enabled()
+            if self._parts.device.type == "cpu" or is_deterministic:
+                raise UserCodeError(text)
+            if round.rank == 0 and not self._warned_of_audit:
+                members.tell(Warn(message=f"{text}{NOT_DETERMINISTIC}"))
+            self._warned_of_audit = True
 
     def _look_ahead(self, round: Round, step: StepUnderWay) -> None:
         """Read the next step's first micro-batch of the same epoch."""

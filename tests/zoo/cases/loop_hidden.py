@@ -15,7 +15,7 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 target = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
 target.load_state_dict(model.state_dict())
 target.requires_grad_(False)
-optimizer = torch.optim.Adam([p for p in model.parameters()], lr=0.01)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 other = torch.optim.Adam(nn.Linear(64, 4).parameters())
 weights, bank = torch.ones(4).numpy(), []
 
