@@ -44,7 +44,7 @@ def gaps(kind: str, batch: int, *, workers: int, parts: int, steps: int) -> dict
 
 def cost_of(found: dict[int, float]) -> tuple[float, float, int]:
     """Return the median step, how much of it an audit adds, and how many were looked at."""
-    plan = AuditPlan((range(0, 1),), first=0)
+    plan = AuditPlan((range(1),), first=0)
     extra = []
     for step in found:
         if plan.covers(step) and step > max(NEIGHBOURS):
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1100)
     given = parser.parse_args()
     report = Report(HERE, "The cost of audits", seed=0)
-    plan = AuditPlan((range(0, 1),), first=0)
+    plan = AuditPlan((range(1),), first=0)
     audited = sum(plan.covers(256 + step) for step in range(2560)) / 2560
     rows, figures = [], {}
     for kind, batch in CASES:

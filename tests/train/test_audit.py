@@ -223,5 +223,5 @@ def test_old_members_audit_newcomers() -> None:
 
 
 def test_ranks_without_samples_are_passed_over() -> None:
-    plan = AuditPlan((range(0, 1), range(1, 1), range(1, 2)), first=0)
+    plan = AuditPlan((range(1), range(1, 1), range(1, 2)), first=0)
     assert plan.findings([(b"a", b""), (b"", b""), (b"", b"a")]) == []

@@ -336,7 +336,9 @@ class Decisions:
 
     def _on_worker(self, worker: str, message: wire.WorkerMessage) -> None:
         match message:
-            case wire.Hello(address=address, facts=facts):
+            case wire.Hello(address=address, facts=facts, micro_batches=parts):
+                if parts and not self._rendezvous.round:
+                    self._rendezvous.parts = parts
                 if facts is not None:
                     self._learn(facts)
                 self._note_state(worker, "ready")
@@ -533,7 +535,7 @@ class Decisions:
                     self._handle(Straggling(paces, cause))
                 case Bottleneck():
                     host = self._host_of(self._rendezvous.workers[advice.worker].agent)
-                    text = words.slow_worker(advice, host=host, parts=self.spec.micro_batches)
+                    text = words.slow_worker(advice, host=host, parts=self._rendezvous.parts)
                     self._event("warning", message=text)
                 case _:
                     assert_never(advice)
@@ -588,7 +590,7 @@ class Decisions:
     def _change_workers(self, fault: Fault) -> None:
         more = fault.count if fault.kind is FaultKind.ADD else -fault.count
         wanted = self._rendezvous.target + more
-        most = self.spec.micro_batches
+        most = self._rendezvous.parts
         if self.spec.exact and wanted > most:
             detail = f"{wanted} workers are more than the {most} micro-batches of a step"
             self._warn_of_fault(fault, detail)

@@ -146,6 +146,7 @@ class Job:
                 hint="--ps 0",
             )
         self.parts.state.register(name, thing)
+        self.parts.optimization.schedules.carry(thing)
 
     def carry(self, name: str, start: Tensor | Sequence[Tensor], *, dim: int = 0) -> None:
         """Carry a hidden state from the samples of a step to those of the next step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,11 +13,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from brim.domain.job import JobSpec
+from brim.domain.job import JobSpec, default_micro_batches
 from brim.errors import SpecError
 from brim.train.context import WorkerContext, context_from_environment, spec_of_a_loner
 from brim.train.failures import report
 from brim.train.job import Job
+
+# Variables by which launchers tell a process how many there are.
+_LAUNCHERS = {
+    "WORLD_SIZE": "torchrun",
+    "SLURM_STEP_NUM_TASKS": "srun",
+    "OMPI_COMM_WORLD_SIZE": "mpirun",
+    "PMI_SIZE": "mpirun",
+}
 
 _born_with: WorkerContext | None = None
 _joined: Job | None = None
@@ -105,7 +114,12 @@ def join(
         "audit": audit,
     }  # fmt: skip
     chosen = {name: value for name, value in given.items() if value is not None}
-    spec = _together(context.spec, chosen) if context else replace(spec_of_a_loner(), **chosen)
+    if context is not None:
+        spec = _together(context.spec, chosen)
+        context = replace(context, spec=spec)
+    else:
+        _check_alone()
+        spec = replace(spec_of_a_loner(), **chosen)
     torch.set_num_threads(spec.threads)
     job = Job(
         model,
@@ -149,15 +163,35 @@ def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     usual = spec_of_a_loner()
     for name, value in chosen.items():
         said, field = getattr(asked, name), name.replace("_", "-")
-        # Shares of micro-batches are the master's, which knows the command line only.
-        if said != value and (said != getattr(usual, name) or name == "micro_batches"):
+        default = getattr(usual, name)
+        if name == "micro_batches":
+            default = default_micro_batches(asked.workers)
+        if said != value and said != default:
             raise SpecError(
                 f"brim.join({name}=)",
                 got=repr(value),
-                need=f"{said!r}, as the command line has it",
-                hint=f"brim run --{field} {value} -- ...",
+                need=f"{said!r}, as --{field} on the command line has it",
+                hint=f"leave out --{field}, or {name}= in the script",
             )
     return replace(asked, **chosen)
+
+
+def _check_alone() -> None:
+    """Check that no launcher of another library has started this process as one of several.
+
+    Raises:
+        SpecError: one has: each of its processes would train everything by itself.
+    """
+    for name, launcher in _LAUNCHERS.items():
+        count = os.environ.get(name, "")
+        if count.isdecimal() and int(count) > 1:
+            raise SpecError(
+                "brim.join",
+                got=f"a process that {launcher} has started as one of {count} ({name}={count})",
+                need="brim as the launcher: these processes would each train the whole job, apart "
+                "from one another",
+                hint=f"brim run --workers {count} -- python {sys.argv[0]}",
+            )
 
 
 _is_watched = False

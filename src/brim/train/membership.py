@@ -419,7 +419,14 @@ class Membership:
             self._open_shelf(layout)  # else others would wait for it in its first round
         if layout.is_on_host:  # a device is in use until the kernel has cleared the process away
             give_notice(self._context.notice)
-        self.tell(Hello(address=self._listener.address, layout=layout.fingerprint, facts=facts))
+        self.tell(
+            Hello(
+                address=self._listener.address,
+                layout=layout.fingerprint,
+                facts=facts,
+                micro_batches=spec.micro_batches if spec.command and spec.exact else 0,
+            )
+        )
 
     # Saying ---------------------------------------------------------------------------------------
 

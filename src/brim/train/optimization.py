@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train.schedules import ScheduleWatch
 
 INTERVALS = ("step", "epoch")
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
@@ -73,6 +74,7 @@ class Optimization:
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
         self._group_count = len(list(self._groups()))
+        self.schedules = ScheduleWatch(optimizers, schedulers)
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
@@ -118,7 +120,11 @@ class Optimization:
         """Begin a step.
 
         Learning rates may have been changed since the last one, and stay until its end.
+
+        Raises:
+            SpecError: the loop has stepped a scheduler that it should not.
         """
+        self.schedules.check()
         self._rates = None
         self._before = [
             {name: _copied(group[name]) for name in _BY_HAND if name in group}
@@ -237,6 +243,7 @@ class Optimization:
         finally:
             self._is_stepping = False
         self._step_schedulers("step", {})
+        self.schedules.remember()
 
     def _unscale(self) -> None:
         if self._scaler is not None:
@@ -250,9 +257,11 @@ class Optimization:
             metrics: what was logged of this epoch.
 
         Raises:
-            SpecError: a scheduler needs a metric that was not logged.
+            SpecError: a scheduler needs a metric that was not logged, or the loop has stepped one.
         """
+        self.schedules.check()
         self._step_schedulers("epoch", metrics)
+        self.schedules.remember()
 
     def _step_schedulers(self, interval: str, metrics: Mapping[str, float]) -> None:
         for scheduler, own in zip(self._schedulers, self._intervals, strict=True):
@@ -320,6 +329,7 @@ class Optimization:
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
             self._scaler.load_state_dict(tree["scaler"])
+        self.schedules.remember()
 
 
 def check_optimizer(optimizer: object, field: str = "optimizer") -> None:

@@ -78,12 +78,14 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
 class Hello(Message, frozen=True):
     """The worker is warm and may be named in a round; `layout` must be the same for all workers.
 
-    A loop of one's own may know its data only later: then `Introduce` tells the facts.
+    A loop of one's own may know its data only later: then `Introduce` tells the facts. Its
+    `micro_batches` are those that its script chose; 0 leaves them to the job's spec.
     """
 
     address: str
     layout: str
     facts: Facts | None
+    micro_batches: int = 0
 
 
 class Introduce(Message, frozen=True):
