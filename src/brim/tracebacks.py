@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import sysconfig
 import traceback
 from pathlib import Path
 
 import torch
+
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib"))
 
 
 def trace_of(error: BaseException) -> str:
@@ -21,6 +24,16 @@ def trace_of(error: BaseException) -> str:
     )
     lines = traceback.format_list(frames[first:]) + traceback.format_exception_only(error)
     return "Traceback (most recent call last):\n" + "".join(lines) + _said_of_memory(error)
+
+
+def place_of(error: BaseException) -> str:
+    """Return where a user's code was when an error came, as `loop.py:19`; empty if nowhere."""
+    ours = str(Path(__file__).resolve().parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = frame.filename
+        if not path.startswith((ours, "<", *_LIBRARIES)) and "site-packages" not in path:
+            return f"{Path(path).name}:{frame.lineno}"
+    return ""
 
 
 def _said_of_memory(error: BaseException) -> str:

@@ -36,15 +36,11 @@ def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
     shown = prints and bool(ready.spec.command) and not as_json
     ended = following.follow(ready, prints=shown, signals=True, report=not as_json)
     history, failed = ended.history, ended.history.failed
+    if failed and not ended.has_said_why:
+        click.echo(failed.words, err=True)
     if failed and failed.who == "spec":
-        click.echo(failed.message, err=True)
         return EXIT_USAGE
-    if failed:
-        trace = failed.trace.rstrip()
-        click.echo(
-            trace if failed.message in trace else f"{trace}\n{failed.message}".lstrip(), err=True
-        )
-    elif not history.ended:
+    if not failed and not history.ended:
         gone = "the agent of this run is gone, and its master and workers ended with it"
         click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
     resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""

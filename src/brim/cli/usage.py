@@ -19,6 +19,25 @@ from brim.terminal import guarded_streams
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED = 0, 1, 2, 3
 
 
+# What other programs call brim's verbs, and options of brim submit alone.
+_STOP = "brim suspend RUN pauses a run, brim cancel JOB ends a job for good, brim down stops all"
+_LIST = "brim jobs lists the scheduler's jobs, brim status shows a run"
+_VERBS_ELSEWHERE = {
+    **dict.fromkeys(("stop", "kill", "pause", "delete", "rm"), _STOP),
+    **dict.fromkeys(("ps", "list", "ls", "top", "queue", "squeue"), _LIST),
+    **dict.fromkeys(
+        ("start", "fit", "launch"), "brim train FILE.py, or brim run -- python loop.py"
+    ),
+    "init": "brim needs no setup: brim train FILE.py",
+    "scale": "brim resize RUN WORKERS",
+    "version": "brim --version",
+}
+_COUNTS_ELSEWHERE = frozenset(
+    ("gpus", "num-gpus", "devices", "nproc-per-node", "nproc", "num-processes", "num-workers", "np")
+)
+_SUBMITTED = frozenset(("deadline", "tenant", "priority"))
+
+
 class Verbs(OpenGroup):
     """A group that imports a verb only when it is used, and words errors as brim does.
 
@@ -53,7 +72,7 @@ class Verbs(OpenGroup):
         except click.UsageError:
             if args[0].startswith("-"):
                 raise
-        hint = did_you_mean(args[0], self.list_commands(ctx))
+        hint = _VERBS_ELSEWHERE.get(args[0]) or did_you_mean(args[0], self.list_commands(ctx))
         if args[0].endswith(".py"):
             hint = f"brim train {args[0]}"
         raise SpecError("brim", got=repr(args[0]), need="one of brim's verbs", hint=hint)
@@ -162,6 +181,12 @@ def _hint_of_option(name: str, ctx: click.Context | None, words: Sequence[str]) 
     of the training file.
     """
     known = _long_options(ctx)
+    verb = ctx.command.name if ctx else ""
+    bare = name.lstrip("-").replace("_", "-")
+    if bare in _COUNTS_ELSEWHERE and "--workers" in known:
+        return f"--workers {_value_of(name, words)}: each worker takes one GPU, where there are any"
+    if bare in _SUBMITTED and verb in ("train", "run"):
+        return f"brim submit has it: brim submit FILE.py --{bare} {_value_of(name, words)}"
     # Without their hyphens, which would make any two of them alike.
     close = difflib.get_close_matches(
         name.lstrip("-"), [option.removeprefix("--") for option in known], n=1

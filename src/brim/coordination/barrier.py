@@ -97,9 +97,7 @@ class Barrier:
         if self._point is None:
             self._point = point
         if point != self._point:
-            raise ProtocolError(
-                f"{member} arrived at {point}, others at {self._point}, of round {round}"
-            )
+            raise ProtocolError(_apart(member, point, tuple(self._arrived), self._point))
         self._arrived[member] = payload
         if len(self._arrived) < len(self._members):
             return None
@@ -107,3 +105,23 @@ class Barrier:
         hold = self._hold and point.phase == COMMIT
         self._arrived, self._point = {}, None
         return Release(round, point, hold, payloads)
+
+
+def _apart(member: str, point: Point, others: tuple[str, ...], common: Point) -> str:
+    """Say that members do different things.
+
+    >>> print(_apart("w1", Point(15, "gather"), ("w2",), Point(15, "agree")))
+    w1 called job.evaluate after step 15, and w2 went on to the next step
+      hint: call job.evaluate on all workers, not under `if job.rank == 0`
+    """
+    doing = {
+        "gather": "called job.evaluate",
+        "end": "came to the end of its loop",
+    }
+    one, rest = (doing.get(each.phase, "went on to the next step") for each in (point, common))
+    if one == rest:
+        return f"{member} stands at {point}, and {', '.join(others)} at {common}"
+    say = f"{member} {one} after step {point.step}, and {', '.join(others)} {rest}"
+    if "gather" not in (point.phase, common.phase):
+        return say
+    return f"{say}\n  hint: call job.evaluate on all workers, not under `if job.rank == 0`"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -31,6 +32,7 @@ from brim.telemetry.history import RunHistory, RunReader, read_history
 
 # Fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
+_LAST_LINES = 200  # of rank 0, among which its failure is looked for
 
 
 class _Processes(Protocol):
@@ -52,12 +54,19 @@ class Followed:
         code: that its processes ended with.
         report: its page; None where there is none.
         interrupts: how often somebody asked for its end.
+        has_said_why: what rank 0 printed last, which was shown, says why it failed.
     """
 
     history: RunHistory
     code: int
     report: Path | None
     interrupts: int
+    has_said_why: bool = False
+
+
+def _ends_with(lines: Iterable[str], words: str) -> bool:
+    """Return whether lines have these words, as the last that were shown."""
+    return words.rstrip() in "\n".join(lines)
 
 
 def follow(
@@ -101,7 +110,14 @@ def follow(
         run.kill()  # nobody would watch it any more, and nobody asked for it to go on alone
         followers.kill()
         raise
-    return Followed(history=history, code=code, report=page, interrupts=watch.interrupts)
+    failed = history.failed
+    return Followed(
+        history=history,
+        code=code,
+        report=page,
+        interrupts=watch.interrupts,
+        has_said_why=failed is not None and _ends_with(watch.last_lines, failed.words),
+    )
 
 
 def follow_to_a_good_end(ready: Ready) -> None:
@@ -153,6 +169,7 @@ class _Watch:
         self._invitation = invitation
         self._prints = prints
         self._followers = followers
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.again = "interrupt again"
         self.interrupts = 0
 
@@ -181,6 +198,7 @@ class _Watch:
     def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
         for line in lines:
             self._view.say(line)
+            self.last_lines.append(line)
 
     def interrupt(self) -> None:
         """Ask the run to stop; the second time, end it."""

@@ -349,6 +349,15 @@ def _check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
     Raises:
         SpecError: it cannot, or one is; the run's directory is gone then.
     """
+    where = place_of(spec.runs, fresh.path.name)
+    if "://" not in where and Path(where).resolve() == fresh.path.resolve():
+        fresh.withdraw()
+        raise SpecError(
+            "--runs",
+            got=f"{spec.runs!r}, in which this run is already",
+            need="a place for another copy of it",
+            hint="leave out --runs, or --run-dir PATH has the run elsewhere",
+        )
     from brim.storage.file_stores import open_place
 
     location = place_of(spec.runs, fresh.path.name)

@@ -181,6 +181,12 @@ class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
     message: str = ""
     trace: str = ""
 
+    @property
+    def words(self) -> str:
+        """Return all that there is to say: the user's trace ends with the message."""
+        trace = self.trace.rstrip()
+        return trace if self.message in trace else f"{trace}\n{self.message}".lstrip()
+
 
 class RunEnded(_Record, frozen=True, kw_only=True, tag="run_ended"):
     """The run is over; `summary` is what `--json` prints."""

@@ -7,8 +7,8 @@ import sys
 
 import torch
 
-from brim.errors import BrimError, EnvironmentFault, UserCodeError
-from brim.tracebacks import trace_of
+from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.tracebacks import place_of, trace_of
 from brim.train.context import WorkerContext
 from brim.wire.link import WorkerLink
 from brim.wire.messages import JobFailed, Warn, failure_of
@@ -21,6 +21,8 @@ _LOST_DEVICE = frozenset({3, 46, 100, 101, 214, 220, 802, 803, 999})
 
 def blame(error: BaseException) -> BrimError:
     """The error as one of brim's: what is not one is the user's, unless their device is lost."""
+    if isinstance(error, SpecError) and (place := place_of(error)) and place not in error.field:
+        error.field = f"{error.field} ({place})"
     if isinstance(error, BrimError):
         return error
     if (

@@ -187,12 +187,26 @@ class Job:
         self.parts.state.metrics.update(metrics)
         self.parts.state.measured = self.committed
 
-    def log(self, **values: float) -> None:
+    def log(self, *unnamed: object, **values: float) -> None:
         """Record values of this step, for the records, the report and `--keep-best`.
 
         Args:
             values: numbers, the same on all workers (for a loss, use what `job.step` returned).
+
+        Raises:
+            SpecError: a value without a name.
         """
+        if unnamed:
+            named = isinstance(unnamed[0], str) and unnamed[0].isidentifier()
+            name, value = (unnamed[0] if named else "loss"), unnamed[-1]
+            raise SpecError(
+                "job.log",
+                got=", ".join(map(repr, unnamed)),
+                need="values by name",
+                hint=f"job.log({name}={value!r})"
+                if isinstance(value, (int, float))
+                else f"job.log({name}=...)",
+            )
         numbers = {name: float(value) for name, value in values.items()}
         self.measured(numbers)
         self.parts.members.tell(Logged(epoch=self.epoch, step=self.committed, values=numbers))

@@ -27,6 +27,9 @@ _LAUNCHERS = {
     "PMI_SIZE": "mpirun",
 }
 
+# Modules around a model which sum gradients, or share out the model, between processes.
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
+
 _born_with: WorkerContext | None = None
 _joined: Job | None = None
 _may_join = True
@@ -106,6 +109,7 @@ def join(
             need="a whole number from 1: a script does not know the most workers that it will have",
             hint="brim run --workers 1:4 --micro-batches auto -- ...",
         )
+    _check_model(model)
     context = _born_with or context_from_environment()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
@@ -176,6 +180,34 @@ def _together(asked: JobSpec, chosen: dict[str, Any]) -> JobSpec:
     return replace(asked, **chosen)
 
 
+def _check_model(model: object) -> None:
+    """Check that a network was given, and no wrapper that sums its gradients.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    for each in model if isinstance(model, (list, tuple)) else [model]:
+        if isinstance(each, torch.optim.Optimizer):
+            raise SpecError(
+                "brim.join",
+                got=f"an optimizer ({type(each).__name__}) in place of the model",
+                need="the model first",
+                hint="brim.join(model, optimizer)",
+            )
+        if not isinstance(each, nn.Module):
+            raise SpecError(
+                "brim.join", got=f"a {type(each).__name__}", need="a torch.nn.Module, or several"
+            )
+        name = type(each).__name__
+        if name in _WRAPPERS:
+            raise SpecError(
+                "brim.join",
+                got=f"a model in {name}",
+                need="the model itself: brim sums the gradients of its workers",
+                hint="brim.join(model.module, optimizer), or leave out the wrapper",
+            )
+
+
 def _check_alone() -> None:
     """Check that no launcher of another library has started this process as one of several.
 
@@ -213,8 +245,9 @@ def _watch_the_end(context: WorkerContext | None) -> None:
     def tell(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         nonlocal failed
         failed = True
-        usual(kind, error, trace)
-        if context is not None:
+        if context is None:
+            usual(kind, error, trace)
+        else:
             report(context, error)
 
     def at_exit() -> None:

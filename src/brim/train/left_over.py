@@ -12,20 +12,21 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 _SUM = 2  # how torch writes down reduction="sum"
 _DEPTH = 4  # a sum of losses is a few additions deep
 _SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradients overflow
 
 
-def of_loss(loss: Tensor) -> str:
+def of_loss(loss: Tensor, *, samples: int = 0) -> str:
     """Say in words what is left over in a loss.
 
     Empty where nothing is.
 
     Args:
         loss: a scalar of one micro-batch, with its graph.
+        samples: of the micro-batch; 0 where that is not known.
 
     >>> import torch
     >>> prediction = torch.ones(4, requires_grad=True)
@@ -52,13 +53,98 @@ def of_loss(loss: Tensor) -> str:
             "its gradients again: "
             "give the loss itself to job.step, and the scaler to brim.join(scaler=...)"
         )
-    if any(_reduction_of(term) == _SUM for term in _terms(last, _DEPTH)):
+    if any(_reduction_of(term) == _SUM or _sums(term, samples) for term in _terms(last, _DEPTH)):
         return (
             'the loss is a sum over samples (reduction="sum"), where brim needs their mean: what '
             "is trained is the "
             "mean of the micro-batches' sums, which depends on --micro-batches"
         )
+    if samples > 1 and any(_compares_samples(node, samples) for node in nodes_of(loss)):
+        return (
+            f"the loss compares the {samples} samples of a micro-batch with one another (negatives "
+            "within a batch, a miner of pairs): they see no others of the step; micro_batches=1 "
+            "lets one worker see all of them, and fewer micro-batches more"
+        )
     return ""
+
+
+def of_hooks(model: nn.Module) -> str:
+    """Say in words which hooks of parameters see only a part of a step's gradient.
+
+    Empty where there are none.
+
+    >>> model = nn.Linear(2, 1)
+    >>> handle = model.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    >>> of_hooks(model)[:66]
+    "a hook on the gradient of 'weight' sees that of a micro-batch, whic"
+    """
+    name = next((name for name, each in model.named_parameters() if each._backward_hooks), None)
+    if name is None:
+        return ""
+    return (
+        f"a hook on the gradient of {name!r} sees that of a micro-batch, which is weighed by its "
+        "samples, and not that of the step: what it clamps or scales depends on --micro-batches "
+        "(clip_norm= of brim.join clips the sum)"
+    )
+
+
+def _sums(node: Any, samples: int) -> bool:
+    """Return whether a node adds up one number a sample, as `reduction="none"` leaves them."""
+    if node is None or node.name() != "SumBackward0" or samples < 2:
+        return False
+    sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
+    return bool(sizes) and int(sizes[0]) == samples and _is_loss(node.next_functions[0][0])
+
+
+def _compares_samples(node: Any, samples: int) -> bool:
+    """Return whether a node computes something of each pair of samples.
+
+    That is a product of two matrices that are no parameters, or distances, of so many rows and
+    columns.
+    """
+    name = node.name()
+    if name in ("MmBackward0", "BmmBackward0"):
+        one, other = getattr(node, "_saved_self", None), getattr(node, "_saved_mat2", None)
+        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+            return False
+        if one.ndim == 3 and one.shape[0] != 1:  # each sample has products of its own
+            return False
+        rows, columns = one.shape[-2], other.shape[-1]
+        return rows == columns == samples and not any(
+            _is_parameter(following) for following, _ in node.next_functions
+        )
+    if name in ("CdistBackward0", "EuclideanDistBackward0"):
+        one, other = getattr(node, "_saved_x1", None), getattr(node, "_saved_x2", None)
+        return (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.shape[-2] == other.shape[-2] == samples
+        )
+    return False
+
+
+def _is_parameter(node: Any) -> bool:
+    """Return whether a node gives a parameter, transposed or not."""
+    while node is not None and node.name() in (
+        "TBackward0",
+        "TransposeBackward0",
+        "ToCopyBackward0",
+    ):
+        node = node.next_functions[0][0]
+    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+
+
+def nodes_of(loss: Tensor) -> Iterator[Any]:
+    """Yield all nodes of the graph of a loss."""
+    seen = {loss.grad_fn} - {None}
+    ahead = list(seen)
+    while ahead:
+        node = ahead.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                ahead.append(following)
 
 
 def _is_loss(node: Any) -> bool:
@@ -107,7 +193,7 @@ def of_script(path: str) -> str:
         names = set(_names(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))
     except (OSError, SyntaxError, ValueError):
         return ""
-    found = sorted(name for name in names if name.startswith("clip_grad_"))
+    found = sorted(name for name in names if "clip_grad" in name and name != "clip_grad_norm")
     if not found:
         return ""
     return (

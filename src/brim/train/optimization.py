@@ -78,6 +78,16 @@ class Optimization:
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
+    @property
+    def are_disjoint(self) -> bool:
+        """Return whether no two optimizers have a parameter in common: one loss is for all then."""
+        own = [
+            id(p)
+            for each in self.optimizers
+            for p in {id(p): p for group in each.param_groups for p in group["params"]}.values()
+        ]
+        return len(own) == len(set(own))
+
     # Micro-batches --------------------------------------------------------------------------------
 
     def backward(

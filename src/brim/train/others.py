@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from brim.errors import SpecError
+from brim.train.left_over import nodes_of
 
 _NAMED = 3  # shapes in a warning
 
@@ -35,7 +36,8 @@ def of_loss(loss: Tensor, parameters: Iterable[nn.Parameter], *, by_rows: bool) 
     'the loss depends on 2 parameters that brim.join was not given (of shap'
     """
     own = {id(parameter) for parameter in parameters}
-    found = [leaf for leaf in _leaves(loss) if isinstance(leaf, nn.Parameter)]
+    leaves = (getattr(node, "variable", None) for node in nodes_of(loss))
+    found = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
     others = [leaf for leaf in found if id(leaf) not in own]
     if others and len(others) == len(found) and not by_rows:
         return (
@@ -79,19 +81,3 @@ def refuse_other_optimizers(
             )
 
     weakref.finalize(until, register_optimizer_step_pre_hook(check).remove)
-
-
-def _leaves(loss: Tensor) -> list[Tensor]:
-    """Return the leaves of a graph that get a gradient."""
-    leaves: list[Tensor] = []
-    seen: set[Any] = set()
-    ahead: list[Any] = [loss.grad_fn]
-    while ahead:
-        node = ahead.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(leaf := getattr(node, "variable", None), Tensor):
-            leaves.append(leaf)
-        ahead += [following for following, _ in node.next_functions]
-    return leaves

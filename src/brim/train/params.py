@@ -6,8 +6,13 @@ worker and when it is run alone.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import os
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from brim.errors import SpecError, did_you_mean
@@ -47,12 +52,25 @@ def param(name: str, default: T) -> T:
         ) from None
 
 
-def check_all_used() -> None:
-    """Fail on a `--set` name that the file never asked for.
+def check_all_used(module: ModuleType) -> None:
+    """Fail on a `--set` name that the file neither has asked for nor names.
 
-    A mistyped name must not pass in silence.
+    A mistyped name must not pass in silence. Some are read only once the model is trained: those
+    stand as a text in the file, or in a module beside it.
+
+    Args:
+        module: the training file, run.
+
+    Raises:
+        SpecError: there is one.
     """
-    for name in sorted(_given().keys() - _asked):
+    unread = sorted(_given().keys() - _asked)
+    if not unread:
+        return
+    texts = _texts_beside(module)
+    for name in unread:
+        if name in texts:
+            continue
         hint = (
             did_you_mean(name, _asked)
             if _asked
@@ -64,3 +82,28 @@ def check_all_used() -> None:
             need="one that it reads",
             hint=hint,
         )
+
+
+def _texts_beside(module: ModuleType) -> set[str]:
+    """Return all texts in a training file, and in modules of its folder that it has imported."""
+    own = getattr(module, "__file__", None)
+    if not own:
+        return set()
+    folder = Path(own).resolve().parent
+    paths = {Path(each) for each in (_file_of(each) for each in list(sys.modules.values())) if each}
+    files = {Path(own), *(path for path in paths if path.resolve().is_relative_to(folder))}
+    texts: set[str] = set()
+    for path in files:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            tree = ast.parse(path.read_bytes())
+            texts |= {
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+    return texts
+
+
+def _file_of(module: object) -> str:
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) and path.endswith(".py") else ""

@@ -228,4 +228,6 @@ def check_metrics(metrics: Any) -> None:
         ):
             got = f"{getattr(metric, '__name__', type(metric).__name__)} as {name!r}"
             need = "an object with observe(output, target) and result(states)"
+            if inspect.isfunction(metric):
+                need += ": a function's values of parts do not add up to that of the whole"
             raise SpecError("metrics()", got=got, need=need, hint=example)

@@ -70,6 +70,23 @@ class MicroBatch:
     target: Any
     carried: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def sample(self) -> Any:
+        """Return what the collate function gave: a pair again, where samples are pairs."""
+        return self.inputs if self.target is None else (self.inputs, self.target)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what the batch of a DataLoader would: `for inputs, target in job.batches(...)`."""
+        return iter(self.sample)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a part of what the batch of a DataLoader would have: `batch[0]`, `batch["ids"]`."""
+        return self.sample[key]
+
+    def keys(self) -> Any:
+        """Return the names of samples that are mappings, as `model(**batch)` asks for them."""
+        return self.sample.keys()
+
 
 @dataclass(slots=True, kw_only=True)
 class MicroUnderWay:
@@ -294,7 +311,7 @@ class Steps:
         index = self._index_of(optimizer, micro)
         _check_loss(loss)
         if not self._saw_a_loss:
-            self._look_for_left_over(loss)
+            self._look_for_left_over(loss, len(micro.read.request.span))
         parts.optimization.check_rates()
         if not micro.taken:
             parts.contributions.check_untouched()
@@ -305,14 +322,18 @@ class Steps:
         if early is not None:
             step.void = early.settle()
         micro.losses[index] = loss.detach().reshape(1)
-        micro.taken += 1
+        micro.taken += 1 if optimizer is not None else len(micro.losses)
         if micro.taken < len(micro.losses):
             return None
         self._complete(round, step)
         return None if step.todo else (step, index)
 
-    def _look_for_left_over(self, loss: Tensor) -> None:
-        """Warn, once in a run, of what the loop still does by itself."""
+    def _look_for_left_over(self, loss: Tensor, samples: int) -> None:
+        """Warn, once in a run, of what the loop still does by itself.
+
+        Args:
+            loss: of a micro-batch of so many samples.
+        """
         parts = self._parts
         self._saw_a_loss = True
         if parts.state.committed or parts.members.rank:
@@ -320,7 +341,8 @@ class Steps:
         own_loop = not parts.spec.file and parts.spec.clip_norm is None
         for text in (
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
-            left_over.of_loss(loss),
+            left_over.of_loss(loss, samples=samples),
+            left_over.of_hooks(parts.model),
             left_over.of_script(sys.argv[0]) if own_loop else "",
         ):
             if text:
@@ -328,10 +350,10 @@ class Steps:
 
     def _index_of(self, optimizer: torch.optim.Optimizer | None, micro: MicroUnderWay) -> int:
         known = self._parts.optimization.optimizers
-        if optimizer is None and len(known) > 1:
+        if optimizer is None and not self._parts.optimization.are_disjoint:
             raise SpecError(
                 "job.step",
-                got=f"a loss for one of {len(known)} optimizers",
+                got=f"a loss for one of {len(known)} optimizers that share parameters",
                 need="the optimizer that it is for",
                 hint="job.step(loss, optimizer=...)",
             )
@@ -348,7 +370,10 @@ class Steps:
             )
         if micro.losses[index] is not None:
             raise SpecError(
-                "job.step", got="a second call for one batch", need="one call for every batch"
+                "job.step",
+                got="a second loss of one optimizer for one batch",
+                need="one call for every batch, and for each optimizer",
+                hint="add them: job.step(loss_real + loss_fake, optimizer=...)",
             )
         return index
 
@@ -714,6 +739,13 @@ def _numbers(losses: Sequence[Tensor]) -> list[float]:
 
 
 def _check_loss(loss: object) -> None:
+    if isinstance(loss, (int, float)):
+        raise SpecError(
+            "job.step",
+            got=f"a {type(loss).__name__}",
+            need="the loss tensor, from which it makes the gradients",
+            hint="leave out .item()",
+        )
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         what = (
             f"a tensor of shape {list(loss.shape)}"

@@ -153,7 +153,7 @@ def prepare(module: ModuleType, spec: JobSpec, splits: Splits | None = None) -> 
     optimizer, scheduler, interval, monitor = _parts_of(made)
     metrics = call(lambda: module.metrics()) if hasattr(module, "metrics") else {}
     check_metrics(metrics)
-    check_all_used()
+    check_all_used(module)
     measured = metrics if test is not None else {}
     if spec.keep_best is not None:
         _check_measured("--keep-best", spec.keep_best.metric, measured)
