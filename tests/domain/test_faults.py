@@ -17,7 +17,10 @@ FIELDS: dict[FaultKind, dict[str, st.SearchStrategy[float]]] = {
     **{key: {"rank": numbers} for key in (FaultKind.KILL, FaultKind.TERM)},
     FaultKind.STOP: {"rank": numbers, "seconds": st.one_of(spans, st.just(0.0))},
     **{key: {"count": some} for key in (FaultKind.ADD, FaultKind.REMOVE)},
-    **{key: {"seconds": spans} for key in (FaultKind.STOP_MASTER, FaultKind.FILL_DISK)},
+    **{
+        key: {"seconds": spans}
+        for key in (FaultKind.STOP_MASTER, FaultKind.STOP_AGENT, FaultKind.FILL_DISK)
+    },
     **{
         key: {"host": some}
         for key in (FaultKind.KILL_AGENT, FaultKind.TERM_AGENT, FaultKind.KILL_HOST)

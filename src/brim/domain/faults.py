@@ -25,6 +25,7 @@ class FaultKind(enum.StrEnum):
     KILL_MASTER = "kill master"
     STOP_MASTER = "stop master"
     KILL_AGENT = "kill agent"
+    STOP_AGENT = "stop agent"
     TERM_AGENT = "term agent"
     KILL_HOST = "kill host"
     KILL_TEMPLATE = "kill template"
@@ -70,6 +71,7 @@ FROM_OUTSIDE = ON_NETWORK | {
     FaultKind.KILL_MASTER,
     FaultKind.STOP_MASTER,
     FaultKind.KILL_AGENT,
+    FaultKind.STOP_AGENT,
     FaultKind.TERM_AGENT,
     FaultKind.KILL_HOST,
     FaultKind.KILL_TEMPLATE,
@@ -92,6 +94,7 @@ _FORMS = {
     FaultKind.KILL_MASTER: "kill master at step {step}",
     FaultKind.STOP_MASTER: "stop master for {seconds} at step {step}",
     FaultKind.KILL_AGENT: "kill agent {host} at step {step}",
+    FaultKind.STOP_AGENT: "stop agent for {seconds} at step {step}",
     FaultKind.TERM_AGENT: "term agent {host} at step {step}",
     FaultKind.KILL_HOST: "kill host {host} at step {step}",
     FaultKind.KILL_TEMPLATE: "kill template at step {step}",

@@ -397,7 +397,9 @@ class Master:
         agents = self._decisions.agents
         self._wake(a for a, each in self._connections.items() if agents[a].heard > each.told)
         for agent in self._liveness.lost(now=now):
-            self._lose(agent, f"it was silent for {self._silence:.0f} s")
+            silence = self._liveness.silence(agent, now=now)
+            if silence > self._patience_with(agent):
+                self._lose(agent, f"it was silent for {silence:.0f} s")
         for agent in self._returning.lost(now=now):
             if not self._is_at_the_door(agent):
                 self._lose(agent, "its connection closed, and it did not come back")
@@ -411,6 +413,17 @@ class Master:
         elif now - self._ending_since > _TO_END:
             self._ending_since = now
             self._take(Overstayed(**self._stamp()))
+
+    def _patience_with(self, agent: str) -> float:
+        """Return after how many seconds of silence an agent is given up.
+
+        The agent that this master is a child of is not dead while this master lives: where it is
+        the only one, it was stopped, nobody could go on without it, and it goes on when it is let.
+        """
+        decisions = self._decisions
+        if decisions.state.rendezvous.stands_alone or list(decisions.agents) != [agent]:
+            return self._silence
+        return decisions.spec.hang_timeout or math.inf
 
     def _forget(self, agent: str) -> None:
         self._liveness.forget(agent)

@@ -149,9 +149,9 @@ class Outside:
             case FaultKind.KILL_MASTER:
                 send(self._master(), signal.SIGKILL)
             case FaultKind.STOP_MASTER:
-                master = self._master()
-                send(master, signal.SIGSTOP)
-                self._after(fault.seconds, lambda: send(master, signal.SIGCONT))
+                self._stop(self._master(), fault.seconds)
+            case FaultKind.STOP_AGENT:
+                self._stop(self._child(self._command, AGENT), fault.seconds)
             case FaultKind.KILL_EVERYTHING:
                 self._driver.end()
             case FaultKind.KILL_AGENT if fault.host == 1:
@@ -192,6 +192,10 @@ class Outside:
                 self._after(fault.seconds, cable.mend)
             case _:
                 raise InternalError(f"{fault.kind} is not performed from outside, or not here")
+
+    def _stop(self, pid: int, seconds: float) -> None:
+        send(pid, signal.SIGSTOP)
+        self._after(seconds, lambda: send(pid, signal.SIGCONT))
 
     def _after(self, seconds: float, undo: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self._clock.now() + seconds, next(self._numbers), undo))

@@ -18,6 +18,7 @@ from brim.telemetry.record_files import EVENTS, STEPS
 from brim_lab.chaos.hosts import Host
 
 _SHARED = Path("/dev/shm")
+_NAMES = ("torch_", "psm_", "sem.mp-", "brim")
 _OF_LIBRARIES = (".cache", ".config")  # of matplotlib, which draws the report
 # What a trial keeps in the folder of its first host.
 _OF_TRIAL = {"run", "disk", "clock", "summary-", "stderr-", "agent-"}
@@ -101,8 +102,26 @@ def brim_did_not_stumble(logs: Iterable[Path]) -> list[str]:
 
 
 def shared_memory() -> frozenset[str]:
-    """Names of shared memory and semaphores on this machine."""
-    return frozenset(path.name for path in _SHARED.iterdir()) if _SHARED.is_dir() else frozenset()
+    """Names of shared memory and semaphores that torch and Python give, and no living process has.
+
+    Other programs of this machine have theirs meanwhile.
+    """
+    if not _SHARED.is_dir():
+        return frozenset()
+    names = {path.name for path in _SHARED.iterdir() if path.name.startswith(_NAMES)}
+    return frozenset(names - _mapped() if names else names)
+
+
+def _mapped() -> set[str]:
+    """Names of shared memory that a living process has in its memory."""
+    found = set()
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with contextlib.suppress(OSError):  # it has ended, or is another account's
+            for line in maps.read_text().splitlines():
+                _, at, name = line.partition(f"{_SHARED}/")
+                if at:
+                    found.add(name.removesuffix(" (deleted)"))
+    return found
 
 
 def nothing_left_behind(scratch: Path, shared_before: Iterable[str], *, killed: int) -> list[str]:

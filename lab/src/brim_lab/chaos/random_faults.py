@@ -20,6 +20,7 @@ _MOST_FAULTS = 4
 # These take seconds or a new life of the job each: one of a kind is enough for a short run.
 _ONCE = ON_HOSTS | {
     FaultKind.KILL_AGENT,
+    FaultKind.STOP_AGENT,
     FaultKind.KILL_COMMAND,
     FaultKind.KILL_EVERYTHING,
     FaultKind.INTERRUPT,
@@ -29,6 +30,8 @@ _ONCE = ON_HOSTS | {
 _SECONDS = {
     FaultKind.STOP: (0.2, 0.5, 2.0, 0.0),
     FaultKind.STOP_MASTER: (0.2, 0.5, 1.0, 2.0),
+    # Where it is the only one it is waited for, however long it is silent.
+    FaultKind.STOP_AGENT: (0.5, 2.0, 20.0),
     FaultKind.DELAY: (0.5, 1.0, 2.0),
     FaultKind.SLOW: (1.0, 2.0, 5.0),
     FaultKind.FILL_DISK: (0.3, 1.0, 2.0),
@@ -140,6 +143,8 @@ def _possible(kind: FaultKind, used: set[FaultKind], *, hosts: int, wanted: int,
             return room > 0
         case FaultKind.REMOVE | FaultKind.TERM:
             return wanted > 1
+        case FaultKind.STOP_AGENT:
+            return hosts == 1
         case _:
             return kind not in ON_HOSTS or hosts > 1
 
