@@ -337,6 +337,34 @@ OPTIMIZERS = [
         "optimizer=master_weights",
         like="float32 state beside bfloat16 weights",
     ),
+    *(
+        exact(
+            kind,
+            "preconditioned.py",
+            f"optimizer={kind}",
+            like=like,
+            faults=("term rank 0 at step 4", "kill rank 1 at step 6; add 1 at step 8"),
+            workers=(1, 3),
+        )
+        for kind, like in (
+            ("soap", "heavyball, pytorch-optimizer: SOAP, its eigenvectors by columns"),
+            ("shampoo", "Shampoo that keeps what eigh returns"),
+            ("galore", "galore-torch: a projection with gaps in memory"),
+            ("kron", "PSGD's Kron: tuples of factors, and text beside them"),
+        )
+    ),
+    *(
+        exact(
+            f"{kind}_alone",
+            "preconditioned.py",
+            f"optimizer={kind}",
+            like="the same, suspended and resumed with one worker",
+            faults=("term rank 0 at step 4", "term rank 0 at step 7", ""),
+            workers=(1, 1, 1),
+            world_sizes=frozenset({1}),
+        )
+        for kind in ("soap", "shampoo", "galore", "kron")
+    ),
     refused(
         "counting_optimizer",
         "optimizers.py",

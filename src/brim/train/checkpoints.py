@@ -27,8 +27,8 @@ from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
 from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import WorkerContext
+from brim.train.flattening import flatten
 from brim.train.job_state import TrainingState
-from brim.train.state import flatten
 from brim.train.table_file import NumberedRows, RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
 from brim.train.tables.tree import PLACES, TABLES

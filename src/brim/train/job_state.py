@@ -18,8 +18,8 @@ from brim.domain.table_parts import Lineage
 from brim.errors import EnvironmentFault, SpecError
 from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
+from brim.train.flattening import copy_of, flatten, keeps_strides
 from brim.train.optimization import Optimization
-from brim.train.state import flatten
 from brim.train.table_file import RowTable
 from brim.train.tables.tree import PLACES, TABLES, joined
 
@@ -30,6 +30,7 @@ SAME_DATA = (
     "train_test_split), "
     "and sort what comes out of a set"
 )
+LAID_OUT = "strides"  # of its tensors are noted: a checkpoint of an older brim has none
 _NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
 
 
@@ -146,6 +147,7 @@ class TrainingState:
             "delay": self._spec.delay,
             "late": self._embeddings.late(),
             PLACES: self._embeddings.places(),
+            LAID_OUT: True,
         }
         self._embeddings.take_out(tree)
         return tree
@@ -224,7 +226,7 @@ class TrainingState:
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 if name not in in_tables:
-                    tensor.copy_(whole["model"][name])
+                    _take_over(tensor, whole["model"][name], laid_out=tree.get(LAID_OUT, False))
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(tree["requires_grad of"][name])
         for name, module in self._model.named_modules():
@@ -344,6 +346,25 @@ class TrainingState:
 
 def _other_job(field: str, got: object, need: object) -> SpecError:
     return SpecError(field, got=str(got), need=f"{need}, as the state to go on from has it")
+
+
+def _take_over(tensor: Tensor, given: Tensor, *, laid_out: bool) -> None:
+    """Take the values of a parameter or a buffer.
+
+    Some optimizers give parameters other memory (`p.data = ...`), which the next step then finds.
+
+    Args:
+        laid_out: the strides of what was given are those that it had.
+    """
+    if (
+        laid_out
+        and isinstance(tensor, nn.Parameter)
+        and keeps_strides(tensor)
+        and tensor.stride() != given.stride()
+    ):
+        tensor.data = copy_of(given, tensor.device)
+    else:
+        tensor.copy_(given)
 
 
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -16,6 +16,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train.restoring import restore
 
 INTERVALS = ("step", "epoch")
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
@@ -314,8 +315,7 @@ class Optimization:
         """Take the state that `get` gave elsewhere."""
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
-            _keep_types(optimizer, state)
+            restore(optimizer, state)
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
@@ -361,21 +361,3 @@ def _copied(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-
-
-def _keep_types(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put back the types of an optimizer's state.
-
-    Torch casts what it loads to the type of the parameter.
-    """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, parts in state["state"].items():
-        own = optimizer.state.get(parameters[index], {}) if isinstance(index, int) else {}
-        for name, value in parts.items() if isinstance(parts, Mapping) else ():
-            loaded = own.get(name)
-            if (
-                isinstance(value, Tensor)
-                and isinstance(loaded, Tensor)
-                and loaded.dtype != value.dtype
-            ):
-                own[name] = value.to(device=loaded.device, copy=True)
