@@ -489,5 +489,5 @@ def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     optimizers = (
         state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
     )
-    kept = flatten([each["state"] for each in optimizers])[1]
+    kept = flatten([each.get("state", {}) for each in optimizers])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

@@ -43,7 +43,7 @@ class _Buffer:
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.home = name, tensor
-        self.start = tensor.clone()
+        self.start = tensor.detach().clone()
         # Minima and maxima start from infinity, and masks are made of it: there is no change from
         # there that adds up.
         self.has_infinity = _is_averaged(tensor) and not bool(tensor.isfinite().all())
@@ -73,6 +73,7 @@ class _Buffer:
         )
 
     def return_home(self) -> None:
+        self.home.grad = None  # of one that requires a gradient: nothing trains it
         if self.home.shape != self.start.shape:
             self._checked(self.home)
         for holder, key in self.places:
@@ -86,7 +87,7 @@ class _Buffer:
         That is the weighted change. Where the buffer is not finite it is the weighted value, and
         NaN where the micro-batch left it alone: one such micro-batch, and it stays as it is.
         """
-        now = self.now()
+        now = self.now().detach()
         change = (now - self.start) * weight
         if not self.has_infinity:
             return change
@@ -199,6 +200,7 @@ class Contributions:
         """Return those whose gradients the list begins with."""
         return self._parameters
 
+    @torch.no_grad()
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:
@@ -364,6 +366,7 @@ class Contributions:
     def _losses_at(self) -> int:
         return len(self._parameters) + len(self._averaged)
 
+    @torch.no_grad()
     def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 

@@ -120,6 +120,8 @@ class _Flattening:
                 return {"$dtype": str(node).removeprefix("torch.")}
             case torch.device():
                 return {"$device": str(node)}
+        if is_record_of_values(type(node)):
+            return {"$object": [*_name_of(type(node), path), self._dict(vars(node), path)]}
         raise NotCarried(path, f"a {type(node).__qualname__} ({_shown(node)})")
 
     def _each(self, parts: Any, path: tuple[str, ...]) -> list[Any]:
@@ -237,6 +239,8 @@ class _Unflattening:
                 return bytes.fromhex(text)
             case "$bytearray", text:
                 return bytearray.fromhex(text)
+            case "$object", [module, name, parts]:
+                return _with_values(_class_of(module, name, object), self.value(parts))
             case "$dtype", name:
                 return _dtype_of(name)
             case "$device", name:
@@ -289,6 +293,47 @@ def _c_order(shape: torch.Size) -> tuple[int, ...]:
     for place in range(len(shape) - 2, -1, -1):
         strides[place] = strides[place + 1] * max(shape[place + 1], 1)
     return tuple(strides)
+
+
+# Objects ------------------------------------------------------------------------------------------
+
+
+def is_record_of_values(kind: type) -> bool:
+    """Return whether objects of a class are what their attributes are, and nothing happens by them.
+
+    Projectors and preconditioners are, that optimizers keep for each parameter. What says itself how
+    it is copied or ends is not, nor is anything of Python's own library: a state that somebody else
+    wrote must not bring such things to life.
+    """
+    is_usual = all(
+        getattr(kind, name, None) is getattr(object, name, None)
+        for name in (
+            "__new__",
+            "__reduce__",
+            "__reduce_ex__",
+            "__getstate__",
+            "__setstate__",
+            "__del__",
+        )
+    )
+    library = kind.__module__.partition(".")[0]
+    has_slots = any(vars(base).get("__slots__") for base in kind.__mro__)
+    is_foreign = library not in sys.stdlib_module_names and library not in (
+        "brim",
+        "numpy",
+        "torch",
+    )
+    return (
+        type(kind) is type and is_usual and not has_slots and (is_foreign or library == "__main__")
+    )
+
+
+def _with_values(kind: type, values: Any) -> Any:
+    if not (is_record_of_values(kind) and isinstance(values, dict)):
+        raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no record of values")
+    made = object.__new__(kind)
+    vars(made).update(values)
+    return made
 
 
 # Names --------------------------------------------------------------------------------------------

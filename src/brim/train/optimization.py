@@ -6,6 +6,7 @@ Clipping, loss scaling, optimizers, and schedulers of the learning rate.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train.flattening import NEED, NotCarried, flatten
 from brim.train.restoring import restore
 
 INTERVALS = ("step", "epoch")
@@ -311,6 +313,25 @@ class Optimization:
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
         }
 
+    def check_carried(self) -> None:
+        """Check that all of the state can be carried to newcomers and into checkpoints.
+
+        Raises:
+            SpecError: an optimizer or a scheduler keeps something else.
+        """
+        for kind, things in (("optimizer", self.optimizers), ("scheduler", self._schedulers)):
+            for thing in things:
+                try:
+                    flatten(thing.state_dict())
+                except NotCarried as error:
+                    raise SpecError(
+                        f"{kind} {type(thing).__name__}",
+                        got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
+                        need=f"a state that brim can carry: {NEED}",
+                        hint="have state_dict() return those, and load_state_dict() make the rest "
+                        "of them",
+                    ) from error
+
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere."""
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
@@ -338,6 +359,30 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
             "micro-batches",
             hint="torch.optim.Adam(model.parameters())",
         )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # torch's __init__ did not run
+        library = type(optimizer).__module__.partition(".")[0]
+        need, hint = _WRAPPERS.get(library, _OTHER_WRAPPER)
+        raise SpecError(
+            field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
+        )
+
+
+# What to write in place of an optimizer that a library wraps around another one.
+_WRAPPERS = {
+    "accelerate": (
+        "the optimizer itself: brim places, sums and steps, as Accelerator would",
+        "leave out accelerator.prepare, and give model and optimizer to brim.join as they are",
+    ),
+    "opacus": (
+        "an optimizer of gradients that are summed over workers: DP-SGD clips the gradient of "
+        "each sample and draws its noise once for all of them",
+        "train without brim where privacy is promised, or without PrivacyEngine.make_private",
+    ),
+}
+_OTHER_WRAPPER = (
+    "a torch.optim.Optimizer whose __init__ has run, so that torch's hooks see its steps",
+    "give brim.join the optimizer inside, such as optimizer.optimizer",
+)
 
 
 def _interval_of(scheduler: Any, given: str | None) -> str:
@@ -350,9 +395,31 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
             got=f"a {type(scheduler).__name__}",
             need="a scheduler of torch.optim.lr_scheduler",
         )
+    if _needs_epoch(step):
+        raise SpecError(
+            "scheduler",
+            got=f"a {type(scheduler).__name__}, whose step() takes the epoch",
+            need="one whose step() takes nothing, as those of torch.optim.lr_scheduler",
+            hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
+            "first line of `for epoch in job.epochs(N):`",
+        )
     if given is not None:
         return given
     return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
+
+
+def _needs_epoch(step: Callable[..., Any]) -> bool:
+    """Return whether a scheduler's step() cannot be called as brim calls it.
+
+    ReduceLROnPlateau's takes a metric, which brim has.
+    """
+    try:
+        inspect.signature(step).bind()
+    except TypeError:
+        return not isinstance(getattr(step, "__self__", None), ReduceLROnPlateau)
+    except ValueError:  # no signature is known
+        return False
+    return False
 
 
 def _copied(value: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brim.train.flattening import copy_of
+from brim.train.flattening import copy_of, is_record_of_values
 
 
 class _Sealed:
@@ -84,4 +84,8 @@ def _moved(node: Any, device: torch.device) -> Any:
         case tuple() if not isinstance(node, torch.Size):
             record: Any = type(node)
             return getattr(record, "_make", record)([_moved(value, device) for value in node])
+    if is_record_of_values(type(node)):
+        moved = copy.copy(node)
+        vars(moved).update(_moved(vars(node), device))
+        return moved
     return node
