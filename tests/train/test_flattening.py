@@ -162,6 +162,7 @@ def test_records_arrays_and_wrapped_tensors_come_back() -> None:
         "eigen": eigen,
         "factors": Factors(torch.ones(2), torch.zeros(1)),
         "array": np.arange(6.0).reshape(2, 3).T,
+        "sparse": torch.tensor([0.0, 2.0, 0.0]).to_sparse(),
         "coded": Coded(torch.tensor([1, 2], dtype=torch.int8), torch.tensor(0.5)),
     }
     for way in WAYS:
@@ -171,6 +172,7 @@ def test_records_arrays_and_wrapped_tensors_come_back() -> None:
         assert type(found["factors"]) is Factors
         assert np.array_equal(found["array"], tree["array"])
         assert torch.equal(found["coded"].codes, torch.tensor([1, 2], dtype=torch.int8))
+        assert torch.equal(found["sparse"].to_dense(), torch.tensor([0.0, 2.0, 0.0]))
         assert digests_of(found) == digests_of(tree)
 
 
@@ -196,13 +198,13 @@ def test_digests_of_sets_agree_between_processes() -> None:
     [
         (lambda: 0, "a function"),
         (object(), "a object"),
-        (torch.zeros(2).to_sparse(), "torch.sparse_coo at optimizer.state.3"),
+        (torch.ones(2, 2).to_mkldnn(), "torch._mkldnn at optimizer.state.3"),
         (torch.zeros(2, device="meta"), "meta"),
         (np.array([object()]), "a numpy array of object"),
         (torch.zeros(2).as_subclass(type("Marked", (Tensor,), {})), "Marked"),
         (type("Local", (tuple,), {})([1]), "a class that no module has"),
     ],
-    ids=["function", "object", "sparse", "meta", "objects", "subclass", "local class"],
+    ids=["function", "object", "mkldnn", "meta", "objects", "subclass", "local class"],
 )
 def test_the_rest_is_refused_with_its_place(leaf: Any, words: str) -> None:
     with pytest.raises(NotCarried, match=r"at optimizer\.state\.3") as refused:
@@ -216,7 +218,8 @@ def test_the_rest_is_refused_with_its_place(leaf: Any, words: str) -> None:
         {"$strided": [0, [1, -1]]}, {"$strided": [0, [1, 2**40]]}, {"$strided": [0, [1]]}, {"$strided": [9, [1, 1]]},
         {"$strided": [0, "ab"]}, {"$record": ["os", "system", 1]}, {"$record": ["absent", "x"]},
         {"$wrapped": ["builtins", "tuple", {}, 1, [], []]}, {"$enum": ["builtins", "int", "x"]}, {"$dtype": "zeros"},
-        {"$defaults": ["eval", []]}, {"$odd": 1}, {"$bytes": "x"}, {"$array": 3}, {"$scalar": ["absent", 1]},
+        {"$defaults": ["eval", []]}, {"$odd": 1}, {"$bytes": "x"}, {"$array": 3},
+        {"$sparse": [{"$tensor": 0}, {"$tensor": 0}, [3], True]}, {"$scalar": ["absent", 1]},
     ],
     ids=str,
 )  # fmt: skip

@@ -156,6 +156,10 @@ class _Flattening:
         kind = type(tensor)
         if kind not in (Tensor, nn.Parameter, nn.Buffer):
             return self._of_own_kind(tensor, path)
+        if tensor.layout is torch.sparse_coo:
+            parts = [tensor.detach()._indices(), tensor.detach()._values()]
+            inner = [self._tensor(part, path) for part in parts]
+            return {"$sparse": [*inner, list(tensor.shape), tensor.is_coalesced()]}
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             what = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
             raise NotCarried(path, f"a tensor of kind {'meta' if tensor.is_meta else what}")
@@ -204,6 +208,14 @@ class _Unflattening:
                 if place not in self._laid_out:
                     self._laid_out[place] = _laid_out(self._tensors[place], strides)
                 return self._laid_out[place]
+            case "$sparse", [indices, values, shape, is_coalesced]:
+                return torch.sparse_coo_tensor(
+                    self.value(indices),
+                    self.value(values),
+                    shape,
+                    check_invariants=True,
+                    is_coalesced=is_coalesced,
+                )
             case "$wrapped", [module, name, inner, about, shape, strides]:
                 kind: Any = _class_of(module, name, Tensor)
                 parts = {key: self.value(part) for key, part in inner.items()}
@@ -331,7 +343,7 @@ def is_record_of_values(kind: type) -> bool:
 def _with_values(kind: type, values: Any) -> Any:
     if not (is_record_of_values(kind) and isinstance(values, dict)):
         raise TypeError(f"{kind.__module__}.{kind.__qualname__} is no record of values")
-    made = object.__new__(kind)
+    made: Any = object.__new__(kind)
     vars(made).update(values)
     return made
 
@@ -365,5 +377,5 @@ def _dtype_of(name: str) -> torch.dtype:
 
 
 def _shown(node: Any) -> str:
-    text = repr(node)
+    text = " ".join(repr(node).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -16,9 +16,11 @@ from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage
 from brim.errors import EnvironmentFault, SpecError
+from brim.train.attributes import Attributes
 from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
 from brim.train.flattening import copy_of, flatten, keeps_strides
+from brim.train.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.optimization import Optimization
 from brim.train.table_file import RowTable
 from brim.train.tables.tree import PLACES, TABLES, joined
@@ -30,8 +32,10 @@ SAME_DATA = (
     "train_test_split), "
     "and sort what comes out of a set"
 )
+ATTRIBUTES = "model attribute"  # that forward passes have set once
 LAID_OUT = "strides"  # of its tensors are noted: a checkpoint of an older brim has none
-_NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
+# What one worker logs is told by the first; attributes of optimizers may have times in them.
+_NOT_COMPARED = ("metrics", "measured", OPTIMIZER_ATTRIBUTES)
 
 
 @runtime_checkable
@@ -61,8 +65,11 @@ class TrainingState:
     ) -> None:
         self._model, self._optimization, self._spec = model, optimization, spec
         self._embeddings = embeddings
+        self.attributes = Attributes(model)
         # Buffers that a first forward pass makes are made by each worker for itself.
-        self._names = {**dict(model.named_parameters()), **dict(model.named_buffers())}.keys()
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # What starts empty is empty again before each micro-batch.
+        self._names = [name for name, each in tensors.items() if _is_carried(each)]
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._digests: Digests | None = None
         self._given: Mapping[str, Any] | None = None
@@ -148,6 +155,7 @@ class TrainingState:
             "late": self._embeddings.late(),
             PLACES: self._embeddings.places(),
             LAID_OUT: True,
+            ATTRIBUTES: self.attributes.get(),
         }
         self._embeddings.take_out(tree)
         return tree
@@ -233,6 +241,7 @@ class TrainingState:
             module.training = tree["training of"][name]
         for name, module in _with_extra_state(self._model):
             module.set_extra_state(tree["extra"][name])
+        self.attributes.put(tree.get(ATTRIBUTES, {}))
         self._embeddings.drop_states(whole)
         self._optimization.put(whole)
         if self._embeddings.is_shown:
@@ -346,6 +355,10 @@ class TrainingState:
 
 def _other_job(field: str, got: object, need: object) -> SpecError:
     return SpecError(field, got=str(got), need=f"{need}, as the state to go on from has it")
+
+
+def _is_carried(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or tensor.numel() > 0
 
 
 def _take_over(tensor: Tensor, given: Tensor, *, laid_out: bool) -> None:

@@ -17,10 +17,12 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train.attributes import is_plain
 from brim.train.flattening import NEED, NotCarried, flatten
 from brim.train.restoring import restore
 
 INTERVALS = ("step", "epoch")
+ATTRIBUTES = "optimizer attributes"  # which no state_dict() has; carried, but not compared
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
 _HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
 
@@ -76,6 +78,7 @@ class Optimization:
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
         self._group_count = len(list(self._groups()))
+        self._own_before = [_plain_ones(optimizer) for optimizer in optimizers]
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
@@ -311,7 +314,19 @@ class Optimization:
             "optimizer": states[0] if len(states) == 1 else states,
             "scheduler": [each.state_dict() for each in self._schedulers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            ATTRIBUTES: self._changed_attributes(),
         }
+
+    def _changed_attributes(self) -> list[dict[str, Any]]:
+        """Return, of each optimizer, the plain attributes that its steps change: counters, mostly."""
+        return [
+            {
+                name: copy.copy(value)
+                for name, value in _plain_ones(optimizer).items()
+                if name not in before or before[name] != value
+            }
+            for optimizer, before in zip(self.optimizers, self._own_before, strict=True)
+        ]
 
     def check_carried(self) -> None:
         """Check that all of the state can be carried to newcomers and into checkpoints.
@@ -319,24 +334,19 @@ class Optimization:
         Raises:
             SpecError: an optimizer or a scheduler keeps something else.
         """
-        for kind, things in (("optimizer", self.optimizers), ("scheduler", self._schedulers)):
-            for thing in things:
-                try:
-                    flatten(thing.state_dict())
-                except NotCarried as error:
-                    raise SpecError(
-                        f"{kind} {type(thing).__name__}",
-                        got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
-                        need=f"a state that brim can carry: {NEED}",
-                        hint="have state_dict() return those, and load_state_dict() make the rest "
-                        "of them",
-                    ) from error
+        for optimizer in self.optimizers:
+            check_carried("optimizer", optimizer)
+        for scheduler in self._schedulers:
+            check_carried("scheduler", scheduler)
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere."""
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         for optimizer, state in zip(self.optimizers, states, strict=True):
             restore(optimizer, state)
+        for optimizer, own in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
+            for name, value in own.items():
+                setattr(optimizer, name, copy.copy(value))
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
@@ -365,6 +375,23 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
         raise SpecError(
             field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
         )
+
+
+def check_carried(kind: str, thing: Any) -> None:
+    """Check that all that a thing keeps can be carried to newcomers and into checkpoints.
+
+    Raises:
+        SpecError: it keeps something else.
+    """
+    try:
+        flatten(thing.state_dict())
+    except NotCarried as error:
+        raise SpecError(
+            f"{kind} {type(thing).__name__}",
+            got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
+            need=f"a state that brim can carry: {NEED}",
+            hint="have state_dict() return those, and load_state_dict() make the rest of them",
+        ) from error
 
 
 # What to write in place of an optimizer that a library wraps around another one.
@@ -420,6 +447,16 @@ def _needs_epoch(step: Callable[..., Any]) -> bool:
     except ValueError:  # no signature is known
         return False
     return False
+
+
+def _plain_ones(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the attributes of an optimizer that are numbers, text or lists of them."""
+    torchs_own = ("defaults", "state", "param_groups")
+    return {
+        name: copy.copy(value)
+        for name, value in vars(optimizer).items()
+        if name not in torchs_own and is_plain(value)
+    }
 
 
 def _copied(value: Any) -> Any:

@@ -58,7 +58,7 @@ def _as_given(loaded: Any, given: Any, device: torch.device) -> Any:
     if isinstance(loaded, _Sealed):
         return _moved(loaded.content, device)
     match given:
-        case Tensor() if type(given) is Tensor and type(loaded) is Tensor:
+        case Tensor() if _is_dense(given) and _is_dense(loaded):
             alike = loaded.dtype == given.dtype and loaded.stride() == given.stride()
             return loaded if alike else copy_of(given, loaded.device)
         case dict() if isinstance(loaded, dict):
@@ -68,6 +68,10 @@ def _as_given(loaded: Any, given: Any, device: torch.device) -> Any:
             pairs = zip(loaded, given, strict=True)
             return type(given)(_as_given(part, value, device) for part, value in pairs)
     return loaded
+
+
+def _is_dense(value: Any) -> bool:
+    return type(value) is Tensor and value.layout is torch.strided
 
 
 def _moved(node: Any, device: torch.device) -> Any:
@@ -85,7 +89,7 @@ def _moved(node: Any, device: torch.device) -> Any:
             record: Any = type(node)
             return getattr(record, "_make", record)([_moved(value, device) for value in node])
     if is_record_of_values(type(node)):
-        moved = copy.copy(node)
-        vars(moved).update(_moved(vars(node), device))
-        return moved
+        found: Any = copy.copy(node)
+        vars(found).update(_moved(vars(node), device))
+        return found
     return node
