@@ -109,10 +109,11 @@ def seed_everything(seed: int) -> None:
 
 
 class Sources:
-    """The global sources of chance, and the generators in the attributes of a network's modules.
+    """The global sources of chance, and the generators that a network and its optimizers keep.
 
     Args:
-        model: the network.
+        model: the network; those in the attributes of its modules.
+        others: objects with generators in their attributes.
 
     >>> class Noisy(nn.Module):
     ...     def __init__(self) -> None:
@@ -125,8 +126,9 @@ class Sources:
     True
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._generators = own_generators(*(vars(module) for module in model.modules()))
+    def __init__(self, model: nn.Module, *others: object) -> None:
+        things = [*model.modules(), *others]
+        self._generators = own_generators(*(vars(thing) for thing in things))
 
     def seed(self, seed: int) -> None:
         """Restart every source from this 64-bit seed."""

@@ -16,3 +16,11 @@ def memory_of(tensor: Tensor) -> memoryview:
         return memoryview(b"")
     array: Any = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return memoryview(array)
+
+
+def in_c_order(tensor: Tensor) -> Tensor:
+    """Return a tensor on the host whose bytes are its numbers, one after the other.
+
+    It is the same one where that is so already.
+    """
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()

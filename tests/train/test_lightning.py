@@ -157,6 +157,31 @@ def test_what_would_be_left_out_is_refused(kind: type[Line], words: str) -> None
         fit(kind())
 
 
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        (lambda of: of.MeanAbsoluteError(), "torchmetrics.functional.mean_absolute_error(output, "),
+        (
+            lambda of: of.Accuracy(task="multiclass", num_classes=3),
+            "torchmetrics.functional.classification.multiclass_accuracy(output, ",
+        ),
+        (lambda of: of.MeanMetric(), "value.mean()"),
+    ],
+    ids=["regression", "classification", "aggregation"],
+)
+def test_a_logged_torchmetrics_object_gets_the_line_instead(made: Any, line: str) -> None:
+    metric = made(pytest.importorskip("torchmetrics"))
+
+    class Logging(Line):
+        def validation_step(self, batch: Any) -> None:
+            self.log("val_acc", metric)
+
+    with pytest.raises(SpecError) as refused:
+        fit(Logging())
+    assert f"got a {type(metric).__name__}" in str(refused.value)
+    assert f"hint: self.log('val_acc', {line}" in str(refused.value)
+
+
 def test_a_torchmetrics_object_holds_one_batch_at_a_time() -> None:
     torchmetrics = pytest.importorskip("torchmetrics")
 

@@ -115,11 +115,15 @@ def _by_name(cases: list[Case], *, every: int) -> pytest.MarkDecorator:
         "case",
         [
             pytest.param(
-                case, id=case.name, marks=[*_absent(case), *([LONG] if place % every else [])]
+                case, id=case.name, marks=_marks(case, is_long=case.is_long or bool(place % every))
             )
             for place, case in enumerate(cases)
         ],
     )
+
+
+def _marks(case: Case, *, is_long: bool) -> list[pytest.MarkDecorator]:
+    return [*_absent(case), *([LONG] if is_long else [])]
 
 
 def _absent(case: Case) -> list[pytest.MarkDecorator]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KILL_AND_JOIN = "kill rank 1 at step 3; add 1 at step 5"
+MANY_LIVES = ("term rank 0 at step 3", "kill rank 1 at step 5; add 1 at step 6")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Case:
         warned: words of a warning that it gets, however it ends.
         options: of `brim train`, by the names of `JobSpec`.
         needs: a package without which it is skipped.
+        is_long: a quicker test shows it, too.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Case:
     warned: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     needs: str = ""
+    is_long: bool = False
 
     @property
     def is_loop(self) -> bool:
@@ -301,6 +304,63 @@ MODELS = [
     ),
 ]
 
+GROWN = [
+    *(
+        exact(
+            f"grown_{kind}",
+            "loop_grown.py",
+            kind,
+            like=like,
+            faults=MANY_LIVES,
+            workers=(1, 3),
+            is_long=kind not in ("averaged", "cache"),
+        )
+        for kind, like in (
+            (
+                "cache",
+                "torchvision, transformers, Keras: an attribute that goes from None to a value",
+            ),
+            ("averaged", "an AveragedModel within the model, updated after each step"),
+            ("quantized", "vector-quantize-pytorch: a buffer that requires a gradient"),
+            ("spiking", "snntorch: a buffer that grows from nothing"),
+            ("initialised_before", "gpytorch: SVGP, through which a batch was run before"),
+        )
+    ),
+    *(
+        refused(
+            f"grown_{kind}",
+            "loop_grown.py",
+            kind,
+            like=like,
+            words=words,
+            is_long=kind != "learned_cache",
+            **fields,
+        )
+        for kind, like, words, fields in (
+            (
+                "learned_cache",
+                "an attribute that is set once, by the samples that come first",
+                "the workers do not agree",
+                {"harmless_alone": True},
+            ),
+            (
+                "initialised",
+                "gpytorch: SVGP, which the first forward pass initialises",
+                "a value that the first forward pass sets",
+                {},
+            ),
+            ("averaged_in_forward", "an average that forward updates", "changed in forward", {}),
+            (
+                "metric",
+                "a torchmetrics object among the modules",
+                "MulticlassAccuracy, which adds up the batches of a worker",
+                {"needs": "torchmetrics"},
+            ),
+        )
+    ),
+    exact("jagged", "loop_jagged.py", "jagged", like="nested tensors of the jagged layout"),
+]
+
 OPTIMIZERS = [
     *(
         exact(
@@ -337,13 +397,86 @@ OPTIMIZERS = [
         "optimizer=master_weights",
         like="float32 state beside bfloat16 weights",
     ),
-    refused(
+    *(
+        exact(
+            kind,
+            "preconditioned.py",
+            f"optimizer={kind}",
+            like=like,
+            faults=MANY_LIVES,
+            workers=(1, 3),
+        )
+        for kind, like in (
+            ("soap", "heavyball, pytorch-optimizer: SOAP, its eigenvectors by columns"),
+            ("shampoo", "Shampoo that keeps what eigh returns"),
+            ("galore", "galore-torch: a projection with gaps in memory"),
+            ("kron", "PSGD's Kron: tuples of factors, and text beside them"),
+        )
+    ),
+    *(
+        exact(
+            f"{kind}_alone",
+            "preconditioned.py",
+            f"optimizer={kind}",
+            like="the same, suspended and resumed with one worker",
+            faults=("term rank 0 at step 4", "term rank 0 at step 7", ""),
+            workers=(1, 1, 1),
+            world_sizes=frozenset({1}),
+            is_long=kind != "soap",
+        )
+        for kind in ("soap", "shampoo", "galore", "kron")
+    ),
+    exact(
         "counting_optimizer",
         "optimizers.py",
         "optimizer=counting",
         like="an optimizer that counts in an attribute",
-        words="the workers do not agree",
-        harmless_alone=True,
+    ),
+    *(
+        exact(
+            kind,
+            "kept.py",
+            f"optimizer={kind}",
+            like=like,
+            faults=MANY_LIVES,
+            workers=(1, 3),
+            is_long=kind != "projected",
+        )
+        for kind, like in (
+            ("projected", "galore-torch: an object with tensors for each parameter"),
+            ("odd_state", "heavyball, pytorch-optimizer: sets, types and text in a state"),
+            ("eight_bits", "torchao: a state of tensor subclasses"),
+            ("lookahead", "pytorch-optimizer: Lookahead, with a state_dict of another form"),
+            ("drawing", "PSGD's Kron: a generator of the optimizer's own"),
+        )
+    ),
+    refused(
+        "keeping",
+        "kept.py",
+        "optimizer=keeping",
+        like="a function in an optimizer's state",
+        words="optimizer Keeping: got a function",
+    ),
+    refused(
+        "prepared",
+        "kept.py",
+        "optimizer=prepared",
+        like="accelerate, opacus: an optimizer around another, which torch's hooks do not see",
+        words="Prepared, a wrapper",
+        is_long=True,
+    ),
+    exact(
+        "scheduler_by_epoch",
+        "loop_jagged.py",
+        like="timm: a scheduler whose step() takes the epoch, stepped in the loop",
+    ),
+    refused(
+        "scheduler_by_epoch_joined",
+        "loop_jagged.py",
+        "joined",
+        like="the same, given to brim.join",
+        words="whose step() takes the epoch",
+        is_long=True,
     ),
     exact(
         "sparse_adam",
@@ -1020,4 +1153,4 @@ LIGHTNING = [
     ),
 ]
 
-TABLE = [*PUBLIC, *MODELS, *OPTIMIZERS, *DATA, *LOOPS, *LIVES, *LIGHTNING]
+TABLE = [*PUBLIC, *MODELS, *GROWN, *OPTIMIZERS, *DATA, *LOOPS, *LIVES, *LIGHTNING]

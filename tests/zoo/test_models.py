@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from zoo.exhibits import Zoo, check_exact, check_refused, exact_ones, refused_ones, zoo
-from zoo.table import MODELS, PUBLIC, Case
+from zoo.table import GROWN, MODELS, PUBLIC, Case
 
 __all__ = ["zoo"]
 pytestmark = pytest.mark.e2e
-CASES = [*PUBLIC, *MODELS]
+CASES = [*PUBLIC, *MODELS, *GROWN]
 
 
 @exact_ones(CASES)

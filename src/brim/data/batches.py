@@ -51,6 +51,8 @@ def fetch(dataset: Any, indices: Indices, collate: Collate | None = None) -> Any
     if type(dataset) is TensorDataset:  # a subclass may have changed what an item is
         rows = torch.from_numpy(indices)
         return [tensor.index_select(0, rows) for tensor in dataset.tensors]
+    if isinstance(dataset, torch.Tensor):  # its `take` is of another meaning, too
+        return dataset.index_select(0, torch.from_numpy(indices))
     if (
         hasattr(dataset, "take")
         and hasattr(dataset, "__len__")

@@ -29,8 +29,8 @@ from brim.errors import EnvironmentFault
 from brim.storage.file_stores import Data, FileStore
 
 _MANIFEST = "manifest.json"
-_FORMAT = 3
-_READABLE = (2, 3)  # 2 had no tables
+_FORMAT = 4
+_READABLE = (2, 3, 4)  # 2 had no tables, 3 no strides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,9 @@ class Attributes:
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.named_modules())
+        self._buffers = {prefix: set(module._buffers) for prefix, module in self._modules}
         self._before = self._plain_ones()
+        self._caches: dict[tuple[str, str], Any] = {}
         self._left: dict[tuple[str, str], Any] = {}
 
     def _all(self) -> Iterator[tuple[str, nn.Module, str, Any]]:
@@ -66,25 +68,65 @@ class Attributes:
         return {
             (prefix, name): _copy(value)
             for prefix, _, name, value in self._all()
-            if _is_plain(value)
+            if is_plain(value)
         }
 
     def check(self) -> None:
         """Check that plain attributes are what they were at first.
+
+        One that goes from None or False to a value and stays there is a cache: see `get`.
 
         Raises:
             SpecError: one is not, so that it depends on which micro-batches this worker had.
         """
         now = self._plain_ones()
         for key in now.keys() & self._before.keys():
-            if now[key] != self._before[key]:
-                raise SpecError(
-                    f"model attribute {_named(*key)!r}",
-                    got=f"{now[key]!r}, which was {self._before[key]!r} before training",
-                    need="an attribute that training does not change: its value would differ "
-                    "between workers",
-                    hint=_HINT,
-                )
+            before = self._caches.get(key, self._before[key])
+            if now[key] == before and type(now[key]) is type(before):
+                continue
+            if key not in self._caches and (before is None or before is False):
+                self._caches[key] = now[key]
+                continue
+            self._check_metric(key)
+            raise SpecError(
+                f"model attribute {_named(*key)!r}",
+                got=f"{now[key]!r}, which was {before!r} before",
+                need="an attribute that training does not change: its value would differ "
+                "between workers",
+                hint=_HINT,
+            )
+
+    def _check_metric(self, key: tuple[str, str]) -> None:
+        """Raises SpecError where an attribute is a part of a metric, which is no part of a network."""
+        prefix, _ = key
+        metric = dict(self._modules)[prefix]
+        if any(kind.__module__ == "torchmetrics.metric" for kind in type(metric).__mro__):
+            raise SpecError(
+                f"model attribute {prefix!r}",
+                got=f"torchmetrics' {type(metric).__name__}, which adds up the batches of a worker",
+                need="metrics over the samples of all workers",
+                hint='job.evaluate(test, {"accuracy": brim.metrics.accuracy()}), metrics() in a '
+                "training file, or torchmetrics.functional for the samples of one batch",
+            )
+
+    def get(self) -> dict[str, dict[str, Any]]:
+        """Return what forward passes have set once, by modules: newcomers need it.
+
+        Each worker sets it for itself. Where that came of other samples, they do not agree.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for (prefix, name), value in self._caches.items():
+            found.setdefault(prefix, {})[name] = value
+        return found
+
+    def put(self, caches: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take what `get` gave elsewhere."""
+        modules = dict(self._modules)
+        for prefix, values in caches.items():
+            for name, value in values.items():
+                if (prefix, name) in self._before:
+                    setattr(modules[prefix], name, _copy(value))
+                    self._caches[prefix, name] = _copy(value)
 
     # Tensors --------------------------------------------------------------------------------------
 
@@ -99,6 +141,7 @@ class Attributes:
         Returns:
             The names of the attributes that were taken.
         """
+        self._check_new_buffers()
         taken = []
         for prefix, module, name, value in list(self._all()):
             if not _holds_tensors(value):
@@ -109,6 +152,26 @@ class Attributes:
                 taken.append(_named(prefix, name))
             self._left[key] = _snapshot(value)
         return taken
+
+    def _check_new_buffers(self) -> None:
+        """Check that buffers which forward passes make are constants.
+
+        Raises:
+            SpecError: one has other values than the micro-batch before left.
+        """
+        for prefix, module in self._modules:
+            for name in module._buffers.keys() - self._buffers[prefix]:
+                value = module._buffers[name]
+                key = (prefix, name)
+                if key in self._left and _has_changed(self._left[key], value):
+                    raise SpecError(
+                        f"buffer {_named(prefix, name)!r}",
+                        got="one that forward makes, and changes from batch to batch",
+                        need="buffers that the model has from the start: newcomers and "
+                        "checkpoints have those",
+                        hint="register_buffer in __init__, with its full shape",
+                    )
+                self._left[key] = _snapshot(value)
 
 
 class _Gone:
@@ -186,10 +249,10 @@ def _named(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     if isinstance(value, _CONTAINERS):
         parts = value.values() if isinstance(value, dict) else value
-        return all(_is_plain(part) for part in parts)
+        return all(is_plain(part) for part in parts)
     return type(value) in _PLAIN
 
 

@@ -12,11 +12,10 @@ from safetensors.torch import load
 from torch import Tensor
 
 from brim.clock import monotonic
-from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint
 from brim.train.file_layout import Bytes, copy_to, lay_out
-from brim.train.state import flatten, unflatten
+from brim.train.flattening import UNREADABLE, flatten, unflatten
 
 
 class Image:
@@ -113,7 +112,7 @@ def state_of(checkpoint: Checkpoint) -> Any:
     try:
         tensors = load(bytes(checkpoint.data))
         return unflatten(checkpoint.tree, [tensors[str(index)] for index in range(len(tensors))])
-    except (SafetensorError, LookupError, TypeError, *UNDECODABLE) as error:
+    except (SafetensorError, *UNREADABLE) as error:
         raise EnvironmentFault(
             f"the checkpoint of step {checkpoint.step} holds no state: {error}"
         ) from error

@@ -27,8 +27,8 @@ from brim.train.asynchronous.turn import Asynchrony
 from brim.train.bases import Bases
 from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import WorkerContext
+from brim.train.flattening import flatten
 from brim.train.job_state import TrainingState
-from brim.train.state import flatten
 from brim.train.table_file import NumberedRows, RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
 from brim.train.tables.tree import PLACES, TABLES
@@ -489,5 +489,5 @@ def _steady(state: Mapping[str, Any]) -> list[Tensor]:
     optimizers = (
         state["optimizer"] if isinstance(state["optimizer"], list) else [state["optimizer"]]
     )
-    kept = flatten([each["state"] for each in optimizers])[1]
+    kept = flatten([each.get("state", {}) for each in optimizers])[1]
     return [each for each in state["model"].values() if isinstance(each, nn.Parameter)] + kept

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from brim.errors import SpecError
+from brim.tensors import in_c_order, memory_of
 from brim.train.memory import READY_BYTES
 
 _STOP, _DUE = 0, 1  # words that any worker may say to all of them, with a step
@@ -44,7 +46,7 @@ class _Buffer:
 
     def __init__(self, name: str, tensor: Tensor) -> None:
         self.name, self.home = name, tensor
-        self.start = tensor.clone()
+        self.start = tensor.detach().clone()
         # Minima and maxima start from infinity, and masks are made of it: there is no change from
         # there that adds up.
         self.has_infinity = _is_averaged(tensor) and not bool(tensor.isfinite().all())
@@ -74,6 +76,7 @@ class _Buffer:
         )
 
     def return_home(self) -> None:
+        self.home.grad = None  # of one that requires a gradient: nothing trains it
         if self.home.shape != self.start.shape:
             self._checked(self.home)
         for holder, key in self.places:
@@ -87,7 +90,7 @@ class _Buffer:
         That is the weighted change. Where the buffer is not finite it is the weighted value, and
         NaN where the micro-batch left it alone: one such micro-batch, and it stays as it is.
         """
-        now = self.now()
+        now = self.now().detach()
         change = (now - self.start) * weight
         if not self.has_infinity:
             return change
@@ -126,6 +129,21 @@ def _buffers_of(model: nn.Module) -> list[_Buffer]:
             buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
             buffer.places.append((module._buffers, key))
     return list(found.values())
+
+
+def _empty_buffers_of(
+    model: nn.Module,
+) -> list[tuple[dict[str, Tensor | None], str, Tensor | None]]:
+    """Buffers that start with nothing in them, and that a forward pass may fill.
+
+    What one leaves there has the shape of its samples, or is a cache.
+    """
+    return [
+        (module._buffers, key, tensor)
+        for module in model.modules()
+        for key, tensor in module._buffers.items()
+        if tensor is None or not tensor.numel()
+    ]
 
 
 class Contributions:
@@ -172,6 +190,11 @@ class Contributions:
                 "model()", got="no parameter that requires a gradient", need="at least one"
             )
         buffers = _buffers_of(model)
+        self._empty = _empty_buffers_of(model)
+        # Of parameters in the first step; tables may be larger than all else, and forward reads them.
+        self._looked_at = {n: p for n, p in model.named_parameters() if n not in by_rows}
+        self._fingerprints: list[bytes] | None = None
+        self._is_first_step = True
         self._averaged = [each for each in buffers if _is_averaged(each.home)]
         self._counted = [each for each in buffers if not _is_averaged(each.home)]
         self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
@@ -200,6 +223,7 @@ class Contributions:
         """Return those whose gradients the list begins with."""
         return self._parameters
 
+    @torch.no_grad()
     def begin(self) -> None:
         """Remember the buffers as they are at the start of a step."""
         if not self._homes:
@@ -213,6 +237,8 @@ class Contributions:
 
     def reset(self) -> None:
         """Put the buffers back to the start of the step: every micro-batch sees the same ones."""
+        for holder, key, start in self._empty:
+            holder[key] = start
         if not self._homes:
             return
         for each in self._buffers():
@@ -229,6 +255,10 @@ class Contributions:
     def watch(self) -> None:
         """Remember which parameters are which, at the start of a step: see `check_unchanged`."""
         self._versions = [parameter._version for parameter in self._all]
+        self._fingerprints = None
+        if self._is_first_step:
+            self._fingerprints = [*map(_fingerprint, self._looked_at.values())]
+        self._is_first_step = False
 
     def check_unchanged(self) -> None:
         """Check that nobody changed a parameter since `watch`.
@@ -249,6 +279,30 @@ class Contributions:
                 "of micro-batches",
                 hint="change it after a step, when job.step(loss) is not None; keep what forward "
                 "changes in a buffer",
+            )
+        if self._fingerprints is not None:
+            self._check_values(self._fingerprints)
+
+    def _check_values(self, before: list[bytes]) -> None:
+        """Check what versions do not show: writes by `.data`, of which the first pass has most."""
+        changed = next(
+            (
+                name
+                for (name, parameter), fingerprint in zip(
+                    self._looked_at.items(), before, strict=True
+                )
+                if _fingerprint(parameter) != fingerprint
+            ),
+            None,
+        )
+        if changed is not None:
+            raise SpecError(
+                f"parameter {changed!r}",
+                got="a value that the first forward pass sets, from the samples that it sees",
+                need="parameters that only the step's end changes: each worker's first samples "
+                "are others",
+                hint="run one batch through the model before brim.join, or in model(), so that "
+                "this is done",
             )
 
     def check_untouched(self) -> None:
@@ -377,6 +431,7 @@ class Contributions:
     def _losses_at(self) -> int:
         return len(self._parameters) + len(self._averaged)
 
+    @torch.no_grad()
     def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
         """Give the network the sum of a step: gradients for the optimizer, and the buffers.
 
@@ -422,6 +477,12 @@ class Contributions:
         """Forget the gradients of a step that is done or given up."""
         for parameter in self._parameters:
             parameter.grad = None
+
+
+def _fingerprint(parameter: Tensor) -> bytes:
+    if parameter.device.type == "cpu":
+        return xxhash.xxh3_64_digest(memory_of(in_c_order(parameter)))
+    return str(parameter.detach().double().sum().item()).encode()
 
 
 def _is_averaged(tensor: Tensor) -> bool:

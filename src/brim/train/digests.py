@@ -5,6 +5,7 @@ By them its members find out that they agree, or who differs in what.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import xxhash
 from torch import Tensor
 
-from brim.tensors import memory_of
+from brim.tensors import in_c_order, memory_of
+from brim.train.flattening import flatten
 
 Digests = dict[str, bytes]  # of each leaf of a state, by its path
+_PLAIN = (bool, int, float, str, type(None))
 
 
 def digests_of(tree: Any) -> Digests:
@@ -84,8 +87,13 @@ def _named(path: tuple[str, ...]) -> str:
 
 
 def _digest(leaf: Any) -> bytes:
-    if not isinstance(leaf, Tensor):
+    """The digest of a leaf: of its values, in whatever order they lie in memory."""
+    if isinstance(leaf, _PLAIN):
         return xxhash.xxh3_64_digest(repr(leaf).encode())
-    host = leaf.detach().cpu().contiguous()
-    head = f"{host.dtype} {tuple(host.shape)}".encode()
-    return xxhash.xxh3_64_digest(memory_of(host), seed=xxhash.xxh32_intdigest(head))
+    skeleton, tensors = flatten(leaf, strides=False)
+    digest = xxhash.xxh3_64(json.dumps(skeleton))
+    for tensor in tensors:
+        host = in_c_order(tensor)
+        digest.update(f"{host.dtype} {tuple(host.shape)}")
+        digest.update(memory_of(host))
+    return digest.digest()

@@ -18,10 +18,12 @@ from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage
 from brim.errors import EnvironmentFault, SpecError
+from brim.train.attributes import Attributes
 from brim.train.digests import Digests, digests_of
 from brim.train.embeddings import Embeddings
+from brim.train.flattening import copy_of, flatten, keeps_strides
+from brim.train.optimization import ATTRIBUTES as OPTIMIZER_ATTRIBUTES
 from brim.train.optimization import Optimization
-from brim.train.state import flatten
 from brim.train.table_file import RowTable
 from brim.train.tables.tree import PLACES, TABLES, joined
 
@@ -32,7 +34,10 @@ SAME_DATA = (
     "train_test_split), "
     "and sort what comes out of a set"
 )
-_NOT_COMPARED = ("metrics", "measured")  # what one worker logs is told by the first
+ATTRIBUTES = "model attribute"  # that forward passes have set once
+LAID_OUT = "strides"  # of its tensors are noted: a checkpoint of an older brim has none
+# What one worker logs is told by the first; attributes of optimizers may have times in them.
+_NOT_COMPARED = ("metrics", "measured", OPTIMIZER_ATTRIBUTES)
 
 
 @runtime_checkable
@@ -62,8 +67,11 @@ class TrainingState:
     ) -> None:
         self._model, self._optimization, self._spec = model, optimization, spec
         self._embeddings = embeddings
+        self.attributes = Attributes(model)
         # Buffers that a first forward pass makes are made by each worker for itself.
-        self._names = {**dict(model.named_parameters()), **dict(model.named_buffers())}.keys()
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # What starts empty is empty again before each micro-batch.
+        self._names = [name for name, each in tensors.items() if _is_carried(each)]
         self._registered: dict[str, Stateful | MutableMapping[str, Any]] = {}
         self._digests: Digests | None = None
         self._given: Mapping[str, Any] | None = None
@@ -158,6 +166,8 @@ class TrainingState:
             "delay": self._spec.delay,
             "late": self._embeddings.late(),
             PLACES: self._embeddings.places(),
+            LAID_OUT: True,
+            ATTRIBUTES: self.attributes.get(),
         }
         self._embeddings.take_out(tree)
         return tree
@@ -236,13 +246,14 @@ class TrainingState:
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 if name not in in_tables:
-                    tensor.copy_(whole["model"][name])
+                    _take_over(tensor, whole["model"][name], laid_out=tree.get(LAID_OUT, False))
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(tree["requires_grad of"][name])
         for name, module in self._model.named_modules():
             module.training = tree["training of"][name]
         for name, module in _with_extra_state(self._model):
             module.set_extra_state(tree["extra"][name])
+        self.attributes.put(tree.get(ATTRIBUTES, {}))
         self._embeddings.drop_states(whole)
         self._optimization.put(whole)
         if self._embeddings.is_shown:
@@ -356,6 +367,29 @@ class TrainingState:
 
 def _other_job(field: str, got: object, need: object) -> SpecError:
     return SpecError(field, got=str(got), need=f"{need}, as the state to go on from has it")
+
+
+def _is_carried(tensor: Tensor) -> bool:
+    return isinstance(tensor, nn.Parameter) or tensor.numel() > 0
+
+
+def _take_over(tensor: Tensor, given: Tensor, *, laid_out: bool) -> None:
+    """Take the values of a parameter or a buffer.
+
+    Some optimizers give parameters other memory (`p.data = ...`), which the next step then finds.
+
+    Args:
+        laid_out: the strides of what was given are those that it had.
+    """
+    if (
+        laid_out
+        and isinstance(tensor, nn.Parameter)
+        and keeps_strides(tensor)
+        and tensor.stride() != given.stride()
+    ):
+        tensor.data = copy_of(given, tensor.device)
+    else:
+        tensor.copy_(given)
 
 
 def _with_extra_state(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -12,10 +12,12 @@ import contextlib
 import copy
 import inspect
 import math
+import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -436,13 +438,7 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
         if not isinstance(value, (int, float)) and not (
             isinstance(value, Tensor) and value.numel() == 1
         ):
-            raise SpecError(
-                f"self.log({name!r})",
-                got=f"a {type(value).__name__}",
-                need="a number: the mean over the samples of the batch",
-                hint="torchmetrics.functional gives one; brim adds them up over batches and "
-                "workers",
-            )
+            raise _no_number(name, value)
         heard[name] = (value.item() if isinstance(value, Tensor) else float(value), batch_size)
 
     module.log = log
@@ -454,13 +450,37 @@ def _listening(module: Any) -> Iterator[dict[str, tuple[float, int | None]]]:
             metric.reset()
 
 
+def _no_number(name: str, value: Any) -> SpecError:
+    """Return the error of a value that is no mean over samples, with the line to write instead."""
+    kind = type(value)
+    line = f"self.log({name!r}, value.mean(), batch_size=len(batch[0]))"
+    if _is_torchmetric(kind):
+        function = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
+        functions = import_module("torchmetrics.functional")
+        inside = kind.__module__.split(".")[1]
+        places = {"functional": functions, f"functional.{inside}": getattr(functions, inside, None)}
+        place = next((name for name, found in places.items() if hasattr(found, function)), None)
+        if place is not None:
+            line = (
+                f"self.log({name!r}, torchmetrics.{place}.{function}(output, target, ...), "
+                "batch_size=len(target))"
+            )
+    return SpecError(
+        f"self.log({name!r})",
+        got=f"a {kind.__name__}",
+        need="a number: the mean over the samples of the batch. brim adds these up over batches "
+        "and workers, as no object of one worker can",
+        hint=line,
+    )
+
+
+def _is_torchmetric(kind: type) -> bool:
+    return any(base.__module__ == "torchmetrics.metric" for base in kind.__mro__)
+
+
 @lru_cache(maxsize=1)  # of the module that is trained: the next copy takes its place
 def _torchmetrics_of(module: nn.Module) -> list[Any]:
-    return [
-        each
-        for each in module.modules()
-        if any(kind.__module__ == "torchmetrics.metric" for kind in type(each).__mro__)
-    ]
+    return [each for each in module.modules() if _is_torchmetric(type(each))]
 
 
 @dataclass(frozen=True, slots=True)

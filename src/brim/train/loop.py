@@ -77,6 +77,7 @@ class Loop:
         self._round: Round | None = None
         # Nothing but a neighbour's state has changed the state since all compared it.
         self._at_hold = False
+        self._is_state_checked = False
         self._epoch_read = -1  # the last epoch whose batches were asked for
 
     @property
@@ -229,6 +230,9 @@ class Loop:
                 waits for it.
         """
         self.steps.under_way = None
+        if self._parts.state.committed and not self._is_state_checked:
+            self._is_state_checked = True  # once there is one: optimizers make theirs in a step
+            self._parts.optimization.check_carried()
         is_first = self._parts.members.rank == 0
         actions = steps.boundary(
             held=round.held, due=self._parts.state.due, is_first=is_first, patience=patience

@@ -6,6 +6,7 @@ Clipping, loss scaling, optimizers, and schedulers of the learning rate.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,9 +17,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train.attributes import is_plain
+from brim.train.flattening import NEED, NotCarried, flatten
+from brim.train.restoring import restore
 from brim.train.schedules import ScheduleWatch
 
 INTERVALS = ("step", "epoch")
+ATTRIBUTES = "optimizer attributes"  # which no state_dict() has; carried, but not compared
 _BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
 _HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
 
@@ -75,6 +80,7 @@ class Optimization:
         self._parameters = list(model.parameters())
         self._group_count = len(list(self._groups()))
         self.schedules = ScheduleWatch(optimizers, schedulers)
+        self._own_before = [_plain_ones(optimizer) for optimizer in optimizers]
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
 
@@ -327,14 +333,39 @@ class Optimization:
             "optimizer": states[0] if len(states) == 1 else states,
             "scheduler": [each.state_dict() for each in self._schedulers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            ATTRIBUTES: self._changed_attributes(),
         }
+
+    def _changed_attributes(self) -> list[dict[str, Any]]:
+        """Return, of each optimizer, the plain attributes that its steps change: counters, mostly."""
+        return [
+            {
+                name: copy.copy(value)
+                for name, value in _plain_ones(optimizer).items()
+                if name not in before or before[name] != value
+            }
+            for optimizer, before in zip(self.optimizers, self._own_before, strict=True)
+        ]
+
+    def check_carried(self) -> None:
+        """Check that all of the state can be carried to newcomers and into checkpoints.
+
+        Raises:
+            SpecError: an optimizer or a scheduler keeps something else.
+        """
+        for optimizer in self.optimizers:
+            check_carried("optimizer", optimizer)
+        for scheduler in self._schedulers:
+            check_carried("scheduler", scheduler)
 
     def put(self, tree: Mapping[str, Any]) -> None:
         """Take the state that `get` gave elsewhere."""
         states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
-            _keep_types(optimizer, state)
+            restore(optimizer, state)
+        for optimizer, own in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
+            for name, value in own.items():
+                setattr(optimizer, name, copy.copy(value))
         for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
             scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
         if self._scaler is not None and tree["scaler"]:
@@ -358,6 +389,47 @@ def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
             "micro-batches",
             hint="torch.optim.Adam(model.parameters())",
         )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # torch's __init__ did not run
+        library = type(optimizer).__module__.partition(".")[0]
+        need, hint = _WRAPPERS.get(library, _OTHER_WRAPPER)
+        raise SpecError(
+            field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
+        )
+
+
+def check_carried(kind: str, thing: Any) -> None:
+    """Check that all that a thing keeps can be carried to newcomers and into checkpoints.
+
+    Raises:
+        SpecError: it keeps something else.
+    """
+    try:
+        flatten(thing.state_dict())
+    except NotCarried as error:
+        raise SpecError(
+            f"{kind} {type(thing).__name__}",
+            got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
+            need=f"a state that brim can carry: {NEED}",
+            hint="have state_dict() return those, and load_state_dict() make the rest of them",
+        ) from error
+
+
+# What to write in place of an optimizer that a library wraps around another one.
+_WRAPPERS = {
+    "accelerate": (
+        "the optimizer itself: brim places, sums and steps, as Accelerator would",
+        "leave out accelerator.prepare, and give model and optimizer to brim.join as they are",
+    ),
+    "opacus": (
+        "an optimizer of gradients that are summed over workers: DP-SGD clips the gradient of "
+        "each sample and draws its noise once for all of them",
+        "train without brim where privacy is promised, or without PrivacyEngine.make_private",
+    ),
+}
+_OTHER_WRAPPER = (
+    "a torch.optim.Optimizer whose __init__ has run, so that torch's hooks see its steps",
+    "give brim.join the optimizer inside, such as optimizer.optimizer",
+)
 
 
 def _interval_of(scheduler: Any, given: str | None) -> str:
@@ -370,9 +442,41 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
             got=f"a {type(scheduler).__name__}",
             need="a scheduler of torch.optim.lr_scheduler",
         )
+    if _needs_epoch(step):
+        raise SpecError(
+            "scheduler",
+            got=f"a {type(scheduler).__name__}, whose step() takes the epoch",
+            need="one whose step() takes nothing, as those of torch.optim.lr_scheduler",
+            hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
+            "first line of `for epoch in job.epochs(N):`",
+        )
     if given is not None:
         return given
     return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
+
+
+def _needs_epoch(step: Callable[..., Any]) -> bool:
+    """Return whether a scheduler's step() cannot be called as brim calls it.
+
+    ReduceLROnPlateau's takes a metric, which brim has.
+    """
+    try:
+        inspect.signature(step).bind()
+    except TypeError:
+        return not isinstance(getattr(step, "__self__", None), ReduceLROnPlateau)
+    except ValueError:  # no signature is known
+        return False
+    return False
+
+
+def _plain_ones(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the attributes of an optimizer that are numbers, text or lists of them."""
+    torchs_own = ("defaults", "state", "param_groups")
+    return {
+        name: copy.copy(value)
+        for name, value in vars(optimizer).items()
+        if name not in torchs_own and is_plain(value)
+    }
 
 
 def _copied(value: Any) -> Any:
@@ -381,21 +485,3 @@ def _copied(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
-
-
-def _keep_types(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Put back the types of an optimizer's state.
-
-    Torch casts what it loads to the type of the parameter.
-    """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, parts in state["state"].items():
-        own = optimizer.state.get(parameters[index], {}) if isinstance(index, int) else {}
-        for name, value in parts.items() if isinstance(parts, Mapping) else ():
-            loaded = own.get(name)
-            if (
-                isinstance(value, Tensor)
-                and isinstance(loaded, Tensor)
-                and loaded.dtype != value.dtype
-            ):
-                own[name] = value.to(device=loaded.device, copy=True)

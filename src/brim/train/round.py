@@ -16,7 +16,7 @@ from brim.train.digests import describe_difference, root_of
 from brim.train.early import EarlySums
 from brim.train.exchange import Exchange
 from brim.train.job_parts import JobParts
-from brim.train.job_state import SAME_DATA, SAMPLES, STOP
+from brim.train.job_state import ATTRIBUTES, SAME_DATA, SAMPLES, STOP
 from brim.train.membership import parts_of
 from brim.train.rows import RowSums
 
@@ -148,11 +148,25 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
         return
     everyone = members.arrive(step, "differ", msgspec.msgpack.encode(digests)).payloads
     tables = [msgspec.msgpack.decode(each, type=dict[str, bytes]) for each in everyone]
-    what = describe_difference(tables, members.names)
+    what = describe_difference(_comparable(tables), members.names)
+    if not what:
+        return
     raise UserCodeError(
         f"the workers do not agree after step {step}: {what}\n  {_advice(what)}\n"
         "  The last checkpoint on which all agreed is kept."
     )
+
+
+def _comparable(tables: list[dict[str, bytes]]) -> list[dict[str, bytes]]:
+    """Leave out attributes that some members have not set yet: they had no micro-batch so far."""
+    absent = {
+        path
+        for path in set().union(*tables)
+        if path.startswith(ATTRIBUTES) and not all(path in table for table in tables)
+    }
+    return [
+        {path: digest for path, digest in table.items() if path not in absent} for table in tables
+    ]
 
 
 def settle_tables(parts: JobParts) -> None:
@@ -208,6 +222,11 @@ def _advice(what: str) -> str:
             "They do not agree on job.stop(): the script decides by variables that a newcomer does "
             "not have.\n"
             '  hint: keep them in a dict, and name it: job.register_state("best", best)'
+        )
+    if what.startswith(ATTRIBUTES):
+        return (
+            "A forward pass sets it once, and each worker did so from its own samples.\n"
+            "  hint: set it in __init__, or run one batch through the model before brim.join"
         )
     return (
         "brim carries parameters, buffers, optimizers, schedulers and what job.register_state "

@@ -1,7 +1,4 @@
-"""The state of a job as one value: a tree of plain data with tensors at its leaves.
-
-The same form serves a newcomer that fetches it from a neighbour, a checkpoint, and the digest.
-"""
+"""The state of a job on its way to a newcomer, and the digest of a network."""
 
 from __future__ import annotations
 
@@ -16,72 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from brim.decoding import UNDECODABLE
 from brim.errors import ProtocolError
-from brim.tensors import memory_of
+from brim.tensors import in_c_order, memory_of
+from brim.train.flattening import UNREADABLE, flatten, unflatten
 from brim.wire.peer import Cancelled, read_exactly, write_all
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = (
     1 << 28
 )  # bytes: the numbers of a state and the shapes of its tensors, not what is in them
-# What reading a header raises that nobody meant: torch's own errors, of impossible shapes, are
-# RuntimeErrors.
-_NO_STATE = (LookupError, TypeError, AttributeError, OverflowError, RuntimeError, *UNDECODABLE)
-_TENSOR, _ITEMS, _TUPLE = "$tensor", "$items", "$tuple"
-
-
-def flatten(tree: Any) -> tuple[Any, list[Tensor]]:
-    """Split a tree into plain JSON data and its tensors.
-
-    Raises:
-        TypeError: a leaf is neither plain data nor a tensor.
-
-    >>> flatten({"lr": 0.1, "step": (torch.tensor(3), None)})[0]
-    {'lr': 0.1, 'step': {'$tuple': [{'$tensor': 0}, None]}}
-    """
-    tensors: list[Tensor] = []
-
-    def walk(node: Any) -> Any:
-        match node:
-            case Tensor():
-                tensors.append(node)
-                return {_TENSOR: len(tensors) - 1}
-            case None | bool() | int() | float() | str():
-                return node
-            case dict() if all(isinstance(key, str) and not key.startswith("$") for key in node):
-                return {key: walk(value) for key, value in node.items()}
-            case dict():
-                return {_ITEMS: [[walk(key), walk(value)] for key, value in node.items()]}
-            case tuple():
-                return {_TUPLE: [walk(each) for each in node]}
-            case list():
-                return [walk(each) for each in node]
-        raise TypeError(
-            f"a state may hold tensors and plain data, not {type(node).__name__}: {node!r}"
-        )
-
-    return walk(tree), tensors
-
-
-def unflatten(skeleton: Any, tensors: list[Tensor]) -> Any:
-    """The inverse of `flatten`."""
-    match skeleton:
-        case {"$tensor": index}:
-            return tensors[index]
-        case {"$items": items}:
-            return {unflatten(key, tensors): unflatten(value, tensors) for key, value in items}
-        case {"$tuple": each}:
-            return tuple(unflatten(value, tensors) for value in each)
-        case dict():
-            return {key: unflatten(value, tensors) for key, value in skeleton.items()}
-        case list():
-            return [unflatten(value, tensors) for value in skeleton]
-    return skeleton
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous()
 
 
 def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Cancelled) -> None:
@@ -90,7 +30,7 @@ def send_state(peer: socket.socket, tree: Any, *, timeout: float, cancelled: Can
     Raises as `wire.peer.swap` does.
     """
     skeleton, tensors = flatten(tree)
-    tensors = [_on_host(tensor) for tensor in tensors]
+    tensors = [in_c_order(tensor) for tensor in tensors]
     specs = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in tensors]
     header = json.dumps([skeleton, specs]).encode()
     data = [memoryview(_LENGTH.pack(len(header))), memoryview(header), *map(memory_of, tensors)]
@@ -114,18 +54,20 @@ def receive_state(peer: socket.socket, *, timeout: float, cancelled: Cancelled) 
     try:
         skeleton, specs = json.loads(header)
         tensors = _room_for(specs)
-        tree = unflatten(skeleton, tensors)
         memory = [memory_of(tensor) for tensor in tensors]
-    except _NO_STATE as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"not the state of a job: {error}") from error
     read_exactly(peer, memory, timeout=timeout, cancelled=cancelled)
-    return tree
+    try:
+        return unflatten(skeleton, tensors)
+    except UNREADABLE as error:
+        raise ProtocolError(f"not the state of a job: {error}") from error
 
 
 def _room_for(specs: Any) -> list[Tensor]:
     """Tensors of these names of types and shapes.
 
-    Raises one of `_NO_STATE` where nobody has such.
+    Raises one of `UNREADABLE` where nobody has such.
     """
     known = [(getattr(torch, dtype), [int(size) for size in shape]) for dtype, shape in specs]
     size_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in known)
@@ -147,7 +89,7 @@ def weights_sha256(model: nn.Module) -> str:
         if not isinstance(part, Tensor):  # what a module's get_extra_state gives
             digest.update(f"{name} {part!r}\n".encode())
             continue
-        host = _on_host(part)
+        host = in_c_order(part)
         digest.update(
             f"{name} {str(host.dtype).removeprefix('torch.')} {list(host.shape)}\n".encode()
         )

@@ -199,10 +199,10 @@ class Steps:
     def give_up(self) -> None:
         """Leave the step under way, whose round has ended."""
         parts = self._parts
-        if self.is_begun:
+        if self.is_begun:  # else buffers are as the script has left them since the last step
             parts.optimization.give_up()
+            parts.contributions.reset()
         self.under_way = None
-        parts.contributions.reset()
         parts.contributions.clear()
 
     # Micro-batches --------------------------------------------------------------------------------
@@ -229,6 +229,7 @@ class Steps:
         if round.rank == 0 and number % _SAMPLED == 0:
             parts.embeddings.sample_lookups()
         parts.optimization.begin()
+        parts.contributions.begin()  # the script may have changed buffers since the last step
         self._skip_empty(round, step)
         while step.todo:
             parts.members.poll()

@@ -8,6 +8,7 @@ data.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib.util
 import sys
@@ -37,8 +38,9 @@ from brim.train.job import Job
 from brim.train.keyed import rehearse
 from brim.train.lightning import PACKAGES, Fitting, LightningFile, is_lightning
 from brim.train.metrics import Metric
-from brim.train.optimization import check_optimizer
+from brim.train.optimization import check_carried, check_optimizer
 from brim.train.params import check_all_used
+from brim.train.restoring import restore
 from brim.train.return_checks import check_dataset, check_functions, check_metrics, check_model
 from brim.train.samples import pair_of, to_device
 
@@ -270,9 +272,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     if loss.requires_grad or not _tables_of(prepared, spec):
         call(loss.backward)
         call(optimizer.step)
-    optimizer.load_state_dict(
-        optimizer.state_dict()
-    )  # what a newcomer does while others wait for it
+    check_carried("optimizer", optimizer)
+    restore(optimizer, optimizer.state_dict())  # what a newcomer does while others wait for it
     if not prepared.is_checked:
         _try_a_single_sample(prepared, model, spec)
         _try_metrics(prepared, model)
@@ -290,7 +291,26 @@ def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.o
         same[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
         kept = prepared.optimizer.state.get(weight, {})
         same |= {id(each): each for each in kept.values() if isinstance(each, Tensor)}
-    return copy.deepcopy((prepared.model, prepared.optimizer), same)
+    model = copy.deepcopy(prepared.model, same)
+    return model, _copy_of(prepared.optimizer, same)
+
+
+def _copy_of(optimizer: torch.optim.Optimizer, same: dict[int, Any]) -> torch.optim.Optimizer:
+    """Copy an optimizer with all of its attributes: torch copies its own, and no other.
+
+    Args:
+        same: copies that were made before, of other objects, by their ids.
+    """
+    made = copy.deepcopy(optimizer, same)
+    for name, value in vars(optimizer).items():
+        if name in vars(made):
+            continue
+        if isinstance(value, torch.optim.Optimizer):
+            setattr(made, name, _copy_of(value, same))
+        else:
+            with contextlib.suppress(TypeError):  # nobody can copy locks, and rehearsals need none
+                setattr(made, name, copy.deepcopy(value, same))
+    return made
 
 
 def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:

@@ -23,7 +23,7 @@ from torch import Tensor
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, InternalError
 from brim.tensors import ALIGNMENT
-from brim.train.state import flatten, unflatten
+from brim.train.flattening import flatten, unflatten
 
 _PAGE = mmap.PAGESIZE
 _ROUND, _HEADS = 0, 1  # words of the first page: whose turns count, then the heads of the slots

@@ -15,8 +15,8 @@ from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.digests import Digests, describe_difference, digests_of
 from brim.train.embeddings import Embeddings
+from brim.train.flattening import flatten
 from brim.train.job_state import TrainingState
-from brim.train.state import flatten
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
 _PATIENCE = (

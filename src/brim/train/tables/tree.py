@@ -16,7 +16,7 @@ PLACES = "places of tables"  # in the dense part: which optimizer has each, and 
 def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
     """Return what each optimizer of a state keeps of its parameters, by their numbers."""
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
-    return [each["state"] for each in optimizers]
+    return [each.get("state", {}) for each in optimizers]
 
 
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
     What optimizers keep is in new dicts; tensors are not copied.
     """
     weights = dict(tree["model"])
-    optimizers = [
-        {**each, "state": dict(each["state"])}
+    optimizers = [  # a wrapper around another optimizer may have no "state"
+        {**each, "state": dict(each["state"])} if "state" in each else each
         for each in (
             tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
         )

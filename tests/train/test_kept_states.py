@@ -1,0 +1,299 @@
+"""What networks and optimizers keep beside weights is carried, or refused by name in the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import TensorDataset
+
+from brim.data.batches import fetch
+from brim.data.repeatable import digest_of, is_same
+from brim.errors import SpecError
+from brim.train.attributes import Attributes
+from brim.train.context import spec_of_a_loner
+from brim.train.job import Job
+from brim.train.optimization import Optimization
+from brim.train.round import _comparable
+
+ROWS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+DATA = TensorDataset(ROWS, ROWS.sum(1))
+
+
+def a_job(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Job:
+    made = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return Job(model, made, spec=spec_of_a_loner(0), context=None)
+
+
+def train(job: Job, after_step: Callable[[], None] = lambda: None, *, epochs: int = 1) -> None:
+    for _ in job.epochs(epochs):
+        for batch in job.batches(DATA, global_batch_size=16):
+            if job.step(job.model(batch.inputs).square().mean()) is not None:
+                after_step()
+
+
+class Net(nn.Module):
+    """A line, before which `touch` may do something."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 1)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def touch(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.line(self.touch(x))
+        return found
+
+
+# Attributes ---------------------------------------------------------------------------------------
+
+
+class Caching(Net):
+    size: int | None
+    is_built: bool
+
+    def touch(self, x: Tensor) -> Tensor:
+        if self.size is None:
+            self.size, self.is_built = x.shape[1], True
+        return x
+
+
+def test_an_attribute_set_once_is_carried() -> None:
+    model = Caching(size=None, is_built=False)
+    job = a_job(model)
+    train(job)
+    newcomer = a_job(heir := Caching(size=None, is_built=False))
+    assert job.parts.state.digests() != newcomer.parts.state.digests()
+    newcomer.parts.state.put(job.parts.state.get())
+    assert heir.size == 4
+    assert heir.is_built is True
+    assert job.parts.state.digests() == newcomer.parts.state.digests()
+
+
+@pytest.mark.parametrize(
+    ("start", "values"),
+    [(None, [1, 2]), (None, [1, None]), (False, [True, False]), (0, [1]), ([], [[1]]), (None, [1, 1.0])],
+)  # fmt: skip
+def test_an_attribute_that_changes_again_is_refused(start: Any, values: list[Any]) -> None:
+    model = nn.Linear(2, 1)
+    model.seen = start
+    attributes = Attributes(model)
+    for value in values[:-1]:
+        model.seen = value
+        attributes.check()
+    model.seen = values[-1]
+    with pytest.raises(SpecError, match="model attribute 'seen'"):
+        attributes.check()
+
+
+def test_attributes_are_compared_where_all_have_set_them() -> None:
+    one = {"model attribute 'net.size'": b"1", "model attribute 'net.wide'": b"1", "step": b"1"}
+    other = {"model attribute 'net.size'": b"2", "step": b"1"}
+    assert _comparable([one, other]) == [
+        {"model attribute 'net.size'": b"1", "step": b"1"},
+        {"model attribute 'net.size'": b"2", "step": b"1"},
+    ]
+
+
+def test_a_metric_of_torchmetrics_is_refused_by_name() -> None:
+    accuracy = pytest.importorskip("torchmetrics").MeanMetric()
+    model = Net()
+    model.mean = accuracy
+    model.touch = lambda x: (accuracy.update(x.detach()), x)[1]  # type: ignore[method-assign]
+    with pytest.raises(SpecError, match=r"'mean': got torchmetrics' MeanMetric.*\n.*job.evaluate"):
+        train(a_job(model))
+
+
+# Buffers ------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_changed_between_steps_stays_changed() -> None:
+    model = Net()
+    model.average = average = AveragedModel(model.line)
+    average.requires_grad_(False)
+    job = a_job(model)
+    train(job, lambda: average.update_parameters(model.line), epochs=2)
+    assert average.n_averaged == 8
+    assert job.parts.state.get()["model"]["average.n_averaged"] == 8
+
+
+@pytest.mark.parametrize("start", [torch.zeros(0), None], ids=["empty", "None"])
+def test_what_starts_empty_is_empty_for_each_micro_batch(start: Tensor | None) -> None:
+    found = []
+
+    class Growing(Net):
+        membrane: Tensor | None
+
+        def touch(self, x: Tensor) -> Tensor:
+            found.append(self.membrane)
+            self.membrane = x.detach().clone()
+            return x
+
+    model = Growing()
+    model.register_buffer("membrane", start)
+    job = a_job(model)
+    train(job)
+    assert all(each is start for each in found)
+    assert model.membrane is start
+    newcomer = a_job(Growing())
+    newcomer.model.register_buffer("membrane", torch.zeros(0))
+    newcomer.parts.state.put(job.parts.state.get())
+
+
+def test_a_buffer_that_asks_for_a_gradient_is_averaged() -> None:
+    class Quantizing(Net):
+        codes: Tensor
+
+        def touch(self, x: Tensor) -> Tensor:
+            self.codes.data.lerp_(x.detach().mean(0), 0.5)
+            return x + self.codes
+
+    model = Quantizing()
+    model.register_buffer("codes", torch.zeros(4).requires_grad_())
+    train(a_job(model))
+    assert model.codes.requires_grad
+    assert model.codes.grad is None
+    assert bool(model.codes.detach().ne(0).all())
+
+
+def test_a_buffer_that_forward_makes_and_changes_is_refused() -> None:
+    class Making(Net):
+        def touch(self, x: Tensor) -> Tensor:
+            self.register_buffer("mean", x.detach().mean(0))
+            return x
+
+    with pytest.raises(SpecError, match="buffer 'mean': got one that forward makes, and changes"):
+        train(a_job(Making()))
+
+
+# Parameters ---------------------------------------------------------------------------------------
+
+
+class Initialising(Net):
+    is_set: Tensor
+
+    def touch(self, x: Tensor) -> Tensor:
+        if not self.is_set:
+            self.line.weight.data.copy_(x.detach().mean(0, keepdim=True))
+            self.is_set.fill_(1)
+        return x
+
+
+def initialising() -> Initialising:
+    model = Initialising()
+    model.register_buffer("is_set", torch.tensor(0))
+    return model
+
+
+def test_a_parameter_that_forward_initialises_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"'line.weight'.*first forward pass sets(.|\n)*one batch"):
+        train(a_job(initialising()))
+
+
+def test_a_batch_before_the_join_initialises_it() -> None:
+    model = initialising()
+    model(ROWS[:8])
+    train(a_job(model))
+
+
+# Optimizers ---------------------------------------------------------------------------------------
+
+
+class Keeping(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["rule"] = self.rule
+        super().step()
+
+    def rule(self) -> None: ...
+
+
+def test_a_state_that_nobody_can_carry_ends_the_first_step() -> None:
+    model = Net()
+    job = a_job(model, Keeping(model.parameters(), lr=0.1))
+    with pytest.raises(SpecError, match=r"optimizer Keeping: got a method .* state\.0\.rule"):
+        train(job)
+    assert job.committed == 1
+
+
+class Counting(torch.optim.SGD):
+    count = 0
+    seen: tuple[int, ...] = ()
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.count += 1
+        self.seen = (*self.seen, self.count)
+        super().step()
+
+
+def test_attributes_that_steps_change_are_carried() -> None:
+    jobs = [a_job(model := Net(), Counting(model.parameters(), lr=0.1)) for _ in range(2)]
+    train(jobs[0])
+    jobs[1].parts.state.put(jobs[0].parts.state.get())
+    (optimizer,) = jobs[1].parts.optimization.optimizers
+    assert isinstance(optimizer, Counting)
+    assert (optimizer.count, optimizer.seen) == (4, (1, 2, 3, 4))
+
+
+class Wrapping(torch.optim.Optimizer):
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.param_groups = inner.param_groups
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        ("accelerate.optimizer", "leave out accelerator.prepare"),
+        ("opacus.optimizers.optimizer", "DP-SGD clips the gradient of each sample"),
+        ("other", "give brim.join the optimizer inside"),
+    ],
+)
+def test_a_wrapper_without_hooks_is_refused_by_name(library: str, words: str) -> None:
+    model = nn.Linear(2, 1)
+    kind = type("Prepared", (Wrapping,), {"__module__": library})
+    with pytest.raises(SpecError, match=words) as refused:
+        Optimization(model, [kind(torch.optim.SGD(model.parameters(), lr=0.1))])
+    assert f"{library.partition('.')[0]}'s Prepared, a wrapper" in str(refused.value)
+
+
+def test_a_scheduler_whose_step_takes_the_epoch_is_refused() -> None:
+    class ByEpoch:
+        def step(self, epoch: int, metric: float | None = None) -> None: ...
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(SpecError, match=r"takes the epoch(.|\n)*scheduler.step\(epoch\)"):
+        Optimization(model, [optimizer], schedulers=[ByEpoch()])
+
+
+# Data ---------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_is_read_by_its_rows() -> None:
+    import numpy as np
+
+    assert torch.equal(fetch(ROWS, np.array([3, 1])), ROWS[[3, 1]])
+
+
+def test_jagged_tensors_are_compared_by_their_parts() -> None:
+    def jagged(*lengths: int, start: float = 0.0) -> Tensor:
+        parts = [torch.arange(length) + start for length in lengths]
+        return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+    assert is_same(jagged(2, 3), jagged(2, 3))
+    assert not is_same(jagged(2, 3), jagged(3, 2))
+    assert not is_same(jagged(2, 3), jagged(2, 3, start=1.0))
+    assert digest_of(jagged(2, 3)) == digest_of(jagged(2, 3))
+    assert digest_of(jagged(2, 3)) != digest_of(jagged(2, 3, start=1.0))
