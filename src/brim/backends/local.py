@@ -168,6 +168,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         if listener:
             undo.enter_context(listener)  # the port of a run that does not start is free again
         address = _with_port_of(listener, listen) if listener and listen else None
+        keep_code(run_dir, spec)
         arguments = [
             *(f"--listener={each}" for each in keep),
             *prepare(spec, run_dir, listen=address),
@@ -205,8 +206,6 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
     """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
 
-    The code of the job is kept with it.
-
     Args:
         spec: what to do; written to `job.json`.
         run_dir: absolute; it exists.
@@ -216,7 +215,6 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
         EnvironmentFault: the directory cannot be written.
     """
     write_job(run_dir, spec)
-    keep_code(run_dir, spec)
     attempt = uuid.uuid4().hex
     command = [
         "--run-dir",

@@ -33,7 +33,7 @@ from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
-from brim.scheduler.loop import NO_SUCH_JOB, no_such_job
+from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.wire.cluster import (
@@ -101,7 +101,9 @@ def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[Job
 
 async def _submit(lives: Lives, request: Request, body: Submit) -> JobView:
     caller = _caller(request)
-    return lives.to_change.submit(_as_theirs(body, caller), by=str(caller))
+    theirs = _as_theirs(body, caller)
+    await asyncio.to_thread(check_bundle, theirs)
+    return lives.to_change.submit(theirs, by=str(caller))
 
 
 def _as_theirs(body: Submit, caller: Caller) -> Submit:
@@ -200,8 +202,12 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         ) from None
     folder = Path(lives.now.job(job).run)
     user = lives.now.user_of(job)
-    with acting_as(user):
-        tail = Tail(folder, asked.get("worker", ""), places)
+
+    def begin() -> Tail:
+        with acting_as(user):
+            return Tail(folder, asked.get("worker", ""), places)
+
+    tail = await _reading(job, begin)
 
     def fresh() -> list[tuple[str, str]]:
         try:

@@ -31,7 +31,7 @@ from brim.domain.names import check_name
 from brim.domain.quantities import counted
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import FARTHEST_DEADLINE, MOST_BYTES, Submission
+from brim.domain.submission import FARTHEST_DEADLINE, MOST_BYTES, Submission, check_spec
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.log import LogLine
@@ -172,8 +172,11 @@ def _check_size(request: Submit) -> None:
         raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
-def _check_bundle(request: Submit) -> None:
-    """Raises SpecError where the code that came is not that of the job."""
+def check_bundle(request: Submit) -> None:
+    """Raises SpecError where the code that came is not that of the job.
+
+    This takes long for much code, so it is no part of `Scheduler.submit`, and done in a thread.
+    """
     spec = request.submission.spec
     if not (spec.bundle or request.bundle):
         return
@@ -336,6 +339,8 @@ class Scheduler:
     def submit(self, request: Submit, *, by: str = "") -> JobView:
         """Take a job in, or show the one that was taken in with the same key.
 
+        Its code was checked by `check_bundle`.
+
         Args:
             by: who wants it, and from where, for its story; so in all of these.
 
@@ -347,8 +352,8 @@ class Scheduler:
             _check_same(known, request)
             return self._view(known)
         check_name(request.name, field="name", hint="the name of the training file")
+        check_spec(request.submission.spec)
         _check_size(request)
-        _check_bundle(request)
         now, submission = self._clock.wall(), self._by_own_clock(request.submission)
         self._check(submission)
         _check_deadline(submission, now)
@@ -368,6 +373,7 @@ class Scheduler:
             SpecError: it can never run here.
         """
         submission = self._by_own_clock(request.submission)
+        check_spec(submission.spec)
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
         async with self._forecasting:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from brim.chance import seed_everything
+from brim.own_code import parse
 from brim.train import join
 
 _is_script = False
@@ -61,7 +62,7 @@ def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator
     Raises:
         OSError, SyntaxError, ValueError: it cannot be read.
     """
-    for statement in ast.parse(file.read_bytes()).body:
+    for statement in parse(file.read_bytes()).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
         if isinstance(statement, ast.Import):
