@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from brim.clock import SystemClock, monotonic
 from brim.control_groups import groups_of, make_group
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
-from brim.process import AGENT, birth_of, name_of, state_of
+from brim.process import AGENT, birth_of, name_of, run_module, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import keep_code, write_job
@@ -188,7 +187,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             contained = ["--group", str(group.path)] if group else []
             with agent_log(run_dir) as log:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "brim.agent", *contained, *arguments],
+                    run_module("brim.agent", *contained, *arguments),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,

@@ -38,7 +38,8 @@ def be_script(command: Sequence[str], seed: int) -> None:
         return
     _is_script = True
     sys.argv = list(command[1:])
-    sys.path[0] = str(Path(command[1]).resolve().parent)
+    folder = str(Path(command[1]).resolve().parent)
+    sys.path[: not os.environ.get("PYTHONSAFEPATH")] = [folder]
     seed_everything(seed)
 
 
