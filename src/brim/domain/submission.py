@@ -76,6 +76,21 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()[:16]
 
 
+def by_tenant(submission: Submission) -> Submission:
+    """The same job with a fingerprint that no other tenant's job has, made by the scheduler itself.
+
+    What a client says counts only for code that was not sent: with any word of its own it could
+    teach others wrong speeds, and be taught them.
+    """
+    spec = submission.spec
+    decides = (
+        submission.tenant, spec.file, sorted(spec.env.items()), spec.directory, spec.servers, spec.delay,
+        spec.asynchronous, spec.embeddings, spec.clip_norm, spec.inference, spec.bundle or submission.fingerprint,
+    )  # fmt: skip
+    said = repr(decides).encode()
+    return replace(submission, fingerprint=fingerprint(spec, said, processes=submission.processes))
+
+
 def check_spec(spec: JobSpec) -> None:
     """Check what a spec says of its code and its texts, wherever it comes from.
 

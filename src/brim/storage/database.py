@@ -67,6 +67,7 @@ _PATIENCE = (
 
 LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
 _GIVEN_BACK = 1_000  # pages
+_LOG_KEPT = 4 << 20  # bytes of the log beside the file that stay where it was longer for a time
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
 Alarm = Callable[[StorageFault], None]
@@ -132,6 +133,7 @@ class Database:
                     "pragma auto_vacuum = incremental"
                 )  # what is forgotten takes no room
             self._sql.execute("pragma journal_mode = wal")
+            self._sql.execute(f"pragma journal_size_limit = {_LOG_KEPT}")
             self._sql.execute(f"pragma synchronous = {'normal' if copy else 'full'}")
             self._prepare(path)
             self._file = _identity(path)
@@ -267,11 +269,17 @@ class Database:
     def cleared(self, id: str) -> None:
         """The run directory of a job that was forgotten is gone."""
         self._write("delete from leavings where job = ?", (id,))
-        # The file becomes smaller; little of it at a time, since nobody else is answered meanwhile.
-        with self._sound():
-            self._sql.executescript(
-                f"pragma incremental_vacuum({_GIVEN_BACK})"
-            )  # `execute` frees a single page
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give some of the room of what is forgotten back to the disk.
+
+        Little of it at a time, since nobody else is answered meanwhile.
+        """
+        if self._row("pragma freelist_count")[0]:
+            with self._sound():
+                # `execute` frees a single page
+                self._sql.executescript(f"pragma incremental_vacuum({_GIVEN_BACK})")
 
     # History --------------------------------------------------------------------------------------
 
@@ -310,9 +318,9 @@ class Database:
         row = self._row("select content from bundles where sha256 = ?", (sha256,))
         return row[0] if row else None
 
-    def bundles(self) -> list[str]:
-        """The sha256 of all bundles."""
-        return [sha256 for (sha256,) in self._rows("select sha256 from bundles")]
+    def bundles(self) -> dict[str, int]:
+        """The bytes of all bundles, by their sha256."""
+        return dict(self._rows("select sha256, length(content) from bundles"))
 
     def forget_bundle(self, sha256: str) -> None:
         self._write("delete from bundles where sha256 = ?", (sha256,))
