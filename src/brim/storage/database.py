@@ -67,7 +67,6 @@ _PATIENCE = (
 
 LAST_NUMBER = "select max(last, coalesce((select max(number) from jobs), 0)) from numbers"
 _GIVEN_BACK = 1_000  # pages
-_LOG_KEPT = 4 << 20  # bytes of the log beside the file that stay where it was longer for a time
 
 HistoryRow = tuple[float, str, str, int, int, str, str]
 Alarm = Callable[[StorageFault], None]
@@ -133,7 +132,6 @@ class Database:
                     "pragma auto_vacuum = incremental"
                 )  # what is forgotten takes no room
             self._sql.execute("pragma journal_mode = wal")
-            self._sql.execute(f"pragma journal_size_limit = {_LOG_KEPT}")
             self._sql.execute(f"pragma synchronous = {'normal' if copy else 'full'}")
             self._prepare(path)
             self._file = _identity(path)
@@ -276,10 +274,14 @@ class Database:
 
         Little of it at a time, since nobody else is answered meanwhile.
         """
-        if self._row("pragma freelist_count")[0]:
-            with self._sound():
-                # `execute` frees a single page
-                self._sql.executescript(f"pragma incremental_vacuum({_GIVEN_BACK})")
+        free = self._row("pragma freelist_count")[0]
+        if not free:
+            return
+        with self._sound():
+            # `execute` frees a single page
+            self._sql.executescript(f"pragma incremental_vacuum({_GIVEN_BACK})")
+            if free <= _GIVEN_BACK:  # what was in the log beside the file goes as well
+                self._sql.execute("pragma wal_checkpoint(truncate)")
 
     # History --------------------------------------------------------------------------------------
 
