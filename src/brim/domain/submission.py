@@ -105,7 +105,8 @@ def check_spec(spec: JobSpec) -> None:
         )
     for name, text in _texts(spec):
         if "\0" in text:
-            raise SpecError(name, got=repr(text[:_SHOWN]), need="text without the character NUL")
+            field = "FILE" if name == "file" else name
+            raise SpecError(field, got=repr(text[:_SHOWN]), need="text without the character NUL")
     for glob in spec.include:
         check_glob(glob)
 
