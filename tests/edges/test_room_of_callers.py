@@ -32,6 +32,7 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.scheduler.audit import AUDIT, Audit
 from brim.scheduler.cluster_file import cluster_spec
+from brim.scheduler.turns import Turns
 from brim.serving.bodies import Body, Malformed
 from brim.serving.bundle import Model
 from brim.storage import database as database_module
@@ -175,6 +176,27 @@ def test_crowd_that_waits_for_room_is_sent_away() -> None:
         await slow
         await asyncio.gather(*crowd, return_exceptions=True)
         assert bodies.held == 0
+
+    asyncio.run(work())
+
+
+def test_tenant_has_one_turn_at_a_time() -> None:
+    async def work() -> None:
+        turns, done = Turns(), list[str]()
+
+        async def take(caller: str, gate: asyncio.Event) -> None:
+            async with turns.of(caller):
+                await gate.wait()
+                done.append(caller)
+
+        closed, opened = asyncio.Event(), asyncio.Event()
+        opened.set()
+        tasks = [asyncio.create_task(take("ads", gate)) for gate in (closed, opened, opened)]
+        await take("web", opened)
+        assert done == ["web"]
+        closed.set()
+        await asyncio.gather(*tasks)
+        assert done == ["web", "ads", "ads", "ads"]
 
     asyncio.run(work())
 

@@ -6,6 +6,7 @@ Its OpenAPI document is made from the same table as its routes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +35,7 @@ from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
+from brim.scheduler.turns import Turns
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
@@ -410,6 +412,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         in_all=_BODIES_IN_ALL,
         to_send=_TO_SEND_BODY,
     )
+    turns = Turns()
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -428,7 +431,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
                     Problem(detail="too many requests are being served: ask again"), 503, _CLOSE
                 )
             request.state.caller, request.state.keys = caller, keys
-            response = await _answer(call, lives, request, bodies)
+            response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
                 changes = call.handle is not _forecast
                 audit.note(caller, deed, response.status_code, changes=changes)
@@ -477,14 +480,19 @@ _WHO_IS_THIS = (
 )
 
 
-async def _answer(call: _Call, lives: Lives, request: Request, bodies: Bodies) -> Response:
+async def _answer(
+    call: _Call, lives: Lives, request: Request, bodies: Bodies, turns: Turns
+) -> Response:
     try:
         _check_right(call, lives, request)  # before there is any work with what it sends
         if call.takes is None:
             return await _answer_to(call, lives, request, None)
         caller = _caller(request)
         all_room = caller.tenant is None
-        async with bodies.read(request, caller.name, all_room=all_room) as content:
+        async with (
+            bodies.read(request, caller.name, all_room=all_room) as content,
+            contextlib.nullcontext() if all_room else turns.of(caller.name),
+        ):
             return await _answer_to(call, lives, request, _decoded(call.takes, content))
     except BrimError as error:  # a spec inside a body checks itself
         return _json(*_problem(error))
