@@ -32,7 +32,7 @@ from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
 from brim.scheduler.audit import AUDIT, Audit
 from brim.scheduler.cluster_file import cluster_spec
-from brim.scheduler.turns import Turns
+from brim.scheduler.turns import TenantTurns
 from brim.serving.bodies import Body, Malformed
 from brim.serving.bundle import Model
 from brim.storage import database as database_module
@@ -182,7 +182,7 @@ def test_crowd_that_waits_for_room_is_sent_away() -> None:
 
 def test_tenant_has_one_turn_at_a_time() -> None:
     async def work() -> None:
-        turns, done = Turns(), list[str]()
+        turns, done = TenantTurns(), list[str]()
 
         async def take(caller: str, gate: asyncio.Event) -> None:
             async with turns.of(caller):

@@ -1,7 +1,7 @@
 """Keeps the code of a scheduled job: its agent does, with the rights of the job's account.
 
-A scheduler reads no code of its tenants. Whoever writes it may make it take any time and memory to
-read, so that is done in a fork, which has only so much of both.
+A scheduler reads no code of its tenants. Code can be written so that reading it takes any time and
+memory, so that is done in a fork, which has only so much of both.
 """
 
 from __future__ import annotations

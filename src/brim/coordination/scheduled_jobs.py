@@ -186,7 +186,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Faulted:
-    """Something that nobody thought of failed at a job, whose processes were ended."""
+    """An unforeseen error at one job, whose processes were ended."""
 
     job: str
     why: str

@@ -35,7 +35,7 @@ from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
 from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
-from brim.scheduler.turns import Turns
+from brim.scheduler.turns import TenantTurns
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
 from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
@@ -412,7 +412,7 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         in_all=_BODIES_IN_ALL,
         to_send=_TO_SEND_BODY,
     )
-    turns = Turns()
+    turns = TenantTurns()
 
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -481,7 +481,7 @@ _WHO_IS_THIS = (
 
 
 async def _answer(
-    call: _Call, lives: Lives, request: Request, bodies: Bodies, turns: Turns
+    call: _Call, lives: Lives, request: Request, bodies: Bodies, turns: TenantTurns
 ) -> Response:
     try:
         _check_right(call, lives, request)  # before there is any work with what it sends

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 _LONGEST_REST = 1.0  # seconds
 
 
-class Turns:
+class TenantTurns:
     """The turns of callers, of which each has one at a time."""
 
     def __init__(self) -> None:

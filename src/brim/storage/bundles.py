@@ -127,7 +127,7 @@ def _entries(bundle: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _headers(name: bytes, size: int) -> bytes:
-    """What `pack` writes before the content of a file; `tarfile` takes ten times as long."""
+    """Return what `pack` writes before the content of a file; `tarfile` takes ten times as long."""
     head = _filled(_PLAIN, name, size)
     if len(name) <= _NAME:
         return head

@@ -85,7 +85,7 @@ _answer: Codec[Answer] = Codec(Answer)
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What counts of an answer to any question but that for the status."""
+    """The part of an answer that counts for any question but that for the status."""
 
     ok: bool
     detail: str = ""
