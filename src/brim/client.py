@@ -518,7 +518,7 @@ def resize(
     *,
     places: Mapping[str, int] | None = None,
     servers: int | None = None,
-) -> dict[str, Any]:
+) -> None:
     """Ask for so many workers; returns at once.
 
     Args:
@@ -529,22 +529,22 @@ def resize(
     Raises:
         EnvironmentFault: the run is not alive, or cannot have so many.
     """
-    return _ask(run_dir, "resize", workers=workers, places=dict(places or {}), servers=servers)
+    _ask(run_dir, "resize", workers=workers, places=dict(places or {}), servers=servers)
 
 
-def lose(run_dir: Path, agent: str, *, reason: str) -> dict[str, Any]:
+def lose(run_dir: Path, agent: str, *, reason: str) -> None:
     """Have a run go on without an agent whose workers have ended, before it sees that itself.
 
     Raises:
         EnvironmentFault: the run is not alive, or too old to know the question.
     """
-    return _ask(run_dir, "lose", agent=agent, reason=reason)
+    _ask(run_dir, "lose", agent=agent, reason=reason)
 
 
-def suspend(run_dir: Path) -> dict[str, Any]:
+def suspend(run_dir: Path) -> None:
     """Ask a run to go to no workers at its next step boundary, with a checkpoint; returns at once.
 
     Raises:
         EnvironmentFault: the run is not alive.
     """
-    return _ask(run_dir, "suspend")
+    _ask(run_dir, "suspend")

@@ -7,6 +7,8 @@ modules are taken, since those may import each other in other ways.
 from __future__ import annotations
 
 import ast
+import contextlib
+import fnmatch
 import importlib.machinery
 import importlib.util
 import os
@@ -19,7 +21,9 @@ from pathlib import Path, PurePosixPath
 
 from brim.domain.job import JobSpec
 from brim.domain.quantities import format_bytes
+from brim.domain.submission import check_glob, parts_of
 from brim.errors import SpecError
+from brim.untrusted import read_regular
 
 # Python 3.11 counts how deep it is in a tree for all threads together, and may call a sound file
 # broken (SystemError: AST constructor recursion depth mismatch) while another one is read.
@@ -28,6 +32,8 @@ _SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py")  # the order in whi
 COMPILED = "__pycache__"  # what Python makes beside the code, and is no part of it
 _LONGEST_PATH = 250  # characters of a literal that may name a file
 _MOST_NAMED = 5  # files that one sentence names
+_MOST_LOOKED_AT = 100_000  # names in folders that are looked at for the code of one job
+_LARGEST_PARSED = 1 << 20  # bytes of a file that may import something: what is larger is data
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,9 @@ def source_of(spec: JobSpec, directory: Path | None = None) -> CodeFile | None:
     word = word_of(spec)
     if not word:
         return None
-    return CodeFile(Path(directory or spec.directory, word).resolve(), Path(word).name)
+    # Unlike `Path.resolve`, this takes a link to itself: whoever opens that hears what is wrong.
+    path = Path(os.path.realpath(Path(directory or spec.directory, word)))
+    return CodeFile(path, Path(word).name)
 
 
 def word_of(spec: JobSpec) -> str:
@@ -82,6 +90,20 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
         return replace(spec, file=there)
     at = spec.command.index(word)
     return replace(spec, command=(*spec.command[:at], there, *spec.command[at + 1 :]))
+
+
+def parse(source: bytes, filename: str = "<unknown>") -> ast.Module:
+    """Return the tree of a Python file.
+
+    Raises:
+        SyntaxError: it is none, or is nested too deeply for the parser.
+        ValueError: it is no text.
+    """
+    try:
+        with _PARSING:
+            return ast.parse(source, filename)
+    except (RecursionError, MemoryError, SystemError) as error:
+        raise SyntaxError("it is nested too deeply", (filename, 1, 0, "")) from error
 
 
 @dataclass(slots=True)
@@ -159,54 +181,102 @@ def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code
         SpecError: a glob leads out of the folder, or to no file.
     """
     code, left = Code(source), most
-    waiting = [source.name, *_included(source, include)]
+    folder = _Folder(source.folder)
+    waiting = [source.name, *_included(folder, include)]
     while waiting:
         name = waiting.pop()
         if name in code.sizes:
             continue
-        code.sizes[name] = size = source.place(name).stat().st_size
+        path = Path(os.path.realpath(source.place(name)))
+        code.sizes[name] = size = path.stat().st_size
         if size > left:
             continue
-        left -= size
-        code.files[name] = source.place(name).read_bytes()
-        if not name.endswith(".py"):
+        code.files[name] = content = read_regular(path, at_most=left)
+        code.sizes[name] = len(content)
+        left -= len(content)
+        if not name.endswith(".py") or len(content) > _LARGEST_PARSED:
             continue
         try:
-            with _PARSING:
-                tree = code._trees[name] = ast.parse(code.files[name])
+            tree = code._trees[name] = parse(content)
         except (SyntaxError, ValueError):
             continue  # who runs it says what is wrong
         for module in _imported(tree, name):
-            found = _find(source.folder, module)
+            found = _find(folder, module)
             waiting += found
             if not found and (place := _elsewhere(module, source.folder)):
                 code.elsewhere[module.partition(".")[0]] = place
     return code
 
 
-def _included(source: CodeFile, globs: Iterable[str]) -> Iterator[str]:
+class _Folder:
+    """The folder of a job's code, of which only so much is looked at.
+
+    Attributes:
+        path: of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._left = _MOST_LOOKED_AT
+
+    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The entries of a folder that is in this one, but for what Python compiles.
+
+        Raises:
+            SpecError: more was looked at than code has.
+        """
+        found = []
+        with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                self._left -= 1
+                if self._left < 0:
+                    raise SpecError(
+                        f"the code in {self.path}",
+                        got=f"more than {_MOST_LOOKED_AT:,} files in the folders to look through",
+                        need="code in a folder of its own",
+                        hint="move the file into one, or name fewer folders by --include",
+                    )
+                if entry.name != COMPILED:
+                    found.append(entry)
+        return sorted(found, key=lambda entry: entry.name)
+
+    def matching(self, parts: Sequence[str]) -> list[str]:
+        """The files that a glob names, by its parts; no link to a folder is followed by `**`."""
+        found, seen = set[str](), set[tuple[Path, int]]()
+        waiting = [(self.path, list(parts))]
+        while waiting:
+            folder, (part, *rest) = waiting.pop()
+            if (folder, len(rest)) in seen:
+                continue
+            seen.add((folder, len(rest)))
+            if part == "**" and rest:
+                waiting.append((folder, rest))
+            for entry in self.entries(folder):
+                path = folder / entry.name
+                if part == "**":
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((path, [part, *rest]))
+                elif not fnmatch.fnmatchcase(entry.name, part):
+                    continue
+                elif rest and path.is_dir():
+                    waiting.append((path, rest))
+                elif not rest and path.is_file():
+                    found.add(path.relative_to(self.path).as_posix())
+        return sorted(found)
+
+
+def _included(folder: _Folder, globs: Iterable[str]) -> Iterator[str]:
     for glob in globs:
-        pattern = PurePosixPath(glob)
-        if pattern.is_absolute() or ".." in pattern.parts or not glob:
-            raise SpecError(
-                "--include",
-                got=repr(glob),
-                need=f"a glob of files below {source.folder}",
-                hint="--include 'configs/*.yaml'",
-            )
-        found = sorted(
-            path
-            for path in source.folder.glob(glob)
-            if path.is_file() and COMPILED not in path.relative_to(source.folder).parts
-        )
+        check_glob(glob)
+        found = folder.matching(parts_of(glob))
         if not found:
             raise SpecError(
                 "--include",
                 got=f"{glob!r}, which names no file",
-                need=f"a glob of files below {source.folder}",
-                hint=f"ls {source.folder}",
+                need=f"a glob of files below {folder.path}",
+                hint=f"ls {folder.path}",
             )
-        yield from (path.relative_to(source.folder).as_posix() for path in found)
+        yield from found
 
 
 def _imported(tree: ast.Module, name: str) -> Iterator[str]:
@@ -229,32 +299,40 @@ def _imported(tree: ast.Module, name: str) -> Iterator[str]:
                 yield module
 
 
-def _find(folder: Path, module: str) -> list[str]:
+def _find(folder: _Folder, module: str) -> list[str]:
     """The files of a folder that the import of a module may run."""
-    place = folder
+    place = folder.path
     for part in module.split("."):
+        if not _may_be_named(part):
+            return []
         if (place / part / "__init__.py").is_file():
             return _all_of(place / part, folder)
         for suffix in _SUFFIXES:
             file = place / f"{part}{suffix}"
             if file.is_file():
-                return [file.relative_to(folder).as_posix()]
+                return [file.relative_to(folder.path).as_posix()]
         place /= part
         if not part.isidentifier() or not place.is_dir():
             return []
     return []
 
 
-def _all_of(package: Path, folder: Path) -> list[str]:
+def _may_be_named(part: str) -> bool:
+    """Return whether a part of a module's name, which may be any text, can be that of a file."""
+    return part.isprintable() and "/" not in part and 0 < len(os.fsencode(part)) <= _LONGEST_PATH
+
+
+def _all_of(package: Path, folder: _Folder) -> list[str]:
     """All modules of a package, by names relative to the folder."""
-    found = []
-    for above, folders, names in os.walk(package):
-        folders[:] = [name for name in folders if not name.startswith(".") and name != COMPILED]
-        found += [
-            Path(above, name).relative_to(folder).as_posix()
-            for name in names
-            if name.endswith(_SUFFIXES)
-        ]
+    found, waiting = [], [package]
+    while waiting:
+        above = waiting.pop()
+        for entry in folder.entries(above):
+            path = above / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                waiting += [path] if not entry.name.startswith(".") else []
+            elif entry.name.endswith(_SUFFIXES):
+                found.append(path.relative_to(folder.path).as_posix())
     return found
 
 

@@ -10,6 +10,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,18 @@ _TO_BE_ADOPTED = 10.0
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
 _ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command that runs a module of brim as a program.
+
+    It starts in folders of others, where a file may be called `http.py`: `-P` leaves the folder out
+    of the import path.
+
+    >>> run_module("brim.up", "state", python="python3")
+    ['python3', '-P', '-m', 'brim.up', 'state']
+    """
+    return [python, "-P", "-m", module, *arguments]
 
 
 def be_called(name: str) -> None:

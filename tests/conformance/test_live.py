@@ -18,6 +18,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Admitted, Decision, Reason, Rejected, Snapshot, Standing
+from brim.errors import SpecError
 from brim.policies.brim import brim
 from brim.policies.cycle import cycle
 from brim.policies.placement import on_nodes
@@ -62,6 +63,55 @@ def test_devices_are_anothers_only_once_they_are_free(world: LiveWorld) -> None:
     assert world.processes.of("job-2").asked == []
     world.settle()
     assert world.processes.of("job-2").asked == ["start 5"]
+
+
+UNFORESEEN = [
+    ValueError("embedded null byte"),
+    RuntimeError("Symlink loop from 'train.py'"),
+    RecursionError("maximum recursion depth exceeded"),
+    MemoryError(),
+    SpecError("--include", got="'**x/*'", need="a glob"),
+]
+
+
+@pytest.mark.parametrize("error", UNFORESEEN, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("doing", ["start", "look"])
+def test_what_a_job_raises_fails_that_job_alone(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch, doing: str, error: Exception
+) -> None:
+    real = getattr(world.processes, doing)
+
+    def fail_at_the_first(launch: Launch, *arguments: Any) -> Any:
+        if launch.job == "job-1":
+            raise error
+        return real(launch, *arguments)
+
+    monkeypatch.setattr(world.processes, doing, fail_at_the_first)
+    give(world, job_1=4, job_2=4)
+    for _ in range(3):
+        run(world.backend.look())
+    assert phases(world) == ["failed", "running"]
+    assert world.processes.of("job-2").asked == ["start 4"]
+    assert world.processes.of("job-1").asked[-1] == "force 0"
+    problem = world.book.jobs["job-1"].problem
+    assert problem.startswith(f"the scheduler cannot {doing}")
+    assert type(error).__name__ in problem
+
+
+def test_what_a_master_raises_is_no_answer(
+    world: LiveWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(world, job_1=8)
+    world.settle()
+
+    async def fail(*_: Any) -> None:
+        raise OverflowError("a number of 200 digits")
+
+    for verb in ("resize", "suspend", "force", "leave", "lose"):
+        monkeypatch.setattr(world.processes, verb, fail)
+    give(world, job_1=3, job_2=5)
+    world.go_on(20.0)
+    assert phases(world) == ["running", "admitted"]
 
 
 def test_a_look_that_would_see_what_the_last_one_saw_is_left_out(world: LiveWorld) -> None:

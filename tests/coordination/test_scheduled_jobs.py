@@ -20,6 +20,7 @@ from brim.coordination.scheduled_jobs import (
     Described,
     Drained,
     Event,
+    Faulted,
     KindFreed,
     Looked,
     Lose,
@@ -530,6 +531,45 @@ def test_the_next_life_confirms_what_runs_and_starts_what_does_not(heard: Heard)
     ]
     heard.hear(yes("job-1", 5), 1.1)
     assert heard.hear(look(job_1=on(5), job_2=on(3)), 1.2) == []
+
+
+def test_job_that_ends_the_scheduler_twice_is_not_started_again(heard: Heard) -> None:
+    heard.hear(plan(job_1=5, job_2=3), 0.0)
+    assert heard.hear(look(), 0.0)[-2:] == ["start job-1: 5", "start job-2: 3"]
+    next_life(heard)
+    # Each is started alone: nobody knows which of them it was.
+    assert "start job-2: 3" not in heard.hear(look(job_1=dead(), job_2=dead()), 1.0)
+    next_life(heard)
+    said = heard.hear(look(job_1=dead()), 2.0)
+    assert said == ["job-1 failed", "job-2 running", "start job-2: 3"]
+    assert "ended 2 times while it was starting" in heard.known["job-1"].problem
+
+
+def test_job_that_was_started_is_not_blamed_for_later_ends(heard: Heard) -> None:
+    heard.hear(plan(job_1=5), 0.0)
+    for life in range(4):
+        at = 100.0 * life
+        said = [*heard.hear(look(job_1=dead()), at), *heard.hear(look(), at + 50.0)]
+        assert "start job-1: 5" in said
+        heard.hear(Answered(Start("job-1", {NODE: 5})), at + 50.0)
+        next_life(heard)
+    assert not heard.known["job-1"].life.ended
+
+
+def test_job_at_which_something_unforeseen_fails_has_failed(heard: Heard) -> None:
+    heard.hear(plan(job_1=5, job_2=3), 0.0)
+    heard.hear(look(), 0.0)
+    assert heard.hear(Faulted("job-1", "ValueError: embedded null byte"), 0.1) == ["job-1 failed"]
+    job = heard.known["job-1"]
+    assert (job.life.phase, job.problem) == (Phase.FAILED, "ValueError: embedded null byte")
+    assert heard.hear(Faulted("job-1", "late"), 0.2) == []
+    assert heard.known["job-2"].running
+
+
+def next_life(heard: Heard) -> None:
+    """Have another scheduler, which knows what the last one has written down."""
+    unfinished = [job for job in heard.known.values() if not job.life.ended]
+    heard.jobs = ScheduledJobs(unfinished, heard.jobs.spec, heard.lessons)
 
 
 @pytest.mark.parametrize(("told", "has", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)])

@@ -193,3 +193,15 @@ def test_a_law_lets_others_pass(law: str, call: str) -> None:
     found = ast.parse(call, mode="eval").body
     assert isinstance(found, ast.Call)
     assert not LAWS[law].breaks(found)
+
+
+def test_every_module_of_brim_is_started_without_the_folder() -> None:
+    """Only `run_module` writes such commands: in any folder there may be an `http.py`."""
+    found = [
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.List | ast.Tuple)
+        and any(isinstance(each, ast.Constant) and each.value == "-m" for each in node.elts)
+    ]
+    assert found == ["process.py"]

@@ -40,6 +40,7 @@ from brim.domain.job import WorkerRange
 from brim.domain.resizing import BELIEVED
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
 from brim.policies.named import POLICIES
@@ -107,6 +108,10 @@ class Served(LiveWorld):
     def _begin(self, alarm: Alarm) -> Scheduler:
         database = Database(self.folder / "scheduler.db", alarm=alarm)
         self.book = Book(database)
+        for tenant in ("default", "ads", "web"):  # each has run jobs of the model before
+            known = by_tenant(submission(tenant=tenant))
+            if not self.book.measured(known.fingerprint).totals:
+                self.book.learn(known, measured({1: 1.0, 2: 1.9, 4: 3.4, 8: 5.6}), None)
         self.backend = LiveBackend(self.book, self.processes, self.spec, clock=self.clock)
         return Scheduler(
             self.book, database, self.backend, jobs_folder=self.folder / "jobs", clock=self.clock
@@ -125,11 +130,11 @@ class Served(LiveWorld):
             self.processes.settle()
             await asyncio.sleep(0.02)
 
-    def teach(self, *words: Any) -> None:
+    def teach(self, job: Submission, *words: Any) -> None:
         """Let the book know a model, in the thread whose book it is."""
 
         async def learn() -> None:
-            self.book.learn(*words)
+            self.book.learn(by_tenant(job), *words)
 
         asyncio.run_coroutine_threadsafe(learn(), self.loop).result(10.0)
 
@@ -301,7 +306,7 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -
     assert client.forecast(ask(fingerprint="new", deadline=now + 100.0)).known is False
     client.submit(ask("1:8"))
     until(lambda: client.job("job-1").workers == 8, "8 workers")
-    served.teach(submission(fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
+    served.teach(submission(tenant="web", fingerprint="new"), measured({1: 10.0, 4: 35.0}), 700)
     soon, late = (
         client.forecast(ask("1:4", tenant="web", fingerprint="new", deadline=now + s))
         for s in (5.0, 300.0)
@@ -737,7 +742,7 @@ def test_a_job_file_with_a_word_that_is_none(
 
 
 def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> None:
-    served.teach(submission(), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
+    served.teach(submission(tenant="ads"), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
     began = SystemClock().wall()
     served.client.submit(ask("8"))
     until(lambda: served.client.job("job-1").first_estimate is not None, "the first estimate")

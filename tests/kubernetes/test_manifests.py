@@ -263,7 +263,7 @@ def test_the_operators_pod_is_admitted_where_pods_are_restricted(
     }
     path = f"/api/v1/namespaces/{installed.namespace}/pods?dryRun=All"
     made = api_server.api.ask(path, method="POST", body=pod)
-    assert made["spec"]["containers"][0]["command"][1:4] == ["-m", "brim", "operator"]
+    assert made["spec"]["containers"][0]["command"][1:5] == ["-P", "-m", "brim", "operator"]
     pod["spec"] = {**template["spec"], "hostNetwork": True}
     with pytest.raises(EnvironmentFault, match="violates PodSecurity"):
         api_server.api.ask(path, method="POST", body=pod)

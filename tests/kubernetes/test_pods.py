@@ -98,7 +98,7 @@ def test_a_worker_asks_for_one_slot_and_its_node() -> None:
     env = {each["name"]: each for each in container["env"]}
     assert env["BRIM_MACHINE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert env["BRIM_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == START.files
-    assert container["command"][3:7] == [
+    assert container["command"][4:8] == [
         "agent", "flights-master.brim-masters:7077", "--workers", "1",
     ]  # fmt: skip
 
@@ -109,8 +109,8 @@ def test_processes_of_a_worker_share_its_slot() -> None:
         for count in (1, 2)
     )
     (container,) = two["containers"]
-    assert container["command"][5:7] == ["--workers", "2"]
-    container["command"][6] = "1"
+    assert container["command"][6:8] == ["--workers", "2"]
+    container["command"][7] = "1"
     assert one == two
 
 
@@ -210,7 +210,7 @@ def test_what_brim_decides_no_template_changes() -> None:
         },
     }
     assert [volume["name"] for volume in spec["volumes"]] == ["tmp", "data"]
-    assert (container["image"], container["command"][2]) == ("registry.example/mine:2", "brim")
+    assert (container["image"], container["command"][3]) == ("registry.example/mine:2", "brim")
     assert next(each for each in container["env"] if each["name"] == "BRIM_TOKEN").keys() == {
         "name",
         "valueFrom",

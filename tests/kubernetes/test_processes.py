@@ -397,7 +397,7 @@ def test_a_worker_of_several_processes_is_one_pod_and_as_many_workers_of_its_run
     world.settle()
     assert world.on() == job.held == {"node0": 2}
     command = world.server.pods["flights-1-0"]["spec"]["containers"][0]["command"]
-    assert command[5:7] == ["--workers", "2"]
+    assert command[6:8] == ["--workers", "2"]
     run = RecordedRun(world.folder / job.id, spec())
     run.begin(workers=4)
     run.train(8)

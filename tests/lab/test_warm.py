@@ -35,7 +35,7 @@ def test_processes_of_a_run_show_who_they_are(paced: Run) -> None:
     (agent,) = command.children()
     assert command.ppid() == os.getpid()
     assert command.cmdline()[:4] == [*BRIM, "train"]
-    assert agent.cmdline()[:3] == [sys.executable, "-m", "brim.agent"]
+    assert agent.cmdline()[:4] == [sys.executable, "-P", "-m", "brim.agent"]
     assert agent.name() == "brim-agent"
     assert os.getsid(agent.pid) == agent.pid
     assert {child.name() for child in agent.children()} >= {"brim-master", "brim-w1", "brim-w2"}

@@ -66,6 +66,7 @@ _MODULES = (
 )
 _FORK_IN_LOOP = ("brim.up",)  # programs that start others where they cannot be forked any more
 _AS_IMPORTED = dict(os.environ)  # the environment of the warm process
+_PATH = sys.path[1:]  # without the folder in which the warm process was started
 _start_new: Any = subprocess._fork_exec  # type: ignore[attr-defined]
 _execute: Any = os.execvpe
 
@@ -268,10 +269,15 @@ def _is_ours(words: Sequence[str], environment: Mapping[str, str]) -> bool:
     return (
         len(inner) > 2
         and inner[0] == sys.executable
-        and inner[1] == "-m"
-        and inner[2].partition(".")[0] == "brim"
+        and inner[_module_in(inner) - 1] == "-m"
+        and inner[_module_in(inner)].partition(".")[0] == "brim"
         and _read_once(environment) == _read_once(_AS_IMPORTED)
     )
+
+
+def _module_in(words: Sequence[str]) -> int:
+    """The place of the module in `python -m module …` or `python -P -m module …`."""
+    return 3 if words[1] == "-P" and len(words) > 3 else 2
 
 
 def _enters_host(words: Sequence[str]) -> bool:
@@ -435,7 +441,7 @@ def _begin(program: _Program) -> NoReturn:
         _be_seen_as(program.words, program.environment)
         _take(program.descriptors)
         _be_new(program.environment)
-        if program.words[2] in _FORK_IN_LOOP:
+        if program.words[_module_in(program.words)] in _FORK_IN_LOOP:
             _warm = _WarmProcess.fork_from_here()
         status = _run(program.words)
     except BaseException:  # noqa: BLE001 the outermost frame of a process
@@ -540,13 +546,13 @@ def _run(words: Sequence[str]) -> int:
             sys.argv = list(words[3:])
             status: Any = entrance.main()
         else:
-            sys.path[0] = os.getcwd()
-            sys.argv = list(words[2:])
-            sys.argv[0] = "-m"
-            for name in (words[2], f"{words[2]}.__main__"):
+            at = _module_in(words)
+            sys.path[:] = [*([] if words[1] == "-P" else [os.getcwd()]), *_PATH]
+            sys.argv = ["-m", *words[at + 1 :]]
+            for name in (words[at], f"{words[at]}.__main__"):
                 if not hasattr(sys.modules.get(name), "__path__"):
                     sys.modules.pop(name, None)  # it runs as `__main__`, and is no module so far
-            runpy._run_module_as_main(words[2])  # type: ignore[attr-defined]
+            runpy._run_module_as_main(words[at])  # type: ignore[attr-defined]
             status = 0
     except SystemExit as leaving:
         status = leaving.code

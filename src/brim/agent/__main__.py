@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from brim.agent.births import Start, start_anew
+from brim.agent.code import keep_code_apart
 from brim.agent.conversation import TO_ANSWER, Conversation, Displaced, places_of
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
@@ -307,6 +308,9 @@ def main(start: Start = start_anew) -> None:
         "--join", action="store_true", help="another agent of this host keeps the master"
     )
     parser.add_argument(
+        "--keep-code", action="store_true", help="keep the code of the job in the run's directory"
+    )
+    parser.add_argument(
         "--group", type=Path, help="directory of a control group that is this agent's to enter"
     )
     parser.add_argument(
@@ -333,6 +337,9 @@ def main(start: Start = start_anew) -> None:
         name=arguments.name, host=arguments.host, run_dir=run_dir, room=room, machine=_machine()
     )
     template = None if room == 0 else start_template(run_dir, arguments.host, start)
+
+    if arguments.keep_code:
+        keep_code_apart(run_dir)
 
     def dial() -> AgentStream:
         return open_stream(local, token=token)

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
-from brim.process import readable, with_equal_hashes
+from brim.process import readable, run_module, with_equal_hashes
 
 
 class Process(Protocol):
@@ -36,7 +36,7 @@ class Process(Protocol):
 
 
 class Start(Protocol):
-    """Starts `python -m module arguments…`."""
+    """Starts `python -P -m module arguments…`."""
 
     def __call__(
         self,
@@ -63,7 +63,7 @@ def start_anew(
     module: str, arguments: Sequence[str], *, stdin: int, output: int, keep: Sequence[int] = ()
 ) -> Process:
     """See `Start`: by another interpreter, which imports everything."""
-    command = [sys.executable, "-m", module, *arguments]
+    command = run_module(module, *arguments)
     environment = with_equal_hashes(os.environ)
     return subprocess.Popen(
         command, stdin=stdin, stdout=output, stderr=output, pass_fds=keep, env=environment

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from brim.backends.processes import Launch, Processes
@@ -24,6 +25,7 @@ from brim.coordination.scheduled_jobs import (
     Described,
     Drained,
     Event,
+    Faulted,
     LearnCost,
     LearnSpeed,
     Looked,
@@ -50,6 +52,8 @@ _LOOK = 0.2  # seconds between two looks at the processes
 _SOON, _LONG = 0.02, 0.1
 _REST = 3.0  # times as long as it takes to decide, nothing is decided because of news
 _CALM = 30.0  # seconds between two looks at most, where another would see what the last one saw
+_WORDS = 500  # characters of an error that a job's story has
+_log = logging.getLogger(__name__)
 _PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
 
 
@@ -297,9 +301,14 @@ class LiveBackend:
             if (starting := self._starting.get(job.id)) is not None and not starting.done():
                 seen[job.id] = _about_to_be(job)
                 continue
-            # Where nobody can tell now whether it is alive, it is looked at again.
-            with contextlib.suppress(EnvironmentFault, OSError):
-                seen[job.id] = self._processes.look(self._launch(job.id))
+            launch = self._launch(job.id)
+            try:
+                seen[job.id] = self._processes.look(launch)
+            except (EnvironmentFault, OSError):
+                pass  # nobody can tell now whether it is alive: it is looked at again
+            except Exception as error:  # noqa: BLE001 whatever its files have in them
+                await self._fail(launch, "look at", error)
+        looked_at = [job for job in looked_at if job.running]
         self._saw_all = len(seen) == len(looked_at)
         room = self._starts - sum(not task.done() for task in self._starting.values())
         unseen = self._unseen()
@@ -341,10 +350,10 @@ class LiveBackend:
                     asked.append(task)
                 case Force(job=job, workers=workers):
                     await self._forget_start(job)
-                    with contextlib.suppress(EnvironmentFault, OSError):
+                    with _kept_to(job):
                         await self._processes.force(self._launch(job), workers)
                 case Leave(job=job, node=node):
-                    with contextlib.suppress(EnvironmentFault, OSError):
+                    with _kept_to(job):
                         await self._processes.leave(self._launch(job), node)
                 case Lose(job=job, node=node) if job in self.jobs.jobs:
                     telling = asyncio.create_task(self._tell(self._launch(job), node))
@@ -366,7 +375,7 @@ class LiveBackend:
 
     async def _tell(self, launch: Launch, node: str) -> None:
         """Tell a master of a node that is lost; one that does not hear it sees it itself, later."""
-        with contextlib.suppress(EnvironmentFault, OSError):
+        with _kept_to(launch.job):
             await self._processes.lose(launch, node)
 
     def _pass_on_faults(self) -> None:
@@ -413,6 +422,8 @@ class LiveBackend:
             self.handle(Unanswered(action, str(fault)))
         except OSError:
             return  # it is looked at, and has no processes
+        except Exception as error:  # noqa: BLE001 whatever its spec and its files have in them
+            await self._fail(launch, "start", error)
         else:
             self.handle(Answered(action))
         finally:
@@ -434,5 +445,30 @@ class LiveBackend:
                 await self._processes.suspend(launch)
         except (EnvironmentFault, OSError) as fault:
             self.handle(Unanswered(action, str(fault)))
+        except Exception as error:  # noqa: BLE001 whatever its master answers
+            self.handle(Unanswered(action, _words(error)))
         else:
             self.handle(Answered(action))
+
+    async def _fail(self, launch: Launch, doing: str, error: Exception) -> None:
+        """Fail a job at which something failed that nobody thought of; the others go on."""
+        why = f"the scheduler cannot {doing} it: {_words(error)}"
+        _log.error("%s: %s", launch.job, why, exc_info=error)
+        with _kept_to(launch.job):
+            await self._processes.force(launch, {})
+        self.handle(Faulted(launch.job, why))
+
+
+@contextlib.contextmanager
+def _kept_to(job: str) -> Iterator[None]:
+    """Ask the processes of one job something, of which no answer, and no error, concerns others."""
+    try:
+        yield
+    except (EnvironmentFault, OSError):
+        pass
+    except Exception:  # noqa: BLE001 whatever they answer
+        _log.exception("%s: its processes cannot be asked", job)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:_WORDS]

@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from brim.clock import SystemClock, monotonic
 from brim.control_groups import groups_of, make_group
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
-from brim.process import AGENT, birth_of, name_of, state_of
+from brim.process import AGENT, birth_of, name_of, run_module, state_of
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import keep_code, write_job
@@ -168,6 +167,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
         if listener:
             undo.enter_context(listener)  # the port of a run that does not start is free again
         address = _with_port_of(listener, listen) if listener and listen else None
+        keep_code(run_dir, spec)
         arguments = [
             *(f"--listener={each}" for each in keep),
             *prepare(spec, run_dir, listen=address),
@@ -187,7 +187,7 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
             contained = ["--group", str(group.path)] if group else []
             with agent_log(run_dir) as log:
                 return subprocess.Popen(
-                    [sys.executable, "-m", "brim.agent", *contained, *arguments],
+                    run_module("brim.agent", *contained, *arguments),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -205,8 +205,6 @@ def start(spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None) -> 
 def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[str]:
     """Write down what a job's agent is to do; the arguments of `python -m brim.agent`.
 
-    The code of the job is kept with it.
-
     Args:
         spec: what to do; written to `job.json`.
         run_dir: absolute; it exists.
@@ -216,7 +214,6 @@ def prepare(spec: JobSpec, run_dir: Path, *, listen: str | None = None) -> list[
         EnvironmentFault: the directory cannot be written.
     """
     write_job(run_dir, spec)
-    keep_code(run_dir, spec)
     attempt = uuid.uuid4().hex
     command = [
         "--run-dir",

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from brim.control_groups import groups_of
 from brim.coordination.sightings import NodeSeen
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.process import with_equal_hashes
+from brim.process import run_module, with_equal_hashes
 from brim.storage.files import is_locked, lock, open_log
 from brim.wire.nodes import KillJob, LeaveNode, NodeRequest, call_node, pid_of, send
 
@@ -250,7 +249,7 @@ def _start(node: _Node, *, mortal: bool) -> subprocess.Popen[bytes] | None:
         with open_log(node.folder / "node.log") as log:
             return subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "brim.node", str(node.folder), "--lock", str(held)),
+                    *run_module("brim.node", str(node.folder), "--lock", str(held)),
                     *(("--parent", str(os.getpid())) if mortal else ()),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -239,7 +239,8 @@ class RunProcesses:
                 listener = undo.enter_context(_listen(self._far.host))
             port = listener.getsockname()[1] if listener else 0
             master = f"{self._far.host}:{port}" if self._far else None
-            arguments = prepare(spec, run_dir.resolve(), listen=master)
+            # Only the job's own processes read its code.
+            arguments = ["--keep-code", *prepare(spec, run_dir.resolve(), listen=master)]
             arguments += ["--places", msgspec.json.encode(dict(workers)).decode()]
             self._begin(launch, launch.home, _AGENT_LOCK, arguments, token, listener)
         self._join(launch, workers, master or "", token)

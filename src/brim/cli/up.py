@@ -18,6 +18,7 @@ from brim.cli.usage import EXIT_DONE, warn
 from brim.clock import monotonic, sleep
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError, StorageFault
+from brim.process import run_module
 from brim.runs.options import (
     ADDRESS,
     INSECURE,
@@ -227,7 +228,7 @@ def _command(
     from brim.wire.listening import split_address
 
     host, port = split_address(listen)
-    command = [sys.executable, "-m", "brim.up", str(state), "--host", host, "--port", str(port)]
+    command = run_module("brim.up", str(state), "--host", host, "--port", str(port))
     command += ["--nodes", nodes] if nodes else []
     command += [f"--env={name}" for name in declared]
     return [*command, "--cluster", str(file.resolve())] if file else command

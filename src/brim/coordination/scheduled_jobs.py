@@ -5,7 +5,7 @@
  Described, Drained                                                       │            │
  Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
  Looked                                                  nodes, processes │            ├─▶ Decide
- Answered, Unanswered                                    masters of jobs ─┘            └─▶ Start, Resize, Leave,
+ Answered, Unanswered, Faulted                           masters of jobs ─┘            └─▶ Start, Resize, Leave,
                                                                                            Suspend, Force
 ```
 
@@ -71,6 +71,7 @@ _RETRY = 1.0  # seconds after which a job that is to be measured asks for its ne
 _MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
 _BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
 _LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
+_MOST_FATAL = 2  # starts in a row in which the scheduler itself ended, after which a job has failed
 _CLUSTER = ""  # in place of a job's id: the story of the cluster itself
 
 
@@ -183,6 +184,14 @@ class Unanswered:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """An unforeseen error at one job, whose processes were ended."""
+
+    job: str
+    why: str
+
+
 Event = (
     Submitted
     | Wished
@@ -195,6 +204,7 @@ Event = (
     | Looked
     | Answered
     | Unanswered
+    | Faulted
 )
 
 
@@ -286,6 +296,7 @@ class ScheduledJobs:
         self._tracking = Tracking(lessons, self._learn_cost)
         self._questions: dict[str, _Question] = {}
         self._asked: dict[str, float] = {}  # since when each owes an answer
+        self._starting: set[str] = set()  # jobs whose starts are under way
         self._commands: list[Command] = []
         self._steps: list[Action] = []
         self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
@@ -329,6 +340,8 @@ class ScheduledJobs:
                 self._answered(action, now)
             case Unanswered(action=action, why=why):
                 self._unanswered(action, why, now)
+            case Faulted():
+                self._faulted(event, now)
             case _:
                 assert_never(event)
         return [*self._commands, *self._steps]
@@ -496,6 +509,7 @@ class ScheduledJobs:
             del self.jobs[job.id]
             self._waits.pop(job.id, None)
             self._places.pop(job.id, None)
+            self._starting.discard(job.id)
             self._tracking.forget(job)
         self._save(job)
         if life.phase is not before.phase:
@@ -734,6 +748,9 @@ class ScheduledJobs:
             self._save(job)
         if job.kind is None and seen.alive and self._note_kind(job, seen.workers):
             self._save(job)  # it was started by a scheduler that did not remember it
+        if job.starts.unheard and seen.workers:  # the scheduler that started it ended later
+            job.starts = replace(job.starts, unheard=0)
+            self._save(job)
         if not seen.alive:
             self._settle(job, seen, now)
 
@@ -785,6 +802,9 @@ class ScheduledJobs:
         job.problem = seen.problem
         begun = self._tracking.end(job, now).begun
         self._questions.pop(job.id, None)  # what it owed ends with its processes
+        if job.id in self._starting:  # this scheduler has lived to see what it came to
+            self._starting.discard(job.id)
+            job.starts = replace(job.starts, unheard=0)
         if seen.outcome == "done":
             error = errors_of(job.estimates.first, job.estimates.half, now)
             self._must(job, Happening.FINISH, now=now, detail=error)
@@ -811,6 +831,13 @@ class ScheduledJobs:
 
     def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Start a job again whose end nobody asked for: later each time, but not for ever."""
+        if job.starts.unheard >= _MOST_FATAL:
+            job.problem = (
+                f"the scheduler ended {job.starts.unheard} times while it was starting this job, and "
+                "does not start it again"
+            )
+            self._must(job, Happening.FAIL, now=now, detail=job.problem)
+            return
         setbacks = 1 if stepped else job.starts.setbacks + 1
         wait = _BACKOFF * (2 ** (setbacks - 1) - 1)
         job.starts = replace(job.starts, setbacks=setbacks, not_before=now + wait)
@@ -832,7 +859,7 @@ class ScheduledJobs:
             job = self.jobs[action.job]
             match action:
                 case Start(workers=workers):
-                    if room > 0:
+                    if room > 0 and self._may_be_started(job):
                         self._start(job, workers, now)
                     room -= 1
                 case Force(workers=workers):
@@ -992,13 +1019,24 @@ class ScheduledJobs:
         owing = [*asked, *(job for job in still if job not in begun)]
         self._asked = {job: self._asked.get(job, now) for job in owing}
 
+    def _may_be_started(self, job: ScheduledJob) -> bool:
+        """Return whether a job may be started beside those whose starts are under way.
+
+        A job in whose last start a scheduler ended is started alone: if the next one ends as well,
+        no other job is blamed.
+        """
+        blamed = any(self.jobs[id].starts.unheard > 1 for id in self._starting)
+        return not blamed and not (self._starting and job.starts.unheard)
+
     def _start(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
         """Write the start down, before it is done.
 
         A scheduler that dies in between finds no processes, and starts them then.
         """
         job.profile = job.profile or self._tracking.profile(job, self.capacity)
-        job.starts = replace(job.starts, launches=job.starts.launches + 1)
+        starts = job.starts
+        job.starts = replace(starts, launches=starts.launches + 1, unheard=starts.unheard + 1)
+        self._starting.add(job.id)
         self._tracking.begin(job, now)
         job.allocation = replace(job.allocation, home=self._home_for(workers))
         if job.kind is None or not job.progress.step:
@@ -1051,8 +1089,10 @@ class ScheduledJobs:
     def _answered(self, action: Start | Resize | Suspend, now: float) -> None:
         job = self.jobs.get(action.job)
         if isinstance(action, Start):
+            self._starting.discard(action.job)
             if job is not None:
-                job.starts = replace(job.starts, vain=0)
+                job.starts = replace(job.starts, vain=0, unheard=0)
+                self._save(job)
             return
         question = self._questions.pop(action.job, None)
         if job is not None and question is not None:
@@ -1083,6 +1123,8 @@ class ScheduledJobs:
         if isinstance(action, Resize | Suspend):
             self._questions.pop(action.job, None)
             return
+        if isinstance(action, Start):
+            self._starting.discard(action.job)
         if job is None or not job.running:
             return
         if isinstance(action, Force):
@@ -1096,9 +1138,18 @@ class ScheduledJobs:
         job.allocation = replace(job.allocation, told={}, coming={})
         job.problem = why
         self._tracking.end(job, now)
-        job.starts = replace(job.starts, vain=vain + 1, not_before=now + wait)
+        job.starts = replace(job.starts, vain=vain + 1, unheard=0, not_before=now + wait)
         self._must(job, Happening.STOP, now=now, detail=why)
         self._decide()
+
+    def _faulted(self, event: Faulted, now: float) -> None:
+        """Fail a job at which something failed that nobody thought of; the others go on."""
+        job = self.jobs.get(event.job)
+        if job is None or not job.running:
+            return
+        seen = self._tracking.track(job).seen
+        end = replace(seen, alive=False, outcome="failed", who="internal", problem=event.why)
+        self._settle(job, end, now)
 
 
 def _gives(at: Allocation, seen: Seen) -> bool:

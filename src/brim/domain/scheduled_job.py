@@ -67,6 +67,7 @@ class Starts:
         launches: starts in all.
         setbacks: ends of its processes in a row that nobody asked for and that brought no step.
         vain: starts in a row that the environment did not allow.
+        unheard: starts in a row of which no scheduler lived to see whether they worked.
         unused: starts in a row that plans took back before a step was made.
         not_before: no processes are started before this.
         out_of_memory: its workers that were lost for memory and stand in its story.
@@ -77,6 +78,7 @@ class Starts:
     launches: int = 0
     setbacks: int = 0
     vain: int = 0
+    unheard: int = 0
     unused: int = 0
     not_before: float = 0.0
     out_of_memory: int = 0

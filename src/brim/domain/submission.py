@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.workload import Priority
@@ -15,6 +16,7 @@ FARTHEST_DEADLINE = (
 MOST_BYTES = (
     128 << 10
 )  # of a submission: it is written with each change of the job, and sent to nodes
+_SHOWN = 60  # characters of a text that a message shows
 NO_TENANT = "default"  # of who names none
 
 
@@ -72,6 +74,80 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     )  # fmt: skip
     said = repr((*decides, processes) if processes > 1 else decides)
     return hashlib.sha256(said.encode() + b"\0" + source).hexdigest()[:16]
+
+
+def by_tenant(submission: Submission) -> Submission:
+    """The same job with a fingerprint that no other tenant's job has, made by the scheduler itself.
+
+    What a client says counts only for code that was not sent: with any word of its own it could
+    teach others wrong speeds, and be taught them.
+    """
+    spec = submission.spec
+    decides = (
+        submission.tenant, spec.file, sorted(spec.env.items()), spec.directory, spec.servers, spec.delay,
+        spec.asynchronous, spec.embeddings, spec.clip_norm, spec.inference, spec.bundle or submission.fingerprint,
+    )  # fmt: skip
+    said = repr(decides).encode()
+    return replace(submission, fingerprint=fingerprint(spec, said, processes=submission.processes))
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Check what a spec says of its code and its texts, wherever it comes from.
+
+    Specs that are kept were checked before, so that no later check makes their records unreadable.
+
+    Raises:
+        SpecError: nothing could be started from it.
+    """
+    if not (spec.file or spec.command):
+        raise SpecError(
+            "FILE", got="nothing", need="a training file or a command", hint="brim submit FILE.py"
+        )
+    for name, text in _texts(spec):
+        if "\0" in text:
+            field = "FILE" if name == "file" else name
+            raise SpecError(field, got=repr(text[:_SHOWN]), need="text without the character NUL")
+    for glob in spec.include:
+        check_glob(glob)
+
+
+def _texts(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts of a spec, each with the name of its field."""
+    match value:
+        case str():
+            yield name, value
+        case tuple():
+            for each in value:
+                yield from _texts(each, name)
+        case Mapping():
+            yield from _texts((*value.keys(), *value.values()), name)
+        case _ if is_dataclass(value):
+            for field in fields(value):
+                yield from _texts(getattr(value, field.name), field.name)
+        case _:
+            return
+
+
+def parts_of(glob: str) -> list[str]:
+    """The parts of a path, or of a glob, below a folder.
+
+    >>> parts_of("./configs/**/*.yaml")
+    ['configs', '**', '*.yaml']
+    """
+    return [part for part in glob.split("/") if part not in ("", ".")]
+
+
+def check_glob(glob: str) -> None:
+    """Raises SpecError for a glob of more than files below a folder, or that means nothing."""
+    parts = parts_of(glob)
+    leads_out = not parts or glob.startswith("/") or ".." in parts
+    if leads_out or any("**" in part and part != "**" for part in parts):
+        raise SpecError(
+            "--include",
+            got=repr(glob),
+            need="a glob of files below the folder of the code, in which ** stands alone",
+            hint="--include 'configs/*.yaml', or --include 'configs/**/*.yaml'",
+        )
 
 
 def parse_priority(text: str) -> Priority:

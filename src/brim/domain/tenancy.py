@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from brim.errors import SpecError
 
+MOST_JOBS = 5_000  # of a tenant, where nothing else is said
+MOST_CODE = 1 << 30  # bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -21,6 +24,8 @@ class Tenant:
         limit: the most it may hold, borrowed devices included; None has no limit.
         weight: its part of the surplus, against the weights of others.
         user: the account that its jobs run as; empty: that of the scheduler.
+        jobs: the most jobs that it may have that have not ended.
+        code: the most bytes that a scheduler keeps of its jobs, ended ones too: code and records.
 
     The objects of Kubernetes schedulers in these words: Volcano's deserved / guarantee / capability
     are guaranteed / exclusive / limit; Kueue's nominalQuota / lendingLimit / borrowingLimit are
@@ -41,6 +46,8 @@ class Tenant:
     limit: int | None = None
     weight: float = 1.0
     user: str = ""
+    jobs: int = MOST_JOBS
+    code: int = MOST_CODE
 
     def __post_init__(self) -> None:
         top = self.guaranteed if self.limit is None else self.limit
@@ -52,6 +59,10 @@ class Tenant:
                 f"weight {self.weight}",
                 need="0 <= exclusive <= guaranteed <= limit and weight above 0",
             )
+
+        for name, most in (("jobs", self.jobs), ("code", self.code)):
+            if most < 1:
+                raise SpecError(f"tenant {self.id}: {name}", got=str(most), need="1 or more")
 
     @property
     def lendable(self) -> int:

@@ -26,6 +26,7 @@ from brim.domain.submission import (
     MOST_BYTES,
     NO_TENANT,
     Submission,
+    check_spec,
     fingerprint,
     parse_priority,
 )
@@ -260,6 +261,7 @@ def _spec(options: dict[str, Any], processes: int) -> JobSpec:
             options["micro_batches"] = fewest_micro_batches(workers)
         # A scheduler starts another worker where one is lost: none waits for that.
         whole = JobSpec(**options | {"workers": workers}, spares=0)
+        check_spec(whole)
         return replace(whole, workers=options["workers"])
     except SpecError as wrong:
         raise in_the_objects_words(wrong) from None

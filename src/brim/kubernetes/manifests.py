@@ -21,6 +21,7 @@ from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.placeholders import priority_class
 from brim.kubernetes.schemas import crds
 from brim.kubernetes.tenants import TENANTS
+from brim.process import run_module
 
 Manifest = dict[str, Any]
 
@@ -284,7 +285,7 @@ def deployment(chosen: Installation) -> Manifest:
     Its volumes may be lost: all that counts is in objects.
     """
     names = {"app.kubernetes.io/name": NAME}
-    command = ["python3", "-m", "brim", "operator", "--state", STATE]
+    command = run_module("brim", "operator", "--state", STATE, python="python3")
     command += ["--namespace", chosen.namespace, "--identity", "$(POD_NAME)"]
     command += ["--listen", f"0.0.0.0:{_PORT}"]
     command += ["--image", chosen.job_image or chosen.image]

@@ -33,6 +33,7 @@ from brim.kubernetes.identities import (
 )
 from brim.kubernetes.kube_types import Amounts
 from brim.kubernetes.node_selection import nodes_for, preferring
+from brim.process import run_module
 from brim.storage.job_file import JOB_FILE
 
 Manifest: TypeAlias = dict[str, Any]
@@ -202,7 +203,9 @@ def master_pod(start: KubeStart, wishes: PodWishes, *, rejoins: bool) -> Manifes
     Args:
         rejoins: workers of this start may be there, which keep copies of its journal.
     """
-    command = ["python3", "-m", "brim", "master", f"{_FILES}/{JOB_FILE}", "--auto-resume"]
+    command = run_module(
+        "brim", "master", f"{_FILES}/{JOB_FILE}", "--auto-resume", python="python3"
+    )
     command += ["--run-dir", f"{_RUN}/{start.job.id}", "--listen", f"0.0.0.0:{MASTER_PORT}"]
     command += ["--patience", f"{_PATIENCE:.0f}s", "--heartbeat-file", _HEARTBEAT]
     command += ["--summary-file", "/dev/termination-log"]  # which the pod's status has
@@ -240,15 +243,8 @@ def worker_pod(
             scheduler that binds it has said where it is. Empty: the plan has none for it.
     """
     first, last = _WORKER_PORTS
-    command = [
-        "python3",
-        "-m",
-        "brim",
-        "agent",
-        f"{start.job.master}.{SERVICE}:{MASTER_PORT}",
-        "--workers",
-        str(processes),
-    ]
+    master = f"{start.job.master}.{SERVICE}:{MASTER_PORT}"
+    command = run_module("brim", "agent", master, "--workers", str(processes), python="python3")
     command += ["--patience", f"{_TO_REJOIN:.0f}s", "--ports", f"{first}-{last}"]
     command += ["--heartbeat-file", _HEARTBEAT]
     pod = _pod(start, name, WORKER, wishes, command, requests=wishes.slot)

@@ -30,6 +30,7 @@ from brim.process import (
     die_with_parent,
     end_family,
     name_of,
+    run_module,
     with_equal_hashes,
 )
 from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
@@ -188,12 +189,10 @@ class NodeAgent:
         die_with_parent(self._pid)  # behind that: the kernel forgets it where the account changes
         os.chdir(request.directory)
         if not self._is_as_asked(request):
-            command = [request.python[0], "-m", *sys.argv]
+            command = run_module(*sys.argv, python=request.python[0])
             os.execve(command[0], command, with_equal_hashes(request.environment))
         os.environ.clear()
         os.environ |= with_equal_hashes(request.environment)
-        if not sys.flags.safe_path:
-            sys.path[0] = request.directory  # as `python -m` does
         _shuffle()
         from brim.agent.__main__ import main
 

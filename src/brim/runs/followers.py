@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from brim.clock import monotonic
 from brim.loggers.follower import place_of, recorded_loggers
+from brim.process import run_module
 from brim.storage.files import open_log
 from brim.telemetry.logs import last_line
 
@@ -73,7 +73,7 @@ class Followers:
                 self._start(one, now)
 
     def _start(self, one: _One, now: float) -> None:
-        command = [sys.executable, "-m", "brim.loggers", str(self._run_dir), one.name]
+        command = run_module("brim.loggers", str(self._run_dir), one.name)
         one.log.parent.mkdir(exist_ok=True)
         if one.process is not None and one.process.stdin is not None:
             one.process.stdin.close()

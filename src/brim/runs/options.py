@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, fewest_micro_batches
 from brim.domain.options import PORTS_VARIABLE, Kind, read_ports
+from brim.domain.submission import check_spec
 from brim.errors import SpecError
 from brim.runs.values import Value
 from brim.storage.file_stores import absolute
@@ -298,4 +299,6 @@ def build_spec(
     if values["micro_batches"] == AUTOMATIC:
         # What is recorded is a number, also where brim chose it.
         fields["micro_batches"] = fewest_micro_batches(values["workers"])
-    return JobSpec(file=file, command=command, directory=os.getcwd(), **fields)
+    spec = JobSpec(file=file, command=command, directory=os.getcwd(), **fields)
+    check_spec(spec)
+    return spec

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import os
 from pathlib import Path
 
 from brim.errors import SpecError
+from brim.own_code import parse
 from brim.storage.files import nearby
+from brim.untrusted import read_regular
 
 # function -> (how it is called, its parameters, required?)
 _FUNCTIONS = {
@@ -19,6 +22,7 @@ _FUNCTIONS = {
     "datamodule": ("datamodule()", 0, False),
 }
 _OF_A_LIGHTNING_MODULE = frozenset({"dataset", "loss", "optimizer"})  # which it may have itself
+_LARGEST = 64 << 20  # bytes of a training file
 _EXAMPLE = "a whole file is shown by: brim train --help"
 
 
@@ -81,7 +85,7 @@ def _parse(path: Path) -> ast.Module:
         hint = f"brim train {path / inside[0]}" if inside else "name the file itself"
         raise SpecError(str(path), got="a directory", need=need, hint=hint)
     try:
-        return ast.parse(path.read_bytes(), filename=str(path))
+        return parse(read_regular(Path(os.path.realpath(path)), at_most=_LARGEST), str(path))
     except FileNotFoundError:
         raise SpecError(
             str(path), got="no such file", need=need, hint=nearby(path, (".py",))
@@ -152,6 +156,10 @@ def _is_for_lightning(tree: ast.Module, bound: set[str]) -> bool:
 def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -> None:
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
+    try:
+        signature = ast.unparse(arguments)
+    except RecursionError:
+        signature = "…"
     least = len(positional) - len(arguments.defaults)
     most = len(positional) if arguments.vararg is None else arity
     keyword_only = sum(default is None for default in arguments.kw_defaults)
@@ -159,7 +167,7 @@ def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -
         return
     raise SpecError(
         f"{path}:{function.lineno}",
-        got=f"{function.name}({ast.unparse(arguments)})",
+        got=f"{function.name}({signature})",
         need=f"a function that can be called as {call}",
         hint=f"def {call}:",
     )

@@ -6,6 +6,7 @@ Its OpenAPI document is made from the same table as its routes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,14 +29,16 @@ from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile, is_kept
 from brim.domain.lifecycle import Happening
 from brim.domain.rights import RIGHTS, Caller, Holder, Right
-from brim.domain.submission import NO_TENANT
+from brim.domain.submission import NO_TENANT, Submission
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
 from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives
-from brim.scheduler.loop import NO_SUCH_JOB, no_such_job
+from brim.scheduler.loop import NO_SUCH_JOB, check_bundle, no_such_job
+from brim.scheduler.turns import TenantTurns
 from brim.storage.kept_runs import files_of, read_file
 from brim.telemetry.logs import Tail
+from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.cluster import (
     ChangeView,
     ClusterView,
@@ -56,6 +59,9 @@ from brim.wire.door import Door
 _LONGEST_PAGE = 500  # jobs: nobody else is answered while one is made
 _LONGEST_WAIT = 60.0  # seconds that one request may wait
 _LARGEST_BODY = 12 << 20  # bytes: the code of a job is a third larger as text
+_LARGEST_SUBMISSION = 1 << 20  # bytes of it without the code
+_BODIES_OF_TENANT = 16 << 20  # bytes: one of the largest, and some small ones
+_BODIES_IN_ALL = 48 << 20  # bytes
 _TO_SEND_BODY = 30.0  # seconds
 _LARGEST_FILE = 1 << 60
 _NOT_YOURS = "token"  # the field of the error that says so
@@ -101,7 +107,9 @@ def _wish(happening: Happening) -> Callable[[Lives, Request, Any], Awaitable[Job
 
 async def _submit(lives: Lives, request: Request, body: Submit) -> JobView:
     caller = _caller(request)
-    return lives.to_change.submit(_as_theirs(body, caller), by=str(caller))
+    theirs = _as_theirs(body, caller)
+    await asyncio.to_thread(check_bundle, theirs)
+    return lives.to_change.submit(theirs, by=str(caller))
 
 
 def _as_theirs(body: Submit, caller: Caller) -> Submit:
@@ -200,8 +208,12 @@ async def _logs(lives: Lives, request: Request, _: Any) -> Logs:
         ) from None
     folder = Path(lives.now.job(job).run)
     user = lives.now.user_of(job)
-    with acting_as(user):
-        tail = Tail(folder, asked.get("worker", ""), places)
+
+    def begin() -> Tail:
+        with acting_as(user):
+            return Tail(folder, asked.get("worker", ""), places)
+
+    tail = await _reading(job, begin)
 
     def fresh() -> list[tuple[str, str]]:
         try:
@@ -394,6 +406,14 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
         door: which connections this is served on.
     """
 
+    bodies = Bodies(
+        largest=_LARGEST_BODY,
+        of_caller=_BODIES_OF_TENANT,
+        in_all=_BODIES_IN_ALL,
+        to_send=_TO_SEND_BODY,
+    )
+    turns = TenantTurns()
+
     def endpoint(call: _Call) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             origin = request.client.host.removeprefix(_MAPPED) if request.client else ""
@@ -411,9 +431,10 @@ def application(lives: Lives, *, keys: Keys, audit: Audit, door: Door) -> Starle
                     Problem(detail="too many requests are being served: ask again"), 503, _CLOSE
                 )
             request.state.caller, request.state.keys = caller, keys
-            response = await _answer(call, lives, request)
+            response = await _answer(call, lives, request, bodies, turns)
             if request.method != "GET" or response.status_code >= http.HTTPStatus.BAD_REQUEST:
-                audit.note(caller, deed, response.status_code)
+                changes = call.handle is not _forecast
+                audit.note(caller, deed, response.status_code, changes=changes)
             return response
 
         return answer
@@ -459,12 +480,20 @@ _WHO_IS_THIS = (
 )
 
 
-async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
+async def _answer(
+    call: _Call, lives: Lives, request: Request, bodies: Bodies, turns: TenantTurns
+) -> Response:
     try:
         _check_right(call, lives, request)  # before there is any work with what it sends
-        body = msgspec.json.decode(await _body(request), type=call.takes) if call.takes else None
-        answer = await call.handle(lives, request, body)
-        return Response(answer, media_type=_BYTES) if call.gives is bytes else _json(answer)
+        if call.takes is None:
+            return await _answer_to(call, lives, request, None)
+        caller = _caller(request)
+        all_room = caller.tenant is None
+        async with (
+            bodies.read(request, caller.name, all_room=all_room) as content,
+            contextlib.nullcontext() if all_room else turns.of(caller.name),
+        ):
+            return await _answer_to(call, lives, request, _decoded(call.takes, content))
     except BrimError as error:  # a spec inside a body checks itself
         return _json(*_problem(error))
     except UNDECODABLE as error:
@@ -473,8 +502,43 @@ async def _answer(call: _Call, lives: Lives, request: Request) -> Response:
         return _json(Problem(detail="the body did not come to its end"), 400, _CLOSE)
     except TimeoutError:
         return _json(Problem(detail=f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE)
-    except _TooLarge:
+    except BodyTooLarge:
         return _json(Problem(detail=f"the body is larger than {_LARGEST_BODY} bytes"), 413, _CLOSE)
+    except NoRoom:
+        return _json(
+            Problem(detail="too many large requests are being served: ask again"), 503, _CLOSE
+        )
+
+
+async def _answer_to(call: _Call, lives: Lives, request: Request, body: Any) -> Response:
+    answer = await call.handle(lives, request, body)
+    return Response(answer, media_type=_BYTES) if call.gives is bytes else _json(answer)
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A `Submit` of which nothing but the code may be large."""
+
+    submission: msgspec.Raw
+    name: str = "job"
+    key: str = ""
+    bundle: bytes = b""
+
+
+def _decoded(kind: Any, content: bytearray) -> Any:
+    """Decode a body: what a small one cannot have many of is not built for a large one either."""
+    if kind is not Submit:
+        return msgspec.json.decode(content, type=kind)
+    sent = msgspec.json.decode(content, type=_Envelope)
+    size = len(memoryview(sent.submission))
+    if size > _LARGEST_SUBMISSION:
+        raise SpecError(
+            "submission",
+            got=f"{size >> 10:,} KiB of JSON",
+            need=f"at most {_LARGEST_SUBMISSION >> 10:,} KiB",
+            hint="put long values into a file",
+        )
+    submission = msgspec.json.decode(sent.submission, type=Submission)
+    return Submit(submission=submission, name=sent.name, key=sent.key, bundle=sent.bundle)
 
 
 def _check_right(call: _Call, lives: Lives, request: Request) -> None:
@@ -496,21 +560,6 @@ def _refusal(caller: Caller, right: Right) -> SpecError:
         if RIGHTS[right] is Holder.ADMINISTRATOR
         else "that of this tenant",
     )
-
-
-class _TooLarge(Exception):
-    """A body has no end, or a far one."""
-
-
-async def _body(request: Request) -> bytes:
-    """Read what was sent. Raises TimeoutError and _TooLarge."""
-    content = bytearray()
-    async with asyncio.timeout(_TO_SEND_BODY):
-        async for part in request.stream():
-            content += part
-            if len(content) > _LARGEST_BODY:
-                raise _TooLarge
-    return bytes(content)
 
 
 def _problem(error: BrimError) -> tuple[Problem, int]:

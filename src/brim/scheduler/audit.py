@@ -13,7 +13,11 @@ from brim.interfaces import Clock
 
 AUDIT = "audit.jsonl"
 _LARGEST = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
-_STRANGERS_TOLD = 60.0  # seconds between two lines about strangers
+_EACH = 60.0  # seconds in which a caller may cause one more line without a change
+_REFUSALS_TOLD = 60  # of a caller, each in a line, before they are counted
+_REFUSED = 400  # and above, of the answers of HTTP
+_UNKNOWN = 401
+_LONGEST = 300  # characters of a request that a line has
 
 _log = logging.getLogger(__name__)
 
@@ -38,8 +42,39 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
 
 
+class _Allowance:
+    """The lines that one caller may still cause without a change.
+
+    Attributes:
+        untold: what it did since its last line.
+    """
+
+    def __init__(self, most: int, now: float) -> None:
+        self._most, self._left, self._since = most, float(most), now
+        self.untold = 0
+
+    def is_full(self, now: float) -> bool:
+        """Return whether it is as if the caller had done nothing."""
+        return self._left + (now - self._since) / _EACH >= self._most and not self.untold
+
+    def take(self, now: float) -> int:
+        """Return how often something was done, if a line may say so now; else 0."""
+        self._left = min(self._most, self._left + (now - self._since) / _EACH)
+        self._since = now
+        self.untold += 1
+        if self._left < 1:
+            return 0
+        self._left -= 1
+        times, self.untold = self.untold, 0
+        return times
+
+
 class Audit:
     """Appends to the log in a state directory.
+
+    Each change has a line. Of refusals a caller can cause any number, and they would push out what
+    others have changed: so many of a caller's have a line each, and then one a minute has, with the
+    number of those before it.
 
     Args:
         clock: stamps the lines.
@@ -47,33 +82,38 @@ class Audit:
 
     def __init__(self, state_dir: Path, clock: Clock) -> None:
         self._path, self._clock = state_dir / AUDIT, clock
-        self._strangers = 0
-        self._strangers_told = float("-inf")
+        self._allowances: dict[str, _Allowance] = {}  # by caller
 
-    def note(self, caller: Caller, request: str, status: int) -> None:
-        """A request that changes something, or was refused."""
-        self._write(
-            _Line(
-                at=self._clock.wall(),
-                who=caller.name,
-                origin=caller.origin,
-                request=request,
-                status=status,
-            )
-        )
+    def note(self, caller: Caller, request: str, status: int, *, changes: bool = True) -> None:
+        """Note a request that changes something, or was refused.
+
+        Args:
+            changes: it would have changed something.
+        """
+        is_change = changes and status < _REFUSED
+        times = 1 if is_change else self._times(caller.name, _REFUSALS_TOLD)
+        self._note(caller.name, caller.origin, request, status, times)
 
     def note_stranger(self, origin: str, request: str) -> None:
-        """Note a request with no token or a wrong one.
+        """Note a request with no token or a wrong one."""
+        times = self._times("", 1)
+        self._note("", origin, request, _UNKNOWN, times)
 
-        The first of a minute is told, and how many there were before.
-        """
-        self._strangers += 1
+    def _times(self, who: str, most: int) -> int:
         now = self._clock.now()
-        if now - self._strangers_told < _STRANGERS_TOLD:
-            return
-        at, times = self._clock.wall(), self._strangers
-        self._strangers, self._strangers_told = 0, now
-        self._write(_Line(at=at, who="", origin=origin, request=request, status=401, times=times))
+        if who not in self._allowances:
+            kept = self._allowances.items()
+            self._allowances = {name: each for name, each in kept if not each.is_full(now)}
+            self._allowances[who] = _Allowance(most, now)
+        return self._allowances[who].take(now)
+
+    def _note(self, who: str, origin: str, request: str, status: int, times: int) -> None:
+        if times:
+            said = request if len(request) <= _LONGEST else f"{request[:_LONGEST]}…"
+            at = self._clock.wall()
+            self._write(
+                _Line(at=at, who=who, origin=origin, request=said, status=status, times=times)
+            )
 
     def _write(self, line: _Line) -> None:
         try:

@@ -9,8 +9,8 @@ import msgspec
 
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.promising import PromiseAt
-from brim.domain.quantities import parse_duration
-from brim.domain.tenancy import Tenant
+from brim.domain.quantities import parse_bytes, parse_duration
+from brim.domain.tenancy import MOST_CODE, MOST_JOBS, Tenant
 from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
 from brim.policies.quota import check_quota
@@ -31,6 +31,8 @@ class _Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     limit: int | None = None
     weight: float = 1.0
     user: str = ""
+    jobs: int = MOST_JOBS
+    code: str = ""
 
 
 class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,6 +122,10 @@ def _spec_of(file: _ClusterFile, *, grace: float, keep_ended: float | None) -> C
                 limit=each.limit,
                 weight=each.weight,
                 user=each.user,
+                jobs=each.jobs,
+                code=parse_bytes(each.code, field=f"tenant {each.name}: code")
+                if each.code
+                else MOST_CODE,
             )
             for each in file.tenants
         ),

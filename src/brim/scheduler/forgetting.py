@@ -50,6 +50,7 @@ class Forgetting:
         """Forget by age, and remove what earlier schedulers did not come to, until cancelled."""
         while True:
             self.forget_old()
+            self._book.give_back()
             for id, user in self._book.leavings().items():
                 if self._clock.now() - self._failed.get(id, float("-inf")) > _AGAIN:
                     await self._clear_quietly(id, user)

@@ -28,10 +28,17 @@ from brim.domain.course import Change
 from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.names import check_name
-from brim.domain.quantities import counted
+from brim.domain.quantities import counted, format_bytes
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import FARTHEST_DEADLINE, MOST_BYTES, Submission
+from brim.domain.submission import (
+    FARTHEST_DEADLINE,
+    MOST_BYTES,
+    Submission,
+    by_tenant,
+    check_spec,
+)
+from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.interfaces import Backend, Clock
 from brim.log import LogLine
@@ -172,8 +179,11 @@ def _check_size(request: Submit) -> None:
         raise SpecError("--set and --env", got=got, need=need, hint="put long values into a file")
 
 
-def _check_bundle(request: Submit) -> None:
-    """Raises SpecError where the code that came is not that of the job."""
+def check_bundle(request: Submit) -> None:
+    """Raises SpecError where the code that came is not that of the job.
+
+    This takes long for much code, so it is no part of `Scheduler.submit`, and done in a thread.
+    """
     spec = request.submission.spec
     if not (spec.bundle or request.bundle):
         return
@@ -194,8 +204,10 @@ def _check_same(known: ScheduledJob, request: Submit) -> None:
     The workers of the job may have been changed since.
     """
     as_submitted = known.submission.within(request.submission.spec.workers)
+    again = request.submission
     # Its deadline too may say "in 2 h" and mean another moment by now.
-    if replace(as_submitted, deadline=request.submission.deadline) != request.submission:
+    as_submitted = replace(as_submitted, deadline=again.deadline)
+    if as_submitted not in (by_tenant(again), again):  # the latter: an earlier version took it in
         raise SpecError(
             "--key",
             got=f"{request.key!r}, with which {known.id} was submitted",
@@ -336,6 +348,8 @@ class Scheduler:
     def submit(self, request: Submit, *, by: str = "") -> JobView:
         """Take a job in, or show the one that was taken in with the same key.
 
+        Its code was checked by `check_bundle`.
+
         Args:
             by: who wants it, and from where, for its story; so in all of these.
 
@@ -347,11 +361,12 @@ class Scheduler:
             _check_same(known, request)
             return self._view(known)
         check_name(request.name, field="name", hint="the name of the training file")
+        check_spec(request.submission.spec)
         _check_size(request)
-        _check_bundle(request)
-        now, submission = self._clock.wall(), self._by_own_clock(request.submission)
+        now, submission = self._clock.wall(), by_tenant(self._by_own_clock(request.submission))
         self._check(submission)
         _check_deadline(submission, now)
+        self._check_room(submission, request)
         user = self._user_of(submission.tenant)
         if request.bundle:  # first: a job that is recorded can be started
             self._book.keep_bundle(request.bundle, submission.spec.bundle)
@@ -367,7 +382,8 @@ class Scheduler:
         Raises:
             SpecError: it can never run here.
         """
-        submission = self._by_own_clock(request.submission)
+        submission = by_tenant(self._by_own_clock(request.submission))
+        check_spec(submission.spec)
         self._check(submission)
         _check_deadline(submission, self._clock.wall())
         async with self._forecasting:
@@ -411,6 +427,30 @@ class Scheduler:
             hint = did_you_mean(submission.tenant, known)
             raise SpecError(
                 "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
+            )
+
+    def _check_room(self, submission: Submission, request: Submit) -> None:
+        """Raises SpecError where a tenant has as many jobs, or bytes, as it may have."""
+        id = submission.tenant
+        tenants = [tenant for tenant in self._backend.spec.tenants if tenant.id == id]
+        tenant = tenants[0] if tenants else Tenant(id=id)
+        count = sum(record.submission.tenant == id for record in self._book.unfinished())
+        if count >= tenant.jobs:
+            raise SpecError(
+                f"tenant {id}",
+                got=f"{count:,} jobs that have not ended",
+                need=f"fewer than {tenant.jobs:,} to submit another",
+                hint="brim cancel JOB ends one; jobs: in cluster.yaml allows more",
+            )
+        kept = self._book.bytes_of(id) + len(msgspec.msgpack.encode(submission))
+        if not self._book.has_code(id, submission.spec.bundle):
+            kept += len(request.bundle)
+        if kept > tenant.code:
+            raise SpecError(
+                f"tenant {id}",
+                got=f"{format_bytes(kept)} of code and records of its jobs, with this one",
+                need=f"at most {format_bytes(tenant.code)}",
+                hint="brim forget JOB gives room back; code: in cluster.yaml allows more",
             )
 
     def jobs(

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from brim.clock import monotonic
 from brim.errors import BrimError, EnvironmentFault, SpecError
 from brim.serving.batches import Batches, Busy
-from brim.serving.bodies import Body, Malformed
+from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
 from brim.serving.inputs import shown
 from brim.telemetry.prometheus import (
     CONTENT_TYPE,
@@ -29,11 +29,13 @@ from brim.telemetry.prometheus import (
     counter,
     in_text,
 )
+from brim.wire.bodies import Bodies, BodyTooLarge, NoRoom
 from brim.wire.door import Door
 
 VERSION = "Brim-Version"  # header of an answer
-MOST_ROWS = 1 << 16  # of a request
 _LARGEST_BODY = 16 << 20  # bytes
+_BODIES_OF_HOST = 32 << 20  # bytes
+_BODIES_IN_ALL = 64 << 20  # bytes
 _TO_SEND_BODY = 10.0  # seconds
 _SCHEME = "Bearer "
 _JSON = "application/json"
@@ -106,6 +108,12 @@ def application(
         problems: versions that are not served, and why.
     """
     digest = _digest(token)
+    bodies = Bodies(
+        largest=_LARGEST_BODY,
+        of_caller=_BODIES_OF_HOST,
+        in_all=_BODIES_IN_ALL,
+        to_send=_TO_SEND_BODY,
+    )
 
     def refusal(request: Request) -> Response | None:
         """Return the answer that refuses a request by its headers alone, or None."""
@@ -123,7 +131,7 @@ def application(
         started = monotonic()
         response, rows = refusal(request), 0
         if response is None:
-            response, rows = await _predict(batches, request)
+            response, rows = await _predict(batches, request, bodies)
         figures.answered(response.status_code, rows=rows, seconds=monotonic() - started)
         return response
 
@@ -166,24 +174,15 @@ def application(
 _CLOSE = {"Connection": "close"}  # a stranger asks once for each connection
 
 
-async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
+async def _predict(batches: Batches, request: Request, bodies: Bodies) -> tuple[Response, int]:
     """The answer, and how many rows it has."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _JSON:  # a browser asks before it sends this kind for a page of somebody else's
         return _json(_Problem(f"the body is {kind or 'of no kind'}, need {_JSON}"), 415, _CLOSE), 0
+    caller = request.client.host if request.client else ""
     try:
-        body = Body(await _content(request))
-        size = (
-            await asyncio.to_thread(body.size, batches.model)
-            if body.is_large
-            else body.size(batches.model)
-        )
-        if size > MOST_ROWS:
-            need, hint = f"{MOST_ROWS:,} at most", "send some at a time"
-            raise SpecError("the body", got=f"{size:,} rows", need=need, hint=hint)
-        answer = await batches.predict(body.read, size, beside=body.is_large)
-        content = _Predicted(answer.version, answer.columns)
-        return _json(content, 200, {VERSION: answer.version}), size
+        async with bodies.read(request, caller) as content:
+            return await _predicted(batches, content)
     except Busy as error:
         return _json(_Problem(str(error)), 503), 0
     except EnvironmentFault as error:
@@ -196,26 +195,29 @@ async def _predict(batches: Batches, request: Request) -> tuple[Response, int]:
         return _json(_Problem("the body did not come to its end"), 400, _CLOSE), 0
     except TimeoutError:
         return _json(_Problem(f"the body did not come in {_TO_SEND_BODY:.0f} s"), 408, _CLOSE), 0
-    except _BodyTooLarge:
+    except NoRoom:
+        return _json(
+            _Problem("too many large requests are being served: ask again"), 503, _CLOSE
+        ), 0
+    except BodyTooLarge:
         return _json(_Problem(f"the body is larger than {_LARGEST_BODY:,} bytes"), 413, _CLOSE), 0
 
 
-class _BodyTooLarge(Exception):
-    """A body has no end, or a far one."""
+async def _predicted(batches: Batches, content: bytearray) -> tuple[Response, int]:
+    """The answer, and how many rows it has; a large body is decoded beside the loop."""
 
+    def begin() -> tuple[Body, int]:
+        body = Body(content)
+        size = body.size(batches.model)
+        if size > MOST_ROWS:
+            need, hint = f"{MOST_ROWS:,} at most", "send some at a time"
+            raise SpecError("the body", got=f"{size:,} rows", need=need, hint=hint)
+        return body, size
 
-async def _content(request: Request) -> bytes:
-    """Return the body of a request. Raises TimeoutError and _TooLarge."""
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and int(said) > _LARGEST_BODY:
-        raise _BodyTooLarge
-    content = bytearray()
-    async with asyncio.timeout(_TO_SEND_BODY):
-        async for part in request.stream():
-            content += part
-            if len(content) > _LARGEST_BODY:
-                raise _BodyTooLarge
-    return bytes(content)
+    body, size = await asyncio.to_thread(begin) if len(content) > LARGE else begin()
+    answer = await batches.predict(body.read, size, beside=body.is_large)
+    said = _Predicted(answer.version, answer.columns)
+    return _json(said, 200, {VERSION: answer.version}), size
 
 
 def _digest(token: str) -> str:

@@ -5,6 +5,7 @@ While C code decodes a piece, nothing else of the process runs.
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,8 +15,13 @@ from brim.errors import BrimError, SpecError
 from brim.serving.bundle import Model
 from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, columns_of_rows, shown
 
+MOST_ROWS = 1 << 16  # of a request
 LARGE = 1 << 16  # bytes that are decoded at once: less than a millisecond
 _DEEPEST = 4  # nested lists that are split, at most
+_FEW = 1 << 10  # objects of a body that are no rows
+_MOST_LISTS = 1 << 20
+_MOST_COLUMNS = 1 << 16
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 T = TypeVar("T")
 
@@ -27,9 +33,13 @@ class Malformed(BrimError):
 class _Predict(msgspec.Struct, forbid_unknown_fields=True):
     """The fields of a request: rows, or the same by column, or inputs as they go into the model."""
 
-    rows: list[msgspec.Raw] | None = None
-    columns: dict[str, msgspec.Raw] | None = None
+    rows: msgspec.Raw = msgspec.Raw()
+    columns: msgspec.Raw = msgspec.Raw()
     inputs: msgspec.Raw = msgspec.Raw()
+
+
+class _Row(msgspec.Struct):
+    """A row of which nothing is built."""
 
 
 _request = msgspec.json.Decoder(_Predict)
@@ -38,6 +48,7 @@ _list, _object = (
     msgspec.json.Decoder(list[msgspec.Raw]),
     msgspec.json.Decoder(dict[str, msgspec.Raw]),
 )
+_counted_rows = msgspec.json.Decoder(list[_Row])
 _anything = msgspec.json.Decoder()
 
 
@@ -46,37 +57,54 @@ class Body:
 
     Args:
         content: JSON.
+        most: rows that it may have.
 
     Attributes:
         is_large: reading it takes long.
 
     Raises:
         Malformed: it is no JSON, or no request.
-        SpecError: it asks for nothing, or for two things.
+        SpecError: it asks for nothing, or for two things, or for too much.
     """
 
-    def __init__(self, content: bytes) -> None:
-        self._asked = _decoded(_request, content, "")
+    def __init__(self, content: bytes | bytearray, *, most: int = MOST_ROWS) -> None:
         self.is_large = len(content) > LARGE
-        asked = {"rows": self._asked.rows, "columns": self._asked.columns}
-        given = [name for name, each in asked.items() if each is not None]
-        given += ["inputs"] if _is_given(self._asked.inputs) else []
+        if self.is_large:
+            _check_parts(content, most)
+        asked = _decoded(_request, content, "")
+        self._asked = {
+            name: raw
+            for name in ("rows", "columns", "inputs")
+            if _is_given(raw := getattr(asked, name))
+        }
+        given = list(self._asked)
         if len(given) != 1:
             got = " and ".join(given) or "neither"
             raise SpecError(
                 "the body", got=got, need="rows, or columns", hint='{"rows": [{"color": "red"}]}'
             )
         self._given = given[0]
+        self._rows: list[msgspec.Raw] = []
+        self._columns: dict[str, msgspec.Raw] = {}
+        raw = self._asked[self._given]
+        if self._given == "rows":
+            if self.is_large:
+                _decoded(_counted_rows, raw, "rows: ")  # before anything is built of them
+            self._rows = _decoded(_list, raw, "rows: ")
+        elif self._given == "columns":
+            _check_keys(raw, "columns")
+            self._columns = _decoded(_object, raw, "columns: ")
 
     def size(self, model: Model) -> int:
         """Return how many rows it has; raises as `read`."""
-        asked, reader = self._asked, model.reader
-        if asked.rows is not None:
-            return len(asked.rows)
-        if asked.columns is not None:
-            name, first = next(iter(asked.columns.items()), ("", msgspec.Raw(b"[]")))
+        if self._given == "rows":
+            return len(self._rows)
+        if self._given == "columns":
+            name, first = next(iter(self._columns.items()), ("", msgspec.Raw(b"[]")))
             return len(_decoded(_cells, first, f"column {shown(name)}: "))
-        return 1 if isinstance(reader, ColumnReader) else reader.count(_pieces(asked.inputs))
+        if isinstance(model.reader, ColumnReader):
+            return 1
+        return model.reader.count(_pieces(self._asked["inputs"]))
 
     def read(self, model: Model) -> tuple[Inputs, int]:
         """Return what goes into a model, and how many rows it is.
@@ -85,27 +113,64 @@ class Body:
             Malformed: a cell is none.
             SpecError: this is not what the model takes.
         """
-        reader, asked = model.reader, self._asked
+        reader = model.reader
         if isinstance(reader, TensorReader):
             if self._given != "inputs":
                 raise SpecError("the body", got=self._given, need="inputs, as the model takes them")
-            return reader.read(_pieces(asked.inputs))
+            return reader.read(_pieces(self._asked["inputs"]))
         if self._given == "inputs":
             raise SpecError("the body", got=self._given, need="rows, or columns")
-        if asked.rows is not None:
-            rows = [
-                _decoded(_row, each, f"row {number}: ") for number, each in enumerate(asked.rows)
-            ]
-            return reader.read(columns_of_rows(rows))
+        if self._given == "rows":
+            return reader.read(columns_of_rows(self._cells_of_rows()))
         columns = {
             name: _decoded(_cells, each, f"column {shown(name)}: ")
-            for name, each in (asked.columns or {}).items()
+            for name, each in self._columns.items()
         }
         return reader.read(columns)
 
+    def _cells_of_rows(self) -> list[dict[str, Cell]]:
+        rows: list[dict[str, Cell]] = []
+        for number, raw in enumerate(self._rows):
+            _check_keys(raw, f"row {number}")
+            rows.append(_decoded(_row, raw, f"row {number}: "))
+            if rows[-1].keys() != rows[0].keys():
+                columns_of_rows([rows[0], rows[-1]], last=number)
+        return rows
+
+
+def _check_parts(content: bytes | bytearray, most: int) -> None:
+    """Raises SpecError for a body with more objects and lists than what a model takes has."""
+    for mark, limit, what in ((b"{", most + _FEW, "objects"), (b"[", _MOST_LISTS, "lists")):
+        if _has_more(content, mark, limit):
+            got, hint = f"more than {limit:,} {what}", "send some at a time"
+            raise SpecError("the body", got=got, need=f"{most:,} rows at most", hint=hint)
+
+
+def _check_keys(raw: msgspec.Raw, where: str) -> None:
+    """Raises SpecError for an object with more keys than any model has columns."""
+    content = memoryview(raw)
+    if len(content) > LARGE and _has_more(bytes(content), b":", _MOST_COLUMNS):
+        raise SpecError(
+            where, got=f"more than {_MOST_COLUMNS:,} columns", need="the columns of the model"
+        )
+
+
+def _has_more(content: bytes | bytearray, mark: bytes, most: int) -> bool:
+    """Return whether a mark stands in JSON more often than that, outside of its texts."""
+    if content.count(mark) <= most:
+        return False
+    found = begin = 0
+    for text in _TEXT.finditer(content):
+        found += content.count(mark, begin, text.start())
+        begin = text.end()
+        if found > most:
+            return True
+    return found + content.count(mark, begin) > most
+
 
 def _is_given(raw: msgspec.Raw) -> bool:
-    return len(memoryview(raw)) > 0
+    content = memoryview(raw)
+    return len(content) > 0 and bytes(content[:5]) != b"null"
 
 
 def _pieces(raw: msgspec.Raw, depth: int = 0) -> Any:
@@ -121,7 +186,9 @@ def _pieces(raw: msgspec.Raw, depth: int = 0) -> Any:
     return _decoded(_anything, raw, "inputs: ")
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], content: bytes | msgspec.Raw, where: str) -> T:
+def _decoded(
+    decoder: msgspec.json.Decoder[T], content: bytes | bytearray | msgspec.Raw, where: str
+) -> T:
     try:
         return decoder.decode(content)
     except UNDECODABLE as error:

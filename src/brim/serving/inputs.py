@@ -50,8 +50,13 @@ def shown(sent: object) -> str:
     return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
 
 
-def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]:
+def columns_of_rows(
+    rows: Sequence[Mapping[str, Cell]], *, last: int | None = None
+) -> dict[str, list[Cell]]:
     """Turn rows by column.
+
+    Args:
+        last: the number of the last row, where rows before it were left out.
 
     Raises:
         SpecError: there is none, or they do not all have the same columns.
@@ -64,7 +69,7 @@ def columns_of_rows(rows: Sequence[Mapping[str, Cell]]) -> dict[str, list[Cell]]
             odd = sorted(row.keys() ^ names)[0]
             has = "has" if odd in row else "lacks"
             raise SpecError(
-                f"row {number}",
+                f"row {number if last is None else last}",
                 got=f"one that {has} {shown(odd)}",
                 need="the columns of row 0",
                 hint="null: empty",

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 
 from brim.errors import BrimError, SpecError
-from brim.serving.application import MOST_ROWS, Figures, application
+from brim.serving.application import Figures, application
 from brim.serving.batches import Batches
+from brim.serving.bodies import MOST_ROWS
 from brim.serving.bundle import Model, changed, open_bundle
 from brim.serving.manifest import MANIFEST
 from brim.serving.versions import Found, Versions, next_of, passed_over

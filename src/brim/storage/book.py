@@ -6,7 +6,7 @@ The book is in memory and, before anybody hears of a change, on disk.
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
@@ -106,6 +106,10 @@ class Book:
         self.damaged: dict[str, str] = {}
         self._keys: dict[str, str] = {}
         self._users = defaultdict[str, set[str]](set)  # of bundles: the jobs with this code
+        self._sizes = database.bundles()  # bytes of code, by its sha256
+        self._records: dict[str, int] = {}  # bytes of what was submitted, by job
+        self._code = defaultdict[str, Counter[str]](Counter)  # by tenant: jobs by their bundle
+        self._bytes = Counter[str]()  # of submitted records, by tenant
         self.unreadable: list[str] = []
         for number, id, content in database.jobs():
             try:
@@ -162,9 +166,14 @@ class Book:
         )
 
     def _keep(self, record: ScheduledJob, content: bytes) -> None:
+        tenant, bundle = record.submission.tenant, record.submission.spec.bundle
+        if record.id not in self._records:
+            self._records[record.id] = len(content)
+            self._bytes[tenant] += len(content)
+            self._code[tenant][bundle] += 1
         self.jobs.keep(record, content)
-        if record.submission.spec.bundle:
-            self._users[record.submission.spec.bundle].add(record.id)
+        if bundle:
+            self._users[bundle].add(record.id)
         if record.key:
             self._keys[record.key] = record.id
 
@@ -179,7 +188,10 @@ class Book:
             )
         self._database.forget_job(record.id, record.user)
         self.jobs.forget(record.id)
-        if bundle := record.submission.spec.bundle:
+        tenant, bundle = record.submission.tenant, record.submission.spec.bundle
+        self._bytes[tenant] -= self._records.pop(record.id)
+        self._code[tenant] -= Counter({bundle: 1})
+        if bundle:
             self._users[bundle].discard(record.id)
             self._forget_bundles([bundle])
         if record.key:
@@ -189,6 +201,16 @@ class Book:
     def keep_bundle(self, bundle: bytes, sha256: str) -> None:
         """Keep the code of a job that is about to be saved, for as long as one has it."""
         self._database.put_bundle(sha256, bundle)
+        self._sizes[sha256] = len(bundle)
+
+    def bytes_of(self, tenant: str) -> int:
+        """The bytes that are kept of a tenant's jobs: their code, once, and what was submitted."""
+        code = sum(self._sizes.get(sha256, 0) for sha256 in self._code[tenant])
+        return self._bytes[tenant] + code
+
+    def has_code(self, tenant: str, sha256: str) -> bool:
+        """Return whether a job of a tenant has this code."""
+        return sha256 in self._code[tenant]
 
     def bundle(self, sha256: str) -> bytes:
         """Return the code of jobs.
@@ -215,6 +237,11 @@ class Book:
         for sha256 in bundles:
             if not self._users.get(sha256):
                 self._database.forget_bundle(sha256)
+                self._sizes.pop(sha256, None)
+
+    def give_back(self) -> None:
+        """Give some of the room of what was forgotten back to the disk."""
+        self._database.give_back()
 
     def leavings(self) -> dict[str, str]:
         """The forgotten jobs whose run directories may still be there.

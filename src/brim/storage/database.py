@@ -267,11 +267,21 @@ class Database:
     def cleared(self, id: str) -> None:
         """The run directory of a job that was forgotten is gone."""
         self._write("delete from leavings where job = ?", (id,))
-        # The file becomes smaller; little of it at a time, since nobody else is answered meanwhile.
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give some of the room of what is forgotten back to the disk.
+
+        Little of it at a time, since nobody else is answered meanwhile.
+        """
+        free = self._row("pragma freelist_count")[0]
+        if not free:
+            return
         with self._sound():
-            self._sql.executescript(
-                f"pragma incremental_vacuum({_GIVEN_BACK})"
-            )  # `execute` frees a single page
+            # `execute` frees a single page
+            self._sql.executescript(f"pragma incremental_vacuum({_GIVEN_BACK})")
+            if free <= _GIVEN_BACK:  # what was in the log beside the file goes as well
+                self._sql.execute("pragma wal_checkpoint(truncate)")
 
     # History --------------------------------------------------------------------------------------
 
@@ -310,9 +320,9 @@ class Database:
         row = self._row("select content from bundles where sha256 = ?", (sha256,))
         return row[0] if row else None
 
-    def bundles(self) -> list[str]:
-        """The sha256 of all bundles."""
-        return [sha256 for (sha256,) in self._rows("select sha256 from bundles")]
+    def bundles(self) -> dict[str, int]:
+        """The bytes of all bundles, by their sha256."""
+        return dict(self._rows("select sha256, length(content) from bundles"))
 
     def forget_bundle(self, sha256: str) -> None:
         self._write("delete from bundles where sha256 = ?", (sha256,))

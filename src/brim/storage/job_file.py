@@ -7,6 +7,8 @@ its own folder.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.own_code import Code, CodeFile, collect, in_folder, source_of
 from brim.storage.bundles import LARGEST, MOST_FILES, digest_of, pack, read_bundle, unpack
 from brim.storage.files import write_whole
+from brim.untrusted import read_regular
 
 JOB_FILE = "job.json"
+_LARGEST_JOB = 4 << 20  # bytes
 CODE = "code.tar"  # as it was when the run began
 CHANGED_CODE = "code-changed.tar"  # as it was when the run went on last, where it had changed
 
@@ -42,7 +46,8 @@ def read_job(run_dir: Path) -> JobSpec:
     """
     path = run_dir / JOB_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+        content = read_regular(path, at_most=_LARGEST_JOB)
+        return msgspec.json.decode(content, type=JobSpec)
     except OSError as error:
         raise EnvironmentFault(f"cannot read {path}: {error.strerror}") from error
     except UNDECODABLE as error:
@@ -107,7 +112,7 @@ def keep_code(run_dir: Path, spec: JobSpec) -> None:
             bundle, changed = pack(code.files), run_dir / CHANGED_CODE
             if not kept.exists():
                 write_whole(kept, bundle, alone=True)
-            elif kept.read_bytes() != bundle:
+            elif read_bundle_file(kept) != bundle:
                 write_whole(changed, bundle, alone=True)
             else:
                 changed.unlink(missing_ok=True)
@@ -125,8 +130,16 @@ def kept_bundle(run_dir: Path) -> bytes:
     """Return the code that a run was started with last; empty where none is kept."""
     for name in (CHANGED_CODE, CODE):
         with contextlib.suppress(OSError):
-            return (run_dir / name).read_bytes()
+            return read_bundle_file(run_dir / name)
     return b""
+
+
+def read_bundle_file(path: Path) -> bytes:
+    """Return the bundle in a file of a run's directory, where anything may be in its place.
+
+    Raises OSError.
+    """
+    return read_regular(path, at_most=LARGEST)
 
 
 def bundle_of(run_dir: Path, digest: str) -> bytes:
@@ -137,7 +150,7 @@ def bundle_of(run_dir: Path, digest: str) -> bytes:
     """
     for name in (CODE, CHANGED_CODE):
         with contextlib.suppress(OSError):
-            bundle = (run_dir / name).read_bytes()
+            bundle = read_bundle_file(run_dir / name)
             if digest_of(bundle) == digest:
                 return bundle
     raise EnvironmentFault(
@@ -176,7 +189,7 @@ def change_of_source(run_dir: Path, spec: JobSpec) -> str:
     if spec.bundle or source is None:
         return ""
     try:
-        bundle = (run_dir / CODE).read_bytes()
+        bundle = read_bundle_file(run_dir / CODE)
         kept = read_bundle(bundle, digest_of(bundle))
     except (OSError, EnvironmentFault):
         return ""
@@ -195,6 +208,7 @@ def change_of_source(run_dir: Path, spec: JobSpec) -> str:
 
 def _has_changed(source: CodeFile, name: str, kept: bytes) -> bool:
     try:
-        return source.place(name).read_bytes() != kept
-    except OSError:
-        return name != source.name
+        path = Path(os.path.realpath(source.place(name)))
+        return read_regular(path, at_most=len(kept)) != kept
+    except OSError as error:  # it has more than was kept, or is gone
+        return error.errno == errno.EFBIG or name != source.name

@@ -14,6 +14,7 @@ from brim.errors import SpecError, did_you_mean
 from brim.untrusted import NotRegularError, open_regular
 
 _MOST = 1 << 18  # bytes of a file that are read at once
+_MOST_OF_ALL = 4 << 20  # and of all files together: there may be any number
 _BLOCK = 4096  # what `brim.telemetry.log_limit` frees of a log is a multiple of this
 _GONE = b"\0"  # how a byte reads that was freed
 
@@ -65,10 +66,16 @@ class Tail:
 
     def _fresh(self) -> list[tuple[str, str]]:
         lines: list[tuple[str, str]] = []
-        for path in sorted(self._folder.glob(f"{self._worker or '*'}.log"), key=_natural):
-            found, place = _read(path, self.places.get(path.stem, 0))
-            self.places[path.stem] = place
+        took = 0
+        for path in sorted(self._folder.glob("*.log"), key=_natural):
+            if self._worker not in ("", path.stem):
+                continue
+            before = self.places.get(path.stem, 0)
+            found, self.places[path.stem] = _read(path, before)
             lines += [(path.stem, line) for line in found]
+            took += min(_MOST, max(0, self.places[path.stem] - before))
+            if took > _MOST_OF_ALL:
+                break  # the next call reads on
         return lines
 
 

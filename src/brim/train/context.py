@@ -139,12 +139,13 @@ def context_from_environment() -> WorkerContext | None:
 
 
 def import_own_code(spec: JobSpec) -> None:
-    """Have modules of the job's own names imported from its bundle, where it has one.
+    """Have modules of the job's own names imported from the directory in which it works.
 
-    They are not looked for in the directory in which it works, where they may have changed.
+    Where it has a bundle, they come from that: in the directory they may have changed.
     """
-    if spec.bundle and not sys.flags.safe_path:
-        sys.path[0] = str(Path(word_of(spec)).parent)
+    if not os.environ.get("PYTHONSAFEPATH"):
+        folder = str(Path(word_of(spec)).parent) if spec.bundle else os.getcwd()
+        sys.path.insert(0, folder)
 
 
 def spec_of_a_loner(seed: int = 0) -> JobSpec:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from brim.chance import seed_everything
+from brim.own_code import parse
 from brim.train import join
 
 _is_script = False
@@ -37,7 +38,8 @@ def be_script(command: Sequence[str], seed: int) -> None:
         return
     _is_script = True
     sys.argv = list(command[1:])
-    sys.path[0] = str(Path(command[1]).resolve().parent)
+    folder = str(Path(command[1]).resolve().parent)
+    sys.path[: not os.environ.get("PYTHONSAFEPATH")] = [folder]
     seed_everything(seed)
 
 
@@ -61,7 +63,7 @@ def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator
     Raises:
         OSError, SyntaxError, ValueError: it cannot be read.
     """
-    for statement in ast.parse(file.read_bytes()).body:
+    for statement in parse(file.read_bytes()).body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
         if isinstance(statement, ast.Import):

@@ -29,6 +29,7 @@ from brim.process import (
     die_with_adopter,
     die_with_parent,
     go_first_when_memory_is_short,
+    run_module,
 )
 from brim.stacks import show_no_more, show_when_asked
 from brim.storage.job_file import read_job, with_code_in_place
@@ -219,7 +220,8 @@ class TemplateProcess:
             os.set_inheritable(descriptor, True)
         command = self._spec.command
         if not command or runs_python(command):
-            command = (command[0] if command else sys.executable, "-m", "brim.train.worker")
+            python = command[0] if command else sys.executable
+            command = tuple(run_module("brim.train.worker", python=python))
         os.execvp(command[0], command)
 
 
@@ -303,8 +305,6 @@ def main() -> None:
             os.chdir(spec.directory or ".")
         if any(os.environ.get(name) != spec.env[name] for name in spec.env):
             _begin_again(arguments, os.environ | shared)  # what was imported may have read them
-        if not sys.flags.safe_path:
-            sys.path[0] = os.getcwd()  # as `python -m` does
     os.environ |= shared
     begin_again = (
         None if arguments.bare else partial(_begin_again, arguments, dict(os.environ), "--bare")
@@ -345,17 +345,9 @@ def _begin_again(
     for descriptor in (arguments.control, arguments.stacks):
         os.set_inheritable(descriptor, True)
     show_no_more(arguments.stacks)
-    words = [
-        "-m",
-        "brim.train.template",
-        *how,
-        "--run-dir",
-        arguments.run_dir,
-        "--host",
-        arguments.host,
-    ]
+    words = [*how, "--run-dir", arguments.run_dir, "--host", arguments.host]
     words += ["--control", str(arguments.control), "--stacks", str(arguments.stacks)]
-    os.execve(sys.executable, [sys.executable, *words], environment)
+    os.execve(sys.executable, run_module("brim.train.template", *words), environment)
 
 
 if __name__ == "__main__":

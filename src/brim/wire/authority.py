@@ -29,6 +29,8 @@ from brim.wire.identity import LIFETIME, Identity, Subject, fingerprint_of, serv
 # Clocks of hosts differ: nothing is lost where a certificate seems to be older than its key.
 _BEFORE = timedelta(days=1)
 _OF_AUTHORITIES = timedelta(days=3650)
+# What is raised for keys, certificates and requests that are none, or of kinds that nobody here knows.
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 _CURVE = ec.SECP256R1()  # what OpenSSL and gRPC's BoringSSL both take
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of its group
 _DERIVED = b"the authority of a brim run"  # the use of a secret that a key is derived from
@@ -107,15 +109,16 @@ class Authority:
         try:
             key = load_pem_private_key(pem, None)
             certificate = x509.load_pem_x509_certificate(pem)
+            certified = certificate.public_key()
         except TypeError as error:
             raise ValueError(
                 "its key is encrypted, and there is nobody to ask for the password"
             ) from error
-        except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        except _UNREADABLE as error:
             raise ValueError(str(error)) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE.name:
             raise ValueError("not the key of an authority")
-        if key.public_key() != certificate.public_key():
+        if key.public_key() != certified:
             raise ValueError("key and certificate do not belong together")
         if not _may_sign(certificate):
             raise ValueError("its certificate is not that of an authority")
@@ -156,7 +159,7 @@ class Authority:
             is_ours = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == _CURVE.name
             if not is_ours or not asked.is_signature_valid:
                 raise ProtocolError("a request for a certificate of another kind of key")
-        except (ValueError, TypeError, x509.InvalidVersion) as error:
+        except _UNREADABLE as error:
             raise ProtocolError(f"no request for a certificate: {error}") from error
         assert isinstance(key, ec.EllipticCurvePublicKey)
         return self._sign(key, subject, (), for_s)
@@ -211,7 +214,7 @@ def _may_sign(certificate: x509.Certificate) -> bool:
         found = certificate.extensions
         found.get_extension_for_class(x509.SubjectKeyIdentifier)
         return found.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, *_UNREADABLE):
         return False
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
 from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
@@ -53,7 +54,6 @@ _MOST_CONNECTIONS = 256
 _REMOTE = "-remote"
 _FILES = "-files"  # and that of the one that takes in files
 _OPTIONS = [
-    ("grpc.max_receive_message_length", _LARGEST),
     ("grpc.max_send_message_length", _LARGEST),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -64,9 +64,14 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
-_ENCRYPTED = [*_OPTIONS, *grpc_options(MASTER)]  # of a channel to another host
+_HEARD = ("grpc.max_receive_message_length", _LARGEST)
+_LONGEST_DETAIL = 2_000  # characters
+_LARGEST_ANSWER = 1 << 20  # bytes of what a master says of its run, which are a few thousand
+# Who asks need not trust the master: it may be that of a tenant.
+_ANSWERED = ("grpc.max_receive_message_length", _LARGEST_ANSWER)
 _OF_SERVERS = [
     *_OPTIONS,
+    _HEARD,
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 10_000),  # an agent has a call under way all the time
@@ -77,6 +82,27 @@ _agent: Codec[FromAgent] = Codec(FromAgent)
 _master: Codec[FromMaster] = Codec(FromMaster)
 _ask: Codec[Ask] = Codec(Ask)
 _answer: Codec[Answer] = Codec(Answer)
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """The part of an answer that counts for any question but that for the status."""
+
+    ok: bool
+    detail: str = ""
+
+
+_said: Codec[_Said] = Codec(_Said)
+
+
+def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
+    """Return what decodes the answer: nothing is made of what nobody has asked for."""
+
+    def decode(answer: bytes) -> Answer:
+        said = _said.decode(answer)
+        return Answer(ok=said.ok, detail=said.detail[:_LONGEST_DETAIL])
+
+    return _answer.decode if question.verb == "status" else decode
+
 
 Conversation = Callable[[AsyncIterator[FromAgent], "Reply"], Awaitable[None]]
 Reply = Callable[[FromMaster], Awaitable[None]]
@@ -248,7 +274,9 @@ class AgentStream:
         self._secret = derived(token, _USE)
         self._door = _Door(address)
         self._identity = _identity_for(address, token)
-        self._finding = asyncio.ensure_future(_channel_to(self._door.address, self._identity))
+        self._finding = asyncio.ensure_future(
+            _channel_to(self._door.address, self._identity, _HEARD)
+        )
         self._call = asyncio.ensure_future(self._open())
 
     async def _open(self) -> Any:
@@ -329,7 +357,9 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
     with contextlib.closing(_Door(address)) as door, _channel(address, door, token, end) as channel:
         greet = channel.stream_unary(f"/{_SERVICE}/Greet")
         answer_question = channel.stream_unary(
-            f"/{_SERVICE}/Ask", request_serializer=_ask.encode, response_deserializer=_answer.decode
+            f"/{_SERVICE}/Ask",
+            request_serializer=_ask.encode,
+            response_deserializer=_decoder_for(question),
         )
         while True:
             caller = _ProvingCaller(derived(token, _USE))
@@ -376,7 +406,8 @@ async def ask_later(address: str, *, token: str, question: Ask, timeout: float =
 async def _asked(address: str, token: str, question: Ask) -> Answer:
     """Ask until a master answers. Raises grpc.RpcError, NotTheMaster."""
     with contextlib.closing(_Door(address)) as door:
-        channel = await _channel_to(door.address, _identity_for(address, token))
+        identity = _identity_for(address, token)
+        channel = await _channel_to(door.address, identity, _ANSWERED)
         try:
             caller = _ProvingCaller(derived(token, _USE))
             greet = channel.stream_unary(f"/{_SERVICE}/Greet")
@@ -384,7 +415,7 @@ async def _asked(address: str, token: str, question: Ask) -> Answer:
             ask_it = channel.stream_unary(
                 f"/{_SERVICE}/Ask",
                 request_serializer=_ask.encode,
-                response_deserializer=_answer.decode,
+                response_deserializer=_decoder_for(question),
             )
             call = ask_it(iter((question,)), metadata=answered, wait_for_ready=True)
             answer: Answer = await call
@@ -401,9 +432,10 @@ def _channel(address: str, door: _Door, token: str, end: float) -> Any:
     """
     identity = _identity_for(address, token)
     if identity is None:
-        return grpc.insecure_channel(door.address, options=_OPTIONS)
+        return grpc.insecure_channel(door.address, options=[*_OPTIONS, _ANSWERED])
     found = _look_for(address, identity.client, end)
-    return grpc.secure_channel(found, grpc_credentials(identity.identity), options=_ENCRYPTED)
+    options = [*_OPTIONS, _ANSWERED, *grpc_options(MASTER)]
+    return grpc.secure_channel(found, grpc_credentials(identity.identity), options=options)
 
 
 def _identity_for(address: str, token: str) -> RunIdentity | None:
@@ -413,12 +445,21 @@ def _identity_for(address: str, token: str) -> RunIdentity | None:
     return run_identity(workers_secret(token), AGENT)
 
 
-async def _channel_to(address: str, identity: RunIdentity | None) -> Any:
-    """Return a channel to the master at an address, once it listens there. Raises NotTheMaster."""
+async def _channel_to(address: str, identity: RunIdentity | None, largest: tuple[str, int]) -> Any:
+    """Return a channel to the master at an address, once it listens there.
+
+    Args:
+        largest: the option that bounds what the master may say.
+
+    Raises:
+        NotTheMaster: another process listens there.
+    """
+    options: list[tuple[str, Any]] = [*_OPTIONS, largest]
     if identity is None:
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
     found = await _find(address, identity.client)
-    return grpc.aio.secure_channel(found, grpc_credentials(identity.identity), options=_ENCRYPTED)
+    options += grpc_options(MASTER)
+    return grpc.aio.secure_channel(found, grpc_credentials(identity.identity), options=options)
 
 
 # gRPC keeps calling where the certificate is wrong, and does not tell it from a master that

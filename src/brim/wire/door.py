@@ -37,6 +37,7 @@ _TO_READ = 10.0  # seconds in which a client's host takes in, of an answer that 
 _LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
 _FEWEST = 64  # who may be served at least
+_MOST_OF_CALLER = 1024  # requests of a tenant at once: each may hold what was sent with it
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
 _AGAIN = 1.0  # seconds until somebody is accepted again where descriptors were used up
 _TO_SAY_GOODBYE = 1.0  # seconds that an idle connection has for its end, when the server ends
@@ -109,9 +110,11 @@ class Door:
             client: the address at the other end of the connection.
             caller: whose token it is.
             all_room: the caller may have all of it; of a tenant's requests, half of what is served
-                may be.
+                may be, and no more than a thousand.
         """
-        most = self._most_guests if all_room else max(1, self._most_guests // 2)
+        most = self._most_guests
+        if not all_room:
+            most = max(1, min(most // 2, _MOST_OF_CALLER))
         if len(self._guests) >= self._most_guests or self._of_caller[caller] >= most:
             return False
         connection = self._at.get(client)

@@ -1,0 +1,148 @@
+"""A program that tries, all at once and again and again, what a tenant with a token can try on a
+scheduler: its address, the token, and for how many seconds; then it prints what each attempt got.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from brim.domain.job import JobSpec
+from brim.domain.submission import Submission
+from brim.storage.bundles import digest_of, pack
+
+_MEBIBYTE = bytes(1 << 20)
+_PAUSE = 0.05  # seconds between two attempts of a kind: a network is between them and a scheduler
+
+
+class Caller:
+    """A tenant's requests."""
+
+    def __init__(self, host: str, port: int, token: str) -> None:
+        self._place, self._token = (host, port), token
+
+    @contextlib.contextmanager
+    def _begun(self, method: str, path: str, headers: Mapping[str, str]) -> Iterator[Any]:
+        connection = http.client.HTTPConnection(*self._place, timeout=20.0)
+        try:
+            connection.putrequest(method, path)
+            for name, value in {"Authorization": f"Bearer {self._token}", **headers}.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            yield connection
+        finally:
+            connection.close()
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        content = json.dumps(body).encode() if body is not None else b""
+        with self._begun(method, path, {"Content-Length": str(len(content))}) as connection:
+            connection.send(content)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+
+    def send(self, count: int, *, chunked: bool) -> int:
+        """Send a body of so many MiB, or what is taken of it."""
+        how = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(count << 20)}
+        with self._begun("POST", "/v1/jobs", how) as connection:
+            with contextlib.suppress(OSError):
+                for _ in range(count):
+                    connection.send(b"100000\r\n" + _MEBIBYTE + b"\r\n" if chunked else _MEBIBYTE)
+                connection.send(b"0\r\n\r\n" if chunked else b"")
+            return int(connection.getresponse().status)
+
+    def stall(self) -> int:
+        """Begin a body and send no more of it for a time."""
+        with self._begun("POST", "/v1/jobs", {"Content-Length": "100"}) as connection:
+            connection.send(b"{")
+            time.sleep(0.5)
+        return 0
+
+    def submit(self, *, bundle: bytes = b"", **spec: Any) -> int:
+        """Submit a job, and withdraw it if it was taken in."""
+        digest = digest_of(bundle) if bundle else ""
+        told = msgspec.to_builtins(
+            Submission(spec=JobSpec(file="m.py", bundle=digest), fingerprint="that of another")
+        )
+        told["spec"] |= {"checkpoints": "", **spec}
+        code = base64.b64encode(bundle).decode()
+        status, said = self.ask("POST", "/v1/jobs", {"submission": told, "bundle": code})
+        if status == http.HTTPStatus.OK:
+            self.ask("POST", f"/v1/jobs/{said['job']}/cancel")
+            self.ask("DELETE", f"/v1/jobs/{said['job']}")
+        return status
+
+
+MANY = pack({f"{number:04}.py": b"" for number in range(3_990)} | {"m.py": b"x = 1\n"})
+LARGE = pack({"m.py": b"x" * (7 << 20)})
+ODD = LARGE[:-512] + b"\1" * 512
+PARTS = {str(number): "" for number in range(100_000)}
+
+ATTEMPTS: dict[str, Callable[[Caller], int]] = {
+    "nul": lambda caller: caller.submit(file="m\0.py"),
+    "pattern": lambda caller: caller.submit(include=["**x/*"]),
+    "walk": lambda caller: caller.submit(directory="/", include=["**/*"]),
+    "device": lambda caller: caller.submit(file="/dev/zero"),
+    "nothing": lambda caller: caller.submit(file=""),
+    "many files": lambda caller: caller.submit(bundle=MANY),
+    "large code": lambda caller: caller.submit(bundle=LARGE),
+    "odd code": lambda caller: caller.submit(bundle=ODD),
+    "many parts": lambda caller: caller.submit(parameters=PARTS),
+    "full body": lambda caller: caller.send(12, chunked=False),
+    "endless body": lambda caller: caller.send(30, chunked=True),
+    "large body": lambda caller: caller.send(30, chunked=False),
+    "slow body": Caller.stall,
+    "refused": lambda caller: caller.ask("POST", f"/v1/jobs/{'x' * 4_000}/cancel")[0],
+    "forecast": lambda caller: caller.ask(
+        "POST", "/v1/forecast", {"submission": msgspec.to_builtins(_usual())}
+    )[0],
+}
+
+
+def _usual() -> Submission:
+    return Submission(spec=JobSpec(file="m.py"), fingerprint="that of another")
+
+
+def _repeat(
+    name: str, caller: Caller, until: float, got: Mapping[str, Counter[str]], begun: threading.Event
+) -> None:
+    while time.monotonic() < until:
+        try:
+            said = str(ATTEMPTS[name](caller))
+        except (OSError, http.client.HTTPException) as error:
+            said = type(error).__name__
+        got[name][said] += 1
+        begun.set()
+        time.sleep(_PAUSE)
+
+
+def main() -> None:
+    host, port, token, seconds = sys.argv[1:]
+    caller = Caller(host, int(port), token)
+    until = time.monotonic() + float(seconds)
+    got = {name: Counter[str]() for name in ATTEMPTS}
+    begun = threading.Event()
+    threads = [
+        threading.Thread(target=_repeat, args=(name, caller, until, got, begun))
+        for name in ATTEMPTS
+    ]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    print("begun", flush=True)  # noqa: T201 to the test that waits
+    for thread in threads:
+        thread.join()
+    print(json.dumps(got), flush=True)  # noqa: T201 to the test
+
+
+if __name__ == "__main__":
+    main()
