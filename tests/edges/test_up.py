@@ -89,7 +89,7 @@ def test_a_scheduler_that_it_started_may_come_up_late(
     monkeypatch.setattr(cli_up, "_TO_SAY_SO", 0.0)
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
-            assert cli_up._await_scheduler(tmp_path, process)[0] is scheduler
+            assert id(cli_up._await_scheduler(tmp_path, process)[0]) == id(scheduler)
             said = capsys.readouterr().err
             assert said.startswith("the scheduler is still starting (0 s so far)\n")
             scheduler.silent = float("inf")

@@ -531,8 +531,8 @@ class Agent:
             )
         return SpecError(
             " ".join(spec.command),
-            got="a command that ended without an error and never called brim.join",
-            need="a call of brim.join, and a loop over job.batches(...) that runs to its end",
+            got="a command that ended without training: it never called brim.join()",
+            need="a training loop over job.batches(...) of brim.join()",
             hint="brim train FILE.py for a file with model() and dataset()",
         )
 
