@@ -50,6 +50,7 @@ class JobParts:
             trains alone.
         start_method: how this process was started, for the record.
         seconds: spent on each kind of work since the last report.
+        notes: warnings of the user's code before training, to be told once.
     """
 
     spec: JobSpec
@@ -68,6 +69,7 @@ class JobParts:
     start_method: str
     carried: dict[str, Carried] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    notes: list[str] = field(default_factory=list)
 
     @property
     def takes_turns(self) -> bool:

@@ -341,6 +341,7 @@ class Steps:
             return
         own_loop = not parts.spec.file and parts.spec.clip_norm is None
         for text in (
+            *parts.notes,
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
             left_over.of_loss(loss, samples=samples),
             left_over.of_hooks(parts.model),
