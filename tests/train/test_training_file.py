@@ -65,7 +65,7 @@ def test_warnings_of_torch_are_kept_for_the_user(tmp_path: Path) -> None:
     prepared = warm.prepare_file(spec(tmp_path, broadcast))
     assert isinstance(prepared, Prepared)
     (note,) = prepared.notes
-    assert note.startswith("job.py:")
+    assert note.startswith("training.py:")
     assert "will likely lead to incorrect results due to broadcasting" in note
 
 
