@@ -500,6 +500,15 @@ DATA = [
         words="BatchNorm, which normalises over the samples",
         options={"global_batch_size": 28},
     ),
+    *(
+        exact(f"open_{kind}", "handles.py", f"kind={kind}", like=like)
+        for kind, like in (
+            ("file", "a file of equal records that __init__ opens"),
+            ("zip", "a zip of images that __init__ opens"),
+            ("npz", "np.load of an archive, kept open"),
+            ("database", "an SQLite connection that __init__ opens"),
+        )
+    ),
 ]
 
 LOOPS = [

@@ -25,7 +25,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from brim.data.parcels import receive, send
-from brim.errors import BrimError, EnvironmentFault, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.inherited import inherited_by_forks
 from brim.process import be_called, die_with_parent
 from brim.tracebacks import trace_of
 
@@ -122,6 +123,14 @@ class _Loader(Generic[Work]):
         self._begin()
 
     def _begin(self) -> None:
+        self._inherited = inherited_by_forks()
+        if self._inherited.unforkable:
+            raise SpecError(
+                f"LMDB environment of {self._inherited.unforkable}",
+                got="one that locks, open before the processes that read are forked",
+                need="one without locks, or one that each of these opens for itself",
+                hint="lmdb.open(path, readonly=True, lock=False), or --loaders 0",
+            )
         self._connection, theirs = _fork.Pipe()
         self._process = _fork.Process(target=self._serve, args=(theirs, os.getpid()), daemon=True)
         with (
@@ -194,6 +203,7 @@ class _Loader(Generic[Work]):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which the worker hears too
         self._connection.close()
+        self._inherited.make_own()
         torch.set_num_threads(1)
         asked: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
         threading.Thread(target=_hear, args=(connection, asked), daemon=True).start()
