@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from brim.data.feed import Feed
+from brim.data.streams import StreamMark
 from brim.domain.batch import Schedule, Span, cut
 from brim.errors import SpecError
 from brim.train.job_parts import JobParts
 from brim.train.software import versions
+from brim.train.witness import Witness
 from brim.wire.messages import Facts, Introduce
 
 
@@ -21,6 +24,7 @@ class TrainingData:
     Attributes:
         epochs: that the job has in total; 0 before its loop begins.
         feed: reads the data that was used last, or None.
+        witness: compares what it yields with what other workers read, where it is a stream.
         is_introduced: the master knows the facts of this job.
     """
 
@@ -28,6 +32,7 @@ class TrainingData:
         self._parts = parts
         self.epochs = 0
         self.feed: Feed | None = None
+        self.witness: Witness | None = None
         self.is_introduced = False
         self._given: object = None
         self._facts: dict[str, Any] = {}
@@ -54,6 +59,12 @@ class TrainingData:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
         self.close()
         self.feed, self._given = feed, given
+        self.witness = Witness(self._parts, feed) if feed.is_stream else None
+
+    def contents_of(self, marks: Mapping[int, StreamMark]) -> int | None:
+        """Return what a step says of the contents of a stream; None where nobody reads all of it."""
+        is_whole = self.feed is not None and self.feed.marks_of is not None and not self.feed.shards
+        return marks[0].digest % (1 << 32) if is_whole and 0 in marks else None
 
     def close(self) -> None:
         """Read no more."""
