@@ -17,7 +17,7 @@ from brim.data.batches import Collate, Indices, fetch, is_quick
 from brim.data.description import describe
 from brim.data.loaders import Loaders
 from brim.data.repeatable import digest_of, is_same
-from brim.data.streams import StreamMark, Stream, StreamPart, reads_differently
+from brim.data.streams import Stream, StreamMark, StreamPart, reads_differently
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
