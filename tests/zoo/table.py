@@ -524,6 +524,16 @@ DATA = [
         harmless_alone=True,
     ),
     *(
+        refused(
+            f"deadly_{name}",
+            "deadly.py",
+            f"loaders={loaders}",
+            like="a damaged image that ends its reader",
+            words="sample 77 of Images kills the process that reads it",
+        )
+        for name, loaders in (("in_step", 0), ("beside", 2))
+    ),
+    *(
         exact(f"open_{kind}", "handles.py", f"kind={kind}", like=like)
         for kind, like in (
             ("file", "a file of equal records that __init__ opens"),

@@ -14,6 +14,7 @@ from torch.utils.data import _utils
 from brim.chance import Generator as OwnGenerator
 from brim.chance import own_generators, seed_generators, seed_host
 from brim.data.batches import Collate, Indices, fetch, is_quick
+from brim.data.culprits import find_deadly_sample
 from brim.data.description import describe
 from brim.data.loaders import Loaders
 from brim.data.repeatable import digest_of, is_same
@@ -21,7 +22,8 @@ from brim.data.streams import Stream, StreamMark, StreamPart, reads_differently
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
-from brim.errors import SpecError
+from brim.errors import BrimError, SpecError
+from brim.storage.trails import Steps, Trail
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
@@ -145,6 +147,7 @@ class Feed:
             dropped.
         mark: what tells this data from other data of the same length, once it was checked: a digest
             of two samples; for streams, the number of shards.
+        trail: of this worker, for whoever comes after it where a sample kills it; or None.
         marks_of: gives, for an epoch, the marks up to which all workers have read a stream; None
             where they compare none.
 
@@ -180,6 +183,7 @@ class Feed:
         self.order, self.order_size = given.order.kind, given.order.size
         self.block_size = int(getattr(given.dataset, "block_size", 1))
         self.mark = ""
+        self.trail: Trail | None = None
         self.marks_of: Callable[[int], Mapping[int, StreamMark]] | None = None
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
@@ -196,6 +200,7 @@ class Feed:
                 ahead=given.ahead,
                 start=self._start_loader,
                 whose=self._shard_of if given.streams else None,
+                find_cause=self._find_cause,
             )
 
     @property
@@ -335,6 +340,29 @@ class Feed:
         if self._loaders is None:
             self._stream = stream
 
+    def look_into(self, steps: Steps) -> None:
+        """Look into what another worker was reading when it died.
+
+        Raises:
+            UserCodeError: one of these samples kills whoever reads it.
+        """
+        if steps.size == self.samples and self.is_by_index:
+            span = Span(steps.start, min(steps.stop, self.samples))
+            indices = self.indices(steps.epoch, span).tolist()
+            culprit = find_deadly_sample(self.dataset, indices)
+            if culprit is not None:
+                raise culprit
+
+    @property
+    def is_by_index(self) -> bool:
+        """Return whether samples are read one by one, by the user's code."""
+        return not (self._given.streams or self._quick)
+
+    def _find_cause(self, work: _Work, meanwhile: Callable[[], None]) -> BrimError | None:
+        if not self.is_by_index:
+            return None
+        return find_deadly_sample(self.dataset, work.indices.tolist(), meanwhile=meanwhile)
+
     def indices(self, epoch: int, span: Span) -> Indices:
         """Return the samples at these positions of an epoch, int64.
 
@@ -360,7 +388,13 @@ class Feed:
             self._generators = own_generators(self.dataset, self._given.collate)
         seed_host(seed)
         seed_generators(self._generators, seed)
-        return fetch(self.dataset, work.indices, self._given.collate)
+        if self.trail is None or self._loaders is not None:
+            return fetch(self.dataset, work.indices, self._given.collate)
+        steps = Steps(self.samples, request.epoch, request.span.start, request.span.stop)
+        self.trail.note(steps)
+        sample = fetch(self.dataset, work.indices, self._given.collate)
+        self.trail.note(steps._replace(stop=steps.start))
+        return sample
 
     def _start_loader(self, number: int) -> None:
         """Do what torch does in a new loader process.

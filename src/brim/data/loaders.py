@@ -56,8 +56,9 @@ class Loaders(Generic[Work]):
         ahead: int,
         start: Callable[[int], None],
         whose: Callable[[Work], int] | None = None,
+        find_cause: Callable[[Work, Callable[[], None]], BrimError | None] = lambda *_: None,
     ) -> None:
-        self._ahead, self._whose = ahead, whose
+        self._ahead, self._whose, self._find_cause = ahead, whose, find_cause
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -79,7 +80,8 @@ class Loaders(Generic[Work]):
         Raises:
             UserCodeError: reading raised, in a process; with the traceback there.
             BrimError: one of brim's own was raised there.
-            EnvironmentFault: processes died three times over one piece of work.
+            EnvironmentFault: processes died three times over one piece of work, and no cause is
+                found in it.
         """
         self._resize(count)
         self._reading.value += 1
@@ -108,15 +110,23 @@ class Loaders(Generic[Work]):
         while len(self._loaders) > count:
             self._loaders.pop().end()
         for number in range(len(self._loaders), count):
-            self._loaders.append(_Loader(number, self._load, self._start, self._reading))
+            self._loaders.append(
+                _Loader(number, self._load, self._start, self._reading, self._find_cause)
+            )
 
 
 class _Loader(Generic[Work]):
     """One process, and what it was asked and has not answered yet."""
 
     def __init__(
-        self, number: int, load: Callable[[Work], Any], start: Callable[[int], None], reading: Any
+        self,
+        number: int,
+        load: Callable[[Work], Any],
+        start: Callable[[int], None],
+        reading: Any,
+        find_cause: Callable[[Work, Callable[[], None]], BrimError | None],
     ) -> None:
+        self._find_cause = find_cause
         self._number, self._load, self._start, self._reading = number, load, start, reading
         self._asked: deque[tuple[int, Work]] = deque()
         self._deaths = 0
@@ -158,16 +168,19 @@ class _Loader(Generic[Work]):
             try:
                 answer = receive(self._connection)
             except (EOFError, OSError):
-                self._replace()
+                self._replace(meanwhile)
                 continue
             self._deaths = 0
             reading, work = self._asked.popleft()
             if reading == self._reading.value:
                 return work, answer
 
-    def _replace(self) -> None:
+    def _replace(self, meanwhile: Callable[[], None]) -> None:
         self._process.join()
         self._deaths += 1
+        cause = self._find_cause(self._asked[0][1], meanwhile) if self._deaths > 1 else None
+        if cause is not None:
+            raise cause
         if self._deaths == _TRIES:
             raise EnvironmentFault(
                 f"a process that reads data died {_TRIES} times over one micro-batch "

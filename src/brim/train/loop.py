@@ -186,6 +186,7 @@ class Loop:
                 self.has_left = True
                 self._leave_round()
                 self._parts.checkpoints.drain()
+                self._data.end()
                 return False
             case _:
                 return False
@@ -313,6 +314,7 @@ class Loop:
             # step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
+                self._data.look_into_deaths()
                 wanted = requests(
                     self._data.schedule,
                     parts=round.parts,
@@ -447,7 +449,7 @@ class Loop:
             parts.checkpoints.drain()
             self.is_over = True
             self._leave_round()
-            self._data.close()
+            self._data.end()
             return True
         return False
 
