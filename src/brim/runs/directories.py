@@ -133,7 +133,7 @@ def find_run(
 ) -> Path:
     """The directory of a run: a path, a name under `runs`, a job of the scheduler, or the latest.
 
-    Where the run is kept in a store (`name` is its URL), or is a job of the scheduler that
+    Where the run is kept in a store (`name` is its URL, or its path in a folder), or is a job of the scheduler that
     `$BRIM_SERVER` names, that is a copy, and up to date.
 
     Args:
@@ -150,6 +150,9 @@ def find_run(
 
     if name is not None and is_url(name):
         return copy_of_stored(name, checkpoints=checkpoints, field=field)
+    if name and (Path(name) / _RECORDS).is_dir():  # as a folder that --runs names keeps them
+        url = f"file://{Path(name).resolve()}"
+        return copy_of_stored(url, checkpoints=checkpoints, field=field)
     places = [Path(), RUNS]
     with contextlib.suppress(SpecError):  # this account has no home, and so no scheduler
         places.append(jobs_dir(state))
