@@ -160,8 +160,9 @@ def find_run(
         [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]
     ):
         if holds_run(path):
-            # People should see the run's own name, not that of the link.
-            return RUNS / os.readlink(path) if path.is_symlink() else path
+            while path.is_symlink():  # people should see the run's own name, not that of a link
+                path = path.parent / os.readlink(path)
+            return path
     if name not in (None, LATEST) and state is None:
         copy = copy_of_theirs(name or "", checkpoints=checkpoints)
         if copy is not None:
