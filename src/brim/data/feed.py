@@ -23,7 +23,7 @@ from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError
-from brim.storage.trails import ReadSteps, Trail
+from brim.storage.trails import SamplesRead, Trail
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
@@ -358,7 +358,7 @@ class Feed:
         if self._loaders is None:
             self._stream = stream
 
-    def look_into(self, steps: ReadSteps) -> None:
+    def look_into(self, steps: SamplesRead) -> None:
         """Look into what another worker was reading when it died.
 
         Raises:
@@ -408,7 +408,7 @@ class Feed:
         seed_generators(self._generators, seed)
         if self.trail is None or self._loaders is not None:
             return fetch(self.dataset, work.indices, self._given.collate)
-        steps = ReadSteps(self.samples, request.epoch, request.span.start, request.span.stop)
+        steps = SamplesRead(self.samples, request.epoch, request.span.start, request.span.stop)
         self.trail.note(steps)
         sample = fetch(self.dataset, work.indices, self._given.collate)
         self.trail.note(steps._replace(stop=steps.start))

@@ -20,7 +20,7 @@ _NAME = ".reading-"
 _LAYOUT = struct.Struct("<5q")
 
 
-class ReadSteps(NamedTuple):
+class SamplesRead(NamedTuple):
     """Samples that a worker was reading.
 
     Attributes:
@@ -56,7 +56,7 @@ class Trail:
         finally:
             os.close(descriptor)
 
-    def note(self, steps: ReadSteps) -> None:
+    def note(self, steps: SamplesRead) -> None:
         """Note what is read next."""
         _LAYOUT.pack_into(self._memory, 0, os.getpid(), *steps)
 
@@ -65,13 +65,13 @@ class Trail:
         self._path.unlink(missing_ok=True)
 
 
-def trails_of_the_dead(run_dir: Path) -> Iterator[ReadSteps]:
+def trails_of_the_dead(run_dir: Path) -> Iterator[SamplesRead]:
     """Take up, once, the trails of workers that died as they were reading."""
     for path in sorted(run_dir.glob(f"{_NAME}*")):
         with contextlib.suppress(OSError, struct.error):
             pid, *steps = _LAYOUT.unpack(path.read_bytes())
             if state_of(pid) in ("", "Z", "X"):
                 path.unlink()
-                found = ReadSteps(*steps)
+                found = SamplesRead(*steps)
                 if found.stop > found.start:
                     yield found
