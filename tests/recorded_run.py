@@ -296,7 +296,15 @@ class RecordedRun:
             },
             **({} if self.lr is None else {"lr": self.lr}),
             **({"tables": self.tables} if self.tables else {}),
+            **({"contents": self._contents(epoch, last)} if self.order == "stream" else {}),
         )
+
+    def _contents(self, epoch: int, last: int) -> list[int]:
+        """The sum of the checksums of an epoch up to a position."""
+        batch = self.spec.global_batch_size
+        spans = [(first, min(first + batch, last)) for first in range(0, last, batch)]
+        parts = [part for span in spans for part in self._parts(epoch, *span)]
+        return [sum(part[4] for part in parts) % (1 << 32)]
 
     def _parts(self, epoch: int, first: int, last: int) -> list[list[int]]:
         count, size = self.spec.micro_batches, len(self.workers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -40,6 +40,8 @@ def own_generators(*things: Any) -> list[Generator]:
         if id(thing) in seen or depth > _DEPTH:
             return
         seen.add(id(thing))
+        if not _says_its_class(thing):
+            return
         if isinstance(thing, _KINDS):
             found[id(thing)] = thing
             return
@@ -51,12 +53,21 @@ def own_generators(*things: Any) -> list[Generator]:
     return list(found.values())
 
 
+def _says_its_class(thing: Any) -> bool:
+    """Return whether an object can be asked for its class; those of numpy's open archives cannot."""
+    try:
+        thing.__class__  # noqa: B018 - asking is how one learns it
+    except Exception:  # noqa: BLE001 - whatever its own lookup raises
+        return False
+    return True
+
+
 def _parts(thing: Any) -> Iterator[Any]:
     """Yield the parts of an object that may draw random numbers."""
     match thing:
         case Tensor() | np.ndarray() | nn.Module() | ModuleType() | type() | str() | bytes() | None:
             return
-        case Mapping():
+        case dict():  # not each mapping: some read a file for their values
             yield from thing.values() if len(thing) <= _SHORT else ()
         case list() | tuple() | set():
             yield from thing if len(thing) <= _SHORT else ()

@@ -1,4 +1,4 @@
-"""The handle of a run of which little is written down."""
+"""The handle of a run: which run a name means, and what is known where little is written down."""
 
 from __future__ import annotations
 
@@ -8,8 +8,62 @@ import msgspec
 import pytest
 
 from brim.errors import SpecError
-from brim.runs.handle import RunHandle
+from brim.runs.directories import find_run
+from brim.runs.handle import RunHandle, handle_of
 from brim.telemetry.events import RunFailed
+
+
+def _run(path: Path) -> Path:
+    path.mkdir(parents=True)
+    (path / "events.jsonl").touch()
+    return path
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a run, beside the present one, which has a run of the same name."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for project in (here, there):
+        (_run(project / "runs" / "flights-1").parent / "latest").symlink_to("flights-1")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
+    return there
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("{there}/runs/latest", ""),
+        ("{there}/runs/latest/", ""),
+        ("../there/runs/latest", ""),
+        ("{there}/runs/flights-1", ""),
+        ("{there}/mine", "runs/flights-1"),
+        ("{there}/mine", "runs/latest"),
+        ("../there/mine", "{there}/runs/flights-1"),
+        ("mine", "../there/runs/flights-1"),
+    ],
+)
+def test_a_path_means_the_run_at_that_path(there: Path, name: str, target: str) -> None:
+    path = name.format(there=there)
+    if target:
+        Path(path).symlink_to(target.format(there=there))
+    for found in (find_run(path), handle_of(path).run_dir):
+        assert found.samefile(there / "runs" / "flights-1")
+        assert found.name == "flights-1"
+
+
+@pytest.mark.parametrize("name", [None, "latest", "runs/latest", "flights-1", "runs/flights-1"])
+def test_a_name_means_the_run_of_this_project(there: Path, name: str | None) -> None:
+    assert find_run(name) == Path("runs/flights-1")
+
+
+def test_a_link_to_nothing_is_no_run_of_this_project(there: Path) -> None:
+    link = there / "runs" / "latest"
+    link.unlink()
+    link.symlink_to("gone")
+    _run(Path("runs/gone"))
+    with pytest.raises(SpecError, match="latest"):
+        find_run(str(link))
 
 
 def test_a_run_that_has_not_begun_is_not_called_dead(tmp_path: Path) -> None:

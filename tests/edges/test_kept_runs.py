@@ -19,6 +19,7 @@ from brim.cli.__main__ import cli
 from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
+from brim.runs.directories import find_run, holds_run
 from brim.storage import kept_runs
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.file_stores import Directory
@@ -323,6 +324,16 @@ def test_a_copy_that_nobody_asks_for_is_removed(
     assert not copies["old"].exists()
     assert (copies["asked"] / "job.json").exists()
     assert (copies["other"] / "job.json").exists()
+
+
+def test_run_in_a_folder_of_copies_is_found_by_its_path(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Keeping(run_dir, Directory(tmp_path / "kept runs" / "one")).bring_up_to_date()
+    monkeypatch.chdir(tmp_path / "kept runs")
+    for name in ("one", str(tmp_path / "kept runs" / "one")):
+        assert holds_run(find_run(name))
 
 
 def test_where_no_run_is_kept_is_said(tmp_path: Path) -> None:

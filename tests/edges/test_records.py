@@ -352,7 +352,7 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
         ("shuffled", 0, "samples"),
         ("shuffled", 5000, "samples"),
         ("sequential", 0, "samples"),
-        ("stream", 0, "samples"),
+        ("stream", 0, "contents"),
         ("sampler", 9, "positions"),
     ],
 )

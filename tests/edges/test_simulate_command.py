@@ -95,6 +95,8 @@ def test_unknown_names_fail_before_anything_runs(trace: Path, tmp_path: Path) ->
         (("--trace", "{trace}", "--profiles", "nowhere"), "--profiles", "simulate.md"),
         (("--trace", "{trace}", "--slot", "nan"), "--slot", "240"),
         (("--trace", "{trace}", "--tenant", "a:guaranteed=some"), "--tenant", "guaranteed=8"),
+        (("--trace", "{trace}", "--tenant", "a:weight=nan"), "tenant a", ""),
+        (("generate", "--profiles", "{profiles}", "--deadline", "nan:2"), "--deadline", "0.5"),
     ],
 )
 def test_bad_input_names_the_flag_what_it_got_and_what_it_needs(
@@ -102,7 +104,8 @@ def test_bad_input_names_the_flag_what_it_got_and_what_it_needs(
 ) -> None:
     (tmp_path / "binary").write_bytes(b"\x1f\x8b\x08\x00\xff")
     places = {
-        "trace": trace, "binary": tmp_path / "binary", "profile": tmp_path / "profiles" / "m.csv"
+        "trace": trace, "binary": tmp_path / "binary", "profile": tmp_path / "profiles" / "m.csv",
+        "profiles": tmp_path / "profiles",
     }  # fmt: skip
     with pytest.raises(SpecError) as caught:
         _run(*(argument.format(**places) for argument in arguments))
@@ -111,6 +114,21 @@ def test_bad_input_names_the_flag_what_it_got_and_what_it_needs(
     assert error.got
     assert error.need
     assert hint in error.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--profile-error", "nan"),
+        ("--failures", "inf"),
+        ("--stragglers", "nan"),
+        ("generate", "--profiles", ".", "--interarrival", "0"),
+        ("generate", "--profiles", ".", "--interarrival", "nan"),
+        ("generate", "--profiles", ".", "--jobs", "0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(words: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(simulate, words).exit_code == 2
 
 
 def test_bad_input_exits_with_2_and_prints_nothing_on_stdout(trace: Path) -> None:

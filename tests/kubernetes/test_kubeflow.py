@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,54 @@ def test_how_many_pods_it_may_have(spec: dict[str, Any], pods: str) -> None:
     assert str(asked_of(**spec).pods) == pods
 
 
+def launched(*words: str, count: int = 4, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The workers of a job that runs a command, with variables."""
+    pairs = [{"name": name, "value": value} for name, value in (env or {}).items()]
+    return {"Worker": replicas(count, command=list(words), env=pairs)}
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "pods"),
+    [
+        (["torchrun", "--nnodes=4", "train.py"], {}, "4"),
+        (["torchrun", "--nnodes", "4", "train.py"], {}, "4"),
+        (["torchrun", "--nnodes=$(N)", "train.py"], {"N": "4"}, "4"),
+        (["sh", "-c", 'exec torchrun --nnodes="${N}" train.py'], {"M": "4", "N": "$(M)"}, "4"),
+        (["accelerate", "launch", "--num_machines", "4", "train.py"], {}, "4"),
+        (["torchrun", "--nnodes=4:4", "train.py"], {}, "4"),
+        (["torchrun", "--nnodes=2:6", "train.py"], {}, "2:6"),
+        (["sh", "-c", "torchrun --nnodes $N train.py"], {"N": "3:16"}, "3:8"),
+        (["torchrun", "--nnodes=$(PET_NNODES)", "train.py"], {}, "1:8"),
+        (["torchrun", "--nnodes=$(PET_NNODES)", "train.py"], {"PET_NNODES": "4"}, "1:8"),
+        (["torchrun", "--nproc_per_node=4", "train.py"], {}, "1:8"),
+    ],
+)
+def test_nodes_in_a_command_bound_an_elastic_policy(
+    words: list[str], env: dict[str, str], pods: str
+) -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 8, "metrics": []}
+    asked = asked_of(elasticPolicy=policy, pytorchReplicaSpecs=launched(*words, env=env))
+    assert (str(asked.pods), asked.elastic) == (pods, ":" in pods)
+    assert env_of(pod_for(asked, Rank("worker", 0)))["PET_NNODES"] == pods
+
+
+def test_a_master_is_one_of_the_nodes_in_a_command() -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 8}
+
+    def pods(nodes: str) -> str:
+        workers = launched("torchrun", f"--nnodes={nodes}", count=3)
+        specs = {"Master": replicas(1), **workers}
+        return str(asked_of(elasticPolicy=policy, pytorchReplicaSpecs=specs).pods)
+
+    assert [pods(nodes) for nodes in ("4", "3:5")] == ["4", "3:5"]
+
+
+def test_a_fixed_number_of_nodes_has_no_autoscaler() -> None:
+    policy = {"minReplicas": 1, "maxReplicas": 8, "metrics": [METRIC]}
+    workers = launched("torchrun", "--nnodes=4")
+    assert autoscaler_of(asked_of(elasticPolicy=policy, pytorchReplicaSpecs=workers), "u") is None
+
+
 def test_a_job_in_a_queue_has_no_more_than_the_queue_has_counted() -> None:
     queued = thing(elasticPolicy={"minReplicas": 1, "maxReplicas": 4})
     queued["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = 3
@@ -168,12 +217,56 @@ def test_who_changes_the_replicas_says_how_many_it_has_at_most() -> None:
             "nvidia.com/gpu: got 2, need at most what a slot of this operator has, 1\n"
             "  hint: have the operator's slots as large: brim install --slot nvidia.com/gpu=2",
         ),
+        (
+            {"pytorchReplicaSpecs": launched("torchrun", "--nnodes=3")},
+            "spec.pytorchReplicaSpecs.Worker.replicas: got 4, need 3",
+        ),
+        (
+            {"pytorchReplicaSpecs": launched("torchrun", "--nnodes=9:12")},
+            "Worker.template.spec.containers[0]: got --nnodes 9:12, need from 1 to 8",
+        ),
+        (
+            {"pytorchReplicaSpecs": launched("torchrun", "--nnodes=$(MANY)")},
+            "Worker.template.spec.containers[0]: got --nnodes '$(MANY)', need numbers",
+        ),
+        *(
+            ({"pytorchReplicaSpecs": {"Worker": replicas(1, **fields)}}, f"containers[0].{field}")
+            for fields, field in (
+                ({"resources": {"limits": {"memory": "16GB"}}}, "resources.limits.memory"),
+                ({"resources": {"requests": {"cpu": "two"}}}, "resources.requests.cpu"),
+                ({"resources": {"limits": {"cpu": None}}}, "resources.limits.cpu"),
+                (
+                    {"resources": {"limits": {"cpu": "1 "}, "requests": {"cpu": 1}}},
+                    "resources.limits.cpu",
+                ),
+                ({"resources": {"limits": 3}}, "resources.limits"),
+                ({"resources": "much"}, "resources"),
+                ({"ports": [{"name": "pytorchjob-port"}]}, "ports[0].containerPort"),
+                (
+                    {"ports": [{"name": "pytorchjob-port", "containerPort": 70_000}]},
+                    "ports[0].containerPort",
+                ),
+                ({"ports": [29511]}, "ports[0]"),
+                ({"env": ["A=1"]}, "env[0]"),
+            )
+        ),
     ],
 )
 def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str) -> None:
-    problems = read_asked(thing(**spec), slot=SLOT)
+    policy = {"minReplicas": 1, "maxReplicas": 8}
+    problems = read_asked(thing(**{"elasticPolicy": policy, **spec}), slot=SLOT)
     assert not isinstance(problems, KubeflowSpec)
     assert any(field in str(each) for each in problems), [str(each) for each in problems]
+
+
+def test_amounts_of_init_containers_are_read_too() -> None:
+    odd = thing()
+    template = odd["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    resources = {"limits": {"memory": "1GB"}}
+    template["spec"]["initContainers"] = [{"name": "a", "image": "a:1", "resources": resources}]
+    problems = read_asked(odd, slot=SLOT)
+    assert not isinstance(problems, KubeflowSpec)
+    assert "spec.initContainers[0].resources.limits.memory" in str(problems[0])
 
 
 def test_a_dynamic_worker_is_elastic_and_servers_are_there_with_any_number() -> None:
@@ -266,6 +359,77 @@ def test_a_dynamic_worker_knows_itself_and_the_servers() -> None:
     config = json.loads(env_of(pod_for(asked, Rank("ps", 0)))["TF_CONFIG"])
     assert config["environment"] == "cloud"
     assert config["cluster"]["worker"] == [f"dynamic-worker-{k}.team.svc:2222" for k in range(3)]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_evaluator_is_not_of_the_cluster(dynamic: bool) -> None:
+    one = replicas(1, name="tensorflow")
+    types = ("Chief", "PS", "Worker", "Evaluator")
+    asked = asked_of(
+        "tfjob.yaml", tfReplicaSpecs=dict.fromkeys(types, one), enableDynamicWorker=dynamic
+    )
+    assert str(asked.pods) == "4"
+    for rank in asked.firsts:
+        config = json.loads(env_of(pod_for(asked, rank))["TF_CONFIG"])
+        assert "evaluator" not in config["cluster"]
+        assert config["task"] == {"type": rank.type, "index": 0}
+    config = json.loads(env_of(pod_for(asked, Rank("evaluator", 0)))["TF_CONFIG"])
+    assert bool(config["cluster"]["ps"]) is not dynamic
+
+
+PORT = 29511
+
+
+def meets_at(kind: str, number: int) -> dict[str, Any]:
+    return {"ports": [{"containerPort": 80}, {"name": f"{kind}-port", "containerPort": number}]}
+
+
+def test_replicas_of_torch_meet_at_their_owners_port() -> None:
+    specs = {
+        "Master": replicas(1, **meets_at("pytorchjob", PORT)),
+        "Worker": replicas(1, **meets_at("pytorchjob", PORT + 1)),
+    }
+    asked = asked_of(elasticPolicy=None, pytorchReplicaSpecs=specs)
+    for rank in asked.firsts:
+        env = env_of(pod_for(asked, rank))
+        assert (env["MASTER_PORT"], env["PET_MASTER_PORT"]) == (str(PORT), str(PORT))
+    elastic = asked_of(pytorchReplicaSpecs={"Worker": specs["Worker"]})
+    end = env_of(pod_for(elastic, Rank("worker", 0)))["PET_RDZV_ENDPOINT"]
+    assert end == f"elastic-example-imagenet-worker-0:{PORT + 1}"
+    policy = {"rdzvPort": 5, "rdzvHost": "store"}
+    elastic = asked_of(pytorchReplicaSpecs={"Worker": specs["Worker"]}, elasticPolicy=policy)
+    assert env_of(pod_for(elastic, Rank("worker", 0)))["PET_RDZV_ENDPOINT"] == "store:5"
+
+
+def test_replicas_of_tensorflow_meet_at_their_owners_ports() -> None:
+    specs = {
+        "PS": replicas(1, name="tensorflow", **meets_at("tfjob", PORT)),
+        "Worker": replicas(1, name="tensorflow"),
+    }
+    asked = asked_of("tfjob.yaml", tfReplicaSpecs=specs, enableDynamicWorker=False)
+    config = json.loads(env_of(pod_for(asked, Rank("worker", 0)))["TF_CONFIG"])
+    assert config["cluster"] == {
+        "ps": [f"dynamic-ps-0.team.svc:{PORT}"],
+        "worker": ["dynamic-worker-0.team.svc:2222"],
+    }
+
+
+def test_services_have_the_named_ports_of_their_pods() -> None:
+    ports = [
+        {"name": "metrics", "containerPort": 9100},
+        {"name": "trace", "containerPort": 9100, "protocol": "UDP"},
+        {"containerPort": 80},
+    ]
+    specs = {"Worker": replicas(2, **meets_at("pytorchjob", PORT))}
+    specs["Worker"]["template"]["spec"]["containers"][0]["ports"] += ports
+    start = KubeflowStart(
+        asked=asked_of(pytorchReplicaSpecs=specs), uid="uid 1", launch=1, slot=SLOT
+    )
+    assert service(start, Rank("worker", 0))["spec"]["ports"] == [
+        {"name": "pytorchjob-port", "port": PORT},
+        {"name": "metrics", "port": 9100},
+        {"name": "trace", "port": 9100, "protocol": "UDP"},
+    ]
 
 
 def test_each_pod_has_a_service_of_its_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
 
+from brim.kubernetes.install import ForeignObject
+from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
+from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.mpi import (
     MpiHosts,
     hosts_config,
@@ -22,7 +27,10 @@ from brim.kubernetes.kubeflow.mpi import (
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
+from brim.kubernetes.manifests import kinds_of_kubeflow
+from brim.kubernetes.places import NodePlaces
 from kubernetes.test_kubeflow import SLOT, asked_of, env_of, thing
+from scripted_api import ScriptedApi
 
 LAUNCHER = Rank("launcher", 0)
 JOB = "tensorflow-mnist-elastic"
@@ -95,6 +103,22 @@ def test_how_many_workers_it_has_is_what_its_launcher_is_told(
 
 
 @pytest.mark.parametrize(
+    ("words", "env", "pods"),
+    [
+        ("--min-np $LEAST --max-np ${MOST}", {"LEAST": "2", "MOST": "6"}, "3:7"),
+        ("-np $(LEAST) --max-np '$(MOST)'", {"LEAST": "2", "MOST": "6"}, "3:7"),
+        ('--min-num-proc="$LEAST" --max-num-proc=$MOST', {"LEAST": "1", "MOST": "$(LEAST)"}, "2"),
+        ("$BOUNDS", {"BOUNDS": "--min-np 2 --max-np 6"}, "3:7"),
+    ],
+)
+def test_bounds_of_horovodrun_may_be_variables(words: str, env: dict[str, str], pods: str) -> None:
+    command = f"horovodrun {words} --host-discovery-script d python train.py"
+    pairs = [{"name": name, "value": value} for name, value in env.items()]
+    asked = mpi(mpiReplicaSpecs=launched("sh", "-c", command, env=pairs), slotsPerWorker=1)
+    assert (str(asked.pods), asked.elastic) == (pods, True)
+
+
+@pytest.mark.parametrize(
     ("spec", "field"),
     [
         ({"mpiReplicaSpecs": {"Worker": launched()["Worker"]}}, "mpiReplicaSpecs.Launcher"),
@@ -117,12 +141,66 @@ def test_how_many_workers_it_has_is_what_its_launcher_is_told(
             },
             "spec.mpiReplicaSpecs.Launcher",
         ),
+        (
+            {
+                "mpiReplicaSpecs": launched(
+                    "horovodrun", "--host-discovery-script", "d", "--min-np", "$(LEAST)"
+                )
+            },
+            "Launcher.template.spec.containers[0]: got --min-np '$(LEAST)', need a number",
+        ),
     ],
 )
 def test_what_cannot_be_is_told_with_its_field(spec: dict[str, Any], field: str) -> None:
     problems = read_asked(thing("mpijob.yaml", **spec), slot=SLOT)
     assert not isinstance(problems, KubeflowSpec)
     assert any(field in str(each) for each in problems), [str(each) for each in problems]
+
+
+# Versions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        ((), "the server has no MPIJob"),
+        (("v2beta1",), "the server has MPIJob as kubeflow.org/v2beta1 and not as v1"),
+        (("v1", "v2beta1"), ""),
+    ],
+)
+def test_an_operator_warns_of_versions_that_it_does_not_run(
+    served: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        found = any(request.path.startswith(f"/apis/kubeflow.org/{each}/") for each in served)
+        is_there = found or "mpijobs" not in request.path
+        return web.json_response({"metadata": {}, "items": []}, status=200 if is_there else 404)
+
+    async def find() -> None:
+        async with ScriptedApi([answer]).served() as server:
+            jobs = KubeflowJobs(
+                server, watched="", slot=SLOT, tolerated=(), kubectl="", gangs=False,
+                pods=KnownPods(NodePlaces(SLOT)), changed=print, record=lambda _: None, wall=float,
+            )  # fmt: skip
+            await jobs.find()
+            assert ("mpijob" in jobs.reflectors) is (not said)
+
+    asyncio.run(find())
+    assert said in caplog.text
+    assert bool(caplog.records) is bool(said)
+
+
+@pytest.mark.parametrize(
+    ("versions", "is_warned_of"),
+    [({"v2beta1": True}, True), ({"v1": False, "v2beta1": True}, True), ({"v1": True}, False)],
+)
+def test_a_kept_definition_without_our_version_is_warned_of(
+    versions: dict[str, bool], is_warned_of: bool
+) -> None:
+    (ours,) = (each for each in kinds_of_kubeflow() if "mpijobs" in each["metadata"]["name"])
+    served = [{"name": name, "served": is_served} for name, is_served in versions.items()]
+    found = ForeignObject(ours, {"metadata": {}, "spec": {"versions": served}})
+    assert ("serves v2beta1 and not v1" in found.warning) is is_warned_of
 
 
 # Pods ---------------------------------------------------------------------------------------------

@@ -590,6 +590,48 @@ def test_data_that_cannot_be_read_exactly_is_refused_with_the_reason(
     assert str(refusal.value) == words
 
 
+def of_package(module: str, name: str, base: type = object, **fields: Any) -> Any:
+    """An object as one of another package's classes gives it."""
+    return type(name, (base,), {"__module__": module, "__iter__": lambda self: iter(()), **fields})
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        (of_package("webdataset.compat", "WebLoader")(), "without .batched"),
+        (of_package("fastai.data.load", "DataLoader")(), "loader.dataset"),
+        (of_package("fastai.data.core", "TfmdDL", of_package("fastai.data.load", "DataLoader"))(),
+         "loader.dataset"),
+        (of_package("torchdata.nodes.loader", "Loader",
+                    root=of_package("torchdata.nodes.batch", "Batcher")())(), "before the Batcher"),
+        (of_package("webdataset.compat", "WebDataset", pipeline=[
+            of_package("webdataset.filters", "FilterFunction",
+                       f=of_package("webdataset.filters", "_batched"))()])(), "without .batched"),
+    ],
+)  # fmt: skip
+def test_whole_batches_are_named_as_such(data: Any, hint: str) -> None:
+    with pytest.raises(SpecError, match="something that yields whole batches") as refused:
+        Feed(data, seed=0, global_batch_size=BATCH, samples=SIZE)
+    assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["torchdata.stateful_dataloader.stateful_dataloader", "streaming.base.dataloader"],
+)
+def test_loaders_that_only_count_are_read(module: str) -> None:
+    kind = of_package(module, "CountingLoader", DataLoader)
+    assert orders(Feed(kind(Numbers(), batch_size=BATCH), seed=0)) == [list(range(SIZE))] * 2
+    with pytest.raises(SpecError, match="its own __iter__"):
+        Feed(of_package("mine", "Loader", DataLoader)(Numbers(), batch_size=BATCH), seed=0)
+
+
+def test_node_of_torchdata_hints_at_its_loader() -> None:
+    node = of_package("torchdata.nodes.map", "Mapper", __next__=lambda self: 0)()
+    with pytest.raises(SpecError, match=r"hint: torchdata.nodes.Loader\(node\)"):
+        Feed(node, seed=0, global_batch_size=BATCH, samples=SIZE)
+
+
 def test_a_stream_that_ends_early_is_an_error_and_not_a_short_epoch() -> None:
     feed = Feed(Counting(), seed=0, global_batch_size=BATCH, samples=25)
     with pytest.raises(SpecError) as refusal:

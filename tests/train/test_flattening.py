@@ -148,7 +148,7 @@ PLAIN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("leaf", PLAIN, ids=repr)
+@pytest.mark.parametrize("leaf", PLAIN, ids=lambda leaf: type(leaf).__name__)
 def test_plain_data_comes_back_with_its_type(leaf: Any) -> None:
     found = there_and_back({"leaf": leaf})["leaf"]
     assert found == leaf

@@ -33,23 +33,23 @@ SIZE, BATCH, PARTS = 40, 8, 2
 
 
 class Noisy(Dataset[dict[str, Any]]):
-    """Augmented by all that people draw from, and read by the process `reader`."""
+    """Augmented by all that people draw from, and read by the process `__reader__`."""
 
     def __len__(self) -> int:
         return SIZE
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         noise = torch.rand(3) + random.random() + np.random.rand()
-        return {"noise": noise, "index": index, "reader": os.getpid()}
+        return {"noise": noise, "index": index, "__reader__": os.getpid()}
 
 
-class Stream(IterableDataset[tuple[float, int]]):
+class Stream(IterableDataset[dict[str, Any]]):
     def __len__(self) -> int:
         return SIZE
 
-    def __iter__(self) -> Iterator[tuple[float, int]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(SIZE):
-            yield number + random.random(), os.getpid()
+            yield {"noise": number + random.random(), "__reader__": os.getpid()}
 
 
 def ask(feed: Feed, **which: Any) -> Iterator[Any]:
@@ -76,20 +76,12 @@ def new_feed() -> Iterator[Any]:
 
 def noise(reads: Iterable[Read]) -> list[Any]:
     return [
-        (each.request, each.crc32, torch.as_tensor(part(each.sample)).tolist()) for each in reads
+        (each.request, each.crc32, torch.as_tensor(each.sample["noise"]).tolist()) for each in reads
     ]
 
 
-def part(sample: Any) -> Any:
-    return sample["noise"] if isinstance(sample, dict) else sample[0]
-
-
 def readers(reads: Iterable[Read]) -> set[int]:
-    return {
-        int(pid)
-        for each in reads
-        for pid in (each.sample["reader"] if isinstance(each.sample, dict) else each.sample[1])
-    }
+    return {int(pid) for each in reads for pid in each.sample["__reader__"]}
 
 
 @pytest.mark.parametrize("data", [Noisy(), Stream()], ids=["map", "stream"])

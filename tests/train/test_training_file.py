@@ -59,6 +59,16 @@ def model():
     assert asked.read_text().split() == ["train", "test", "model"]
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_warnings_of_torch_are_kept_for_the_user(tmp_path: Path) -> None:
+    broadcast = "def loss(output, target): return functional.mse_loss(output, target[:, 0])\n"
+    prepared = warm.prepare_file(spec(tmp_path, broadcast))
+    assert isinstance(prepared, Prepared)
+    (note,) = prepared.notes
+    assert note.startswith("training.py:")
+    assert "will likely lead to incorrect results due to broadcasting" in note
+
+
 def test_a_file_may_ask_that_every_worker_loads_for_itself(tmp_path: Path) -> None:
     assert warm.prepare_file(spec(tmp_path, "preload = False\n")) is None
 

@@ -633,6 +633,48 @@ DATA = [
         words="BatchNorm, which normalises over the samples",
         options={"global_batch_size": 28},
     ),
+    *(
+        exact(f"stream_{kind}", "loop_data.py", kind, like=like)
+        for kind, like in (
+            ("by_epoch", "webdataset: a pipeline made for each epoch, shuffle(1000, seed=epoch)"),
+            ("told", "a stream with set_epoch"),
+            ("buffered", "datapipes.Shuffler: a buffer, by the global generator"),
+        )
+    ),
+    *(
+        refused(f"stream_{kind}", "loop_data.py", kind, like=like, words=words)
+        for kind, like, words in (
+            ("by_process", "webdataset: shuffle(1000)", "when it is begun again"),
+            ("by_count", "webdataset: detshuffle, counts its epochs", "when it is begun again"),
+        )
+    ),
+    refused(
+        "stream_late_by_process",
+        "loop_data.py",
+        "late_by_process",
+        like="a stream of shuffled shards, by the process, whose first samples are alike",
+        words="different samples in",
+        harmless_alone=True,
+    ),
+    *(
+        refused(
+            f"deadly_{name}",
+            "deadly.py",
+            f"loaders={loaders}",
+            like="a damaged image that ends its reader",
+            words="sample 77 of Images kills the process that reads it",
+        )
+        for name, loaders in (("in_step", 0), ("beside", 2))
+    ),
+    *(
+        exact(f"open_{kind}", "handles.py", f"kind={kind}", like=like)
+        for kind, like in (
+            ("file", "a file of equal records that __init__ opens"),
+            ("zip", "a zip of images that __init__ opens"),
+            ("npz", "np.load of an archive, kept open"),
+            ("database", "an SQLite connection that __init__ opens"),
+        )
+    ),
 ]
 
 LOOPS = [

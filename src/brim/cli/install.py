@@ -17,7 +17,7 @@ from brim.cli.kube_options import (
     of_operators,
     require_kubernetes_extra,
 )
-from brim.cli.usage import EXIT_DONE
+from brim.cli.usage import EXIT_DONE, warn
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
 from brim.kubernetes.pods import USUAL_GRACE
@@ -169,8 +169,11 @@ def _apply(
     async def work() -> list[AppliedObject]:
         async with ApiServer(access) as server:
             await check_rights(server, made)
-            theirs = await made_by_others(server, where_absent)
+            foreign = await made_by_others(server, where_absent)
+            theirs = [each.ours for each in foreign]
             kept = [AppliedObject(each["kind"], each["metadata"]["name"], KEPT) for each in theirs]
+            for each in filter(None, (each.warning for each in foreign)):
+                warn(each)
             return kept + await apply_all(server, [each for each in made if each not in theirs])
 
     return asyncio.run(work())

@@ -56,9 +56,9 @@ def _render(account: Ledger) -> str:
     if len(account.problems) > len(shown):
         lines.append(f"… and {len(account.problems) - len(shown):,} more problems")
     if account.exact and account.counted == "positions":
-        lines.append(
-            "exact: every sample that the sampler drew for an epoch was applied exactly once"
-        )
+        lines.append("exact: every position of each epoch's order was applied exactly once")
+    elif account.exact and account.counted == "contents":
+        lines.append("exact: every sample that the stream has in an epoch was applied exactly once")
     elif account.exact:
         lines.append("exact: every sample of every epoch was applied exactly once")
     else:

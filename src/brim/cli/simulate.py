@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from brim.runs.options import STATE
 from brim.simulator.compare import (
     Result,
     ceilings,
+    check_fit,
     check_policies,
     find_profiles,
     is_replica,
@@ -41,6 +43,18 @@ from brim.simulator.profiles import Profiles, read_profiles
 from brim.simulator.sample import SAMPLE
 from brim.simulator.traces import read_trace
 from brim.terminal import console
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers, to which neither `nan` nor `inf` belongs."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 @click.group(cls=OpenGroup, prefix="simulate.", invoke_without_command=True)
@@ -84,21 +98,21 @@ from brim.terminal import console
     "--profile-error",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 0.9),
+    type=FiniteRange(0, 0.9),
     help="Make each job's true speed differ from its profile by up to this part.",
 )
 @click.option(
     "--failures",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Let each worker fail every so many hours on average; 0: never.",
 )
 @click.option(
     "--stragglers",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="Slow a job's node down with this probability at each change of its workers.",
 )
 @click.option(
@@ -166,6 +180,7 @@ def simulate(
         trace = SAMPLE / "trace.csv"
         err.print(f"no --trace: the sample that comes with brim, made up ({SAMPLE})", style="dim")
     jobs = load(trace, profiles, err)
+    check_fit(jobs, hardware.devices)
     settings = Settings(
         overheads=OVERHEADS[overheads],
         seed=seed,
@@ -348,11 +363,18 @@ def write_all(
     required=True,
     help="Read throughput CSVs from this folder.",
 )
-@click.option("--jobs", default=100, show_default=True, help="Make this many jobs.")
+@click.option(
+    "--jobs",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Make this many jobs.",
+)
 @click.option(
     "--interarrival",
     default=1500.0,
     show_default=True,
+    type=FiniteRange(min=0, min_open=True),
     help="Let this many seconds pass between two arrivals on average.",
 )
 @click.option(
@@ -372,7 +394,7 @@ def write_all(
     "--best-effort",
     default=0.0,
     show_default=True,
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="Leave a job without a deadline with this probability.",
 )
 @click.option("--seed", default=0, show_default=True, help="Draw everything from this seed.")
@@ -397,9 +419,9 @@ def generate_command(
     try:
         bounds = float(low), float(high if colon else low)
     except ValueError:
-        raise SpecError(
-            "--deadline", got=deadline, need="LOW:HIGH", hint="--deadline 0.5:1.5"
-        ) from None
+        bounds = math.nan, math.nan
+    if not all(map(math.isfinite, bounds)):
+        raise SpecError("--deadline", got=deadline, need="LOW:HIGH", hint="--deadline 0.5:1.5")
     recipe = Recipe(
         jobs=jobs, interarrival=interarrival, arrivals=arrivals, tightest=bounds[0], loosest=bounds[1],
         best_effort=best_effort, seed=seed,

@@ -24,6 +24,19 @@ from brim.data.orders import AsTheyLie, Drawn, Order, Shuffled
 from brim.data.sized_stream import SizedStream, is_stream
 from brim.errors import SpecError
 
+# Beside torch's DataLoader these only count what they gave, to go on from there; so does brim.
+_COUNT_ONLY = ("torchdata.stateful_dataloader.", "streaming.base.dataloader")
+# What yields whole batches, by its package and its name, with what to pass instead.
+_OF_BATCHES = {
+    ("webdataset", "WebLoader"): "the dataset that it loads, without .batched(…)",
+    ("webdataset", "_batched"): "the pipeline without .batched(…)",
+    ("fastai", "DataLoader"): "its dataset: loader.dataset",
+    ("fastai", "DataLoaders"): "its dataset: loaders.train_ds",
+    ("torchdata", "Batcher"): "torchdata.nodes.Loader(node) of the node before the Batcher",
+    ("grain", "DataLoader"): "its data source",
+    ("nvidia", "DALIGenericIterator"): "a Dataset that reads single samples",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
@@ -71,6 +84,7 @@ def describe(
         SpecError: this is no data, or cannot be read exactly.
     """
     inner = data.dataset if isinstance(data, DataLoader) else data
+    _refuse_batches(inner.dataset if isinstance(inner, SizedStream) else inner)
     if isinstance(inner, SizedStream):
         samples = _said_once("samples", samples, inner.samples)
         shards = _said_once("shards", shards, inner.shards)
@@ -92,6 +106,26 @@ def describe(
         loaders=data.loaders if isinstance(data, SizedStream) else None,
     )
     return _cut(description, shards)
+
+
+def _refuse_batches(data: Any) -> None:
+    """Raises SpecError where samples are known to be whole batches."""
+    # torchdata's loaders have a node as their root, WebDataset's pipelines functions as stages.
+    pipeline = getattr(data, "pipeline", None)
+    stages = [
+        getattr(stage, "f", None) for stage in (pipeline if isinstance(pipeline, list) else ())
+    ]
+    kinds = [*type(data).__mro__, type(getattr(data, "root", None)), *stages]
+    for kind in kinds:
+        package = str(getattr(kind, "__module__", "")).partition(".")[0]
+        hint = _OF_BATCHES.get((package, str(getattr(kind, "__name__", ""))))
+        if hint is not None:
+            raise SpecError(
+                type(data).__name__,
+                got="something that yields whole batches",
+                need="single samples: brim cuts each batch into micro-batches",
+                hint=f"pass {hint}",
+            )
 
 
 def _said_once(name: str, asked: int | None, said: int | None) -> int | None:
@@ -192,7 +226,8 @@ def _of_a_loader(
 
 
 def _refuse_odd_loaders(loader: DataLoader[Any]) -> None:
-    if type(loader).__iter__ is not DataLoader.__iter__:
+    counts_only = type(loader).__module__.startswith(_COUNT_ONLY)
+    if type(loader).__iter__ is not DataLoader.__iter__ and not counts_only:
         raise SpecError(
             type(loader).__name__,
             got="a DataLoader with its own __iter__",
@@ -293,7 +328,9 @@ def _order_of_a_stream(
             "data",
             got=f"a {type(data).__name__}, which can be read only once",
             need="something that can be iterated again for each epoch",
-            hint="a torch.utils.data.IterableDataset with __iter__",
+            hint="torchdata.nodes.Loader(node)"
+            if type(data).__module__.startswith("torchdata.nodes.")
+            else "a torch.utils.data.IterableDataset with __iter__",
         )
     count = samples if samples is not None else _length(data)
     if count is None:

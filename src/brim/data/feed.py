@@ -5,7 +5,7 @@ The data is whatever the user gave.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +14,16 @@ from torch.utils.data import _utils
 from brim.chance import Generator as OwnGenerator
 from brim.chance import own_generators, seed_generators, seed_host
 from brim.data.batches import Collate, Indices, fetch, is_quick
+from brim.data.culprits import find_deadly_sample
 from brim.data.description import describe
 from brim.data.loaders import Loaders
 from brim.data.repeatable import digest_of, is_same
-from brim.data.streams import Stream
+from brim.data.streams import Stream, StreamMark, StreamPart, reads_differently
 from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
-from brim.errors import SpecError
+from brim.errors import BrimError, SpecError
+from brim.storage.trails import SamplesRead, Trail
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
@@ -77,12 +79,14 @@ def requests(
 class Read(NamedTuple):
     """A micro-batch that was read.
 
-    It has the collated sample on the host, and `sample_checksum` of the samples.
+    It has the collated sample on the host, and `sample_checksum` of the samples. Of a stream it has
+    the last 32 bits of the hash of their contents, and the marks at the end of the step.
     """
 
     request: MicroBatchRequest
     sample: Any
     crc32: int
+    marks: Mapping[int, StreamMark] = {}
 
 
 class Reads(Iterator[Read]):
@@ -122,6 +126,7 @@ class Reads(Iterator[Read]):
 class _Work(NamedTuple):
     request: MicroBatchRequest
     indices: Indices
+    expected: Mapping[int, StreamMark] | None
 
 
 class Feed:
@@ -155,6 +160,9 @@ class Feed:
             dropped.
         mark: what tells this data from other data of the same length, once it was checked: a digest
             of two samples; for streams, the number of shards.
+        trail: of this worker, for its successor where a sample kills it; or None.
+        marks_of: gives, for an epoch, the marks up to which all workers have read a stream; None
+            where they compare none.
 
     Raises:
         SpecError: this is no data, or cannot be read exactly.
@@ -188,6 +196,8 @@ class Feed:
         self.order, self.order_size = given.order.kind, given.order.size
         self.block_size = int(getattr(given.dataset, "block_size", 1))
         self.mark = ""
+        self.trail: Trail | None = None
+        self.marks_of: Callable[[int], Mapping[int, StreamMark]] | None = None
         self._given, self._seed = given, seed
         self._stream = self._new_stream() if given.streams else None
         self._generators: list[OwnGenerator] | None = None
@@ -203,6 +213,7 @@ class Feed:
                 ahead=given.ahead,
                 start=self._start_loader,
                 whose=self._shard_of if given.streams else None,
+                find_cause=self._find_cause,
             )
 
     @property
@@ -244,14 +255,28 @@ class Feed:
             SpecError: the data is not what it promised to be.
             EnvironmentFault: processes that read died three times over the same data.
         """
-        works = (_Work(request, self.indices(request.epoch, request.span)) for request in requests)
+        works = map(self._work, requests)
         if self._loaders is None:
             for work in works:
-                yield Read(work.request, self._load(work), sample_checksum(work.indices))
+                yield _read(work, self._load(work))
             return
         read = self._loaders.read(works, count=loaders or self.loaders, meanwhile=meanwhile)
-        for work, sample in read:
-            yield Read(work.request, sample, sample_checksum(work.indices))
+        for work, loaded in read:
+            yield _read(work, loaded)
+
+    def _work(self, request: MicroBatchRequest) -> _Work:
+        indices = self.indices(request.epoch, request.span)
+        return _Work(request, indices, self.marks_of(request.epoch) if self.marks_of else None)
+
+    @property
+    def shards(self) -> int | None:
+        """Return the number of shards that a stream is read in, or None for one iteration."""
+        return self._given.shards
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether samples come one after the other."""
+        return self._given.streams
 
     @property
     def has_shards(self) -> bool:
@@ -287,21 +312,26 @@ class Feed:
         """The first so many samples as they lie, collated: to look at, and to try a model with."""
         count = min(count, self._given.order.size)
         if self._given.streams:
-            return self._new_stream().read(0, Span(0, count), seed=self._seed)
+            return self._new_stream().read(0, Span(0, count), seed=self._seed).sample
         return fetch(self.dataset, np.arange(count), self._given.collate)
 
     def check(self) -> None:
         """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
 
+        A stream is begun twice for this, and goes on from there where no other process reads it.
+
         Raises:
-            SpecError: it does. Streams are not read for this: to begin one may take long.
+            SpecError: it does.
         """
+        if not self.samples:
+            return
         if self._given.streams:
             self.mark = f"stream of {self._given.shards or 1}"
-        if self._given.streams or not self.samples:
+            if not getattr(self.dataset, "waits", False):
+                self._check_stream()
             return
         span = Span(0, min(2, self.samples))
-        work = _Work(MicroBatchRequest(0, 0, 0, span), self.indices(0, span))
+        work = _Work(MicroBatchRequest(0, 0, 0, span), self.indices(0, span), None)
         sample = self._load(work)
         self.mark = digest_of(sample)
         if not self._quick and not is_same(sample, self._load(work)):
@@ -312,6 +342,44 @@ class Feed:
                 hint="draw from torch's, numpy's or Python's global generator, or from one kept in "
                 "the dataset",
             )
+
+    def digest(self) -> int | None:
+        """Return the digest of a stream's first epoch, which it reads to its end; of others None."""
+        return None if self._stream is None else self._stream.digest(0)
+
+    def _check_stream(self) -> None:
+        span = Span(0, min(2, self.samples // (self._given.shards or 1)))
+        before = self._new_stream().read(0, span, seed=self._seed)
+        stream = self._new_stream()
+        if stream.read(0, span, seed=self._seed).contents != before.contents:
+            raise reads_differently(
+                self.dataset, "other samples when it is begun again with the same seed and epoch"
+            )
+        if self._loaders is None:
+            self._stream = stream
+
+    def look_into(self, steps: SamplesRead) -> None:
+        """Look into what another worker was reading when it died.
+
+        Raises:
+            UserCodeError: one of these samples kills its reader.
+        """
+        if steps.size == self.samples and self.is_by_index:
+            span = Span(steps.start, min(steps.stop, self.samples))
+            indices = self.indices(steps.epoch, span).tolist()
+            culprit = find_deadly_sample(self.dataset, indices)
+            if culprit is not None:
+                raise culprit
+
+    @property
+    def is_by_index(self) -> bool:
+        """Return whether samples are read one by one, by the user's code."""
+        return not (self._given.streams or self._quick)
+
+    def _find_cause(self, work: _Work, meanwhile: Callable[[], None]) -> BrimError | None:
+        if not self.is_by_index:
+            return None
+        return find_deadly_sample(self.dataset, work.indices.tolist(), meanwhile=meanwhile)
 
     def indices(self, epoch: int, span: Span) -> Indices:
         """Return the samples at these positions of an epoch, int64.
@@ -326,14 +394,25 @@ class Feed:
         request = work.request
         seed = mix(self._seed, request.step, request.micro, _READING)
         if self._stream is not None:
-            return self._stream.read(request.epoch, request.span, seed=seed)
+            return self._stream.read(
+                request.epoch,
+                request.span,
+                seed=seed,
+                expected=work.expected,
+            )
         if (
             self._generators is None
         ):  # found where they are used: a process that reads may have made its own
             self._generators = own_generators(self.dataset, self._given.collate)
         seed_host(seed)
         seed_generators(self._generators, seed)
-        return fetch(self.dataset, work.indices, self._given.collate)
+        if self.trail is None or self._loaders is not None:
+            return fetch(self.dataset, work.indices, self._given.collate)
+        steps = SamplesRead(self.samples, request.epoch, request.span.start, request.span.stop)
+        self.trail.note(steps)
+        sample = fetch(self.dataset, work.indices, self._given.collate)
+        self.trail.note(steps._replace(stop=steps.start))
+        return sample
 
     def _start_loader(self, number: int) -> None:
         """Do what torch does in a new loader process.
@@ -372,3 +451,9 @@ class Feed:
         """The shard that this begins in: one process reads all of a shard."""
         assert self._stream is not None, "made where this is given"
         return self._stream.shard_at(work.request.span)
+
+
+def _read(work: _Work, loaded: Any) -> Read:
+    if isinstance(loaded, StreamPart):
+        return Read(work.request, loaded.sample, loaded.contents & 0xFFFFFFFF, loaded.marks)
+    return Read(work.request, loaded, sample_checksum(work.indices))

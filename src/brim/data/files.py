@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from brim.errors import NO_SUCH_FILE, SpecError, did_you_mean
 
+_MARKS = {  # the longer ones first: one of UTF-32 begins with one of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -29,12 +37,19 @@ class File:
         stamps = (about.get(key) for key in ("size", "mtime", "etag", "ETag", "LastModified"))
         return (self.shown, *(str(stamp) for stamp in stamps))
 
+    @property
+    def is_local(self) -> bool:
+        """Return whether it is a file of this host."""
+        return isinstance(self.system, LocalFileSystem)
+
     def open(self) -> Any:
         """The file as it is, for readers that seek."""
         return self.system.open(self.path, "rb")
 
     def content(self) -> bytes:
         """All its bytes, unpacked where the suffix says .gz, .zip, .bz2, .xz or .zst.
+
+        Text in UTF-16 or UTF-32, as its mark says, is given in UTF-8.
 
         Raises:
             SpecError: it cannot be unpacked.
@@ -44,7 +59,13 @@ class File:
             # asked.
             with self.system.open(self.path, "rb", compression="infer") as stream:
                 data: bytes = stream.read()
-                return data
+            return _in_utf8(data)
+        except UnicodeDecodeError as problem:
+            raise SpecError(
+                self.shown,
+                got=str(problem),
+                need="whole text where a file begins with a mark of UTF-16 or UTF-32",
+            ) from problem
         except (ValueError, OSError, EOFError, AssertionError) as problem:
             need = "a file that can be read (a .zip with one file in it)"
             raise SpecError(
@@ -112,3 +133,9 @@ def _nearby(system: Any, path: str) -> str:
         if len(there) <= 20 or hint.startswith("did")
         else f"{folder} has {len(there)} other files"
     )
+
+
+def _in_utf8(data: bytes) -> bytes:
+    """Return text that begins with a mark of a wide encoding in UTF-8, and any other as it is."""
+    wide = next((name for mark, name in _MARKS.items() if data.startswith(mark)), None)
+    return data.decode(wide).encode() if wide else data

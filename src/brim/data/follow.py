@@ -79,7 +79,13 @@ class _Followed(SizedStream):
 
 
 class _Parts(IterableDataset[Any]):
-    """The rows of one epoch after the other."""
+    """The rows of one epoch after the other.
+
+    Attributes:
+        waits: for what it yields, so it is begun only where its worker goes on to hear the master.
+    """
+
+    waits = True
 
     def __init__(self, columnar: Columnar, pattern: str, rows: int, patience: float) -> None:
         self._columnar, self._rows, self._patience = columnar, rows, patience

@@ -192,7 +192,7 @@ class _Opener:
 
 
 def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Survey:
-    groups = source.groups(plan.names, plan.number_names)
+    groups = source.groups(plan.names, plan.hints_of_text)
     return survey(
         (group.read() for group in groups), sum(group.size for group in groups), plan, encoder
     )
@@ -200,7 +200,7 @@ def _survey_groups(source: Source, plan: Plan, encoder: Encoder | None) -> Surve
 
 def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey) -> Columnar:
     packed = []
-    for group, part in zip(source.groups(plan.names, plan.number_names), found.parts, strict=True):
+    for group, part in zip(source.groups(plan.names, plan.hints_of_text), found.parts, strict=True):
         mask = part.of(split)
         packed.append(PackedGroup(group, np.packbits(mask), int(mask.sum())))
     if not any(group.count for group in packed):
@@ -211,7 +211,7 @@ def _by_group(source: Source, plan: Plan, split: SplitName | None, found: Survey
 def _encode(
     source: Source, plan: Plan, wanted: Sequence[SplitName | None], encoder: Encoder | None
 ) -> _Splits:
-    rows = list(source.read(plan.names, plan.number_names))
+    rows = list(source.read(plan.names, plan.hints_of_text))
     found = survey(rows, sum(part.size for part in rows), plan, encoder)
     opener, splits = _Opener(source, plan, found.encoder), _Splits()
     for split in wanted:

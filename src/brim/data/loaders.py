@@ -25,7 +25,8 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from brim.data.parcels import receive, send
-from brim.errors import BrimError, EnvironmentFault, UserCodeError
+from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
+from brim.inherited import inherited_by_forks
 from brim.process import be_called, die_with_parent
 from brim.tracebacks import trace_of
 
@@ -55,8 +56,9 @@ class Loaders(Generic[Work]):
         ahead: int,
         start: Callable[[int], None],
         whose: Callable[[Work], int] | None = None,
+        find_cause: Callable[[Work, Callable[[], None]], BrimError | None] = lambda *_: None,
     ) -> None:
-        self._ahead, self._whose = ahead, whose
+        self._ahead, self._whose, self._find_cause = ahead, whose, find_cause
         self._load, self._start = load, start
         self._reading = _fork.RawValue(
             "q", 0
@@ -78,7 +80,8 @@ class Loaders(Generic[Work]):
         Raises:
             UserCodeError: reading raised, in a process; with the traceback there.
             BrimError: one of brim's own was raised there.
-            EnvironmentFault: processes died three times over one piece of work.
+            EnvironmentFault: processes died three times over one piece of work, and no cause is
+                found in it.
         """
         self._resize(count)
         self._reading.value += 1
@@ -107,21 +110,37 @@ class Loaders(Generic[Work]):
         while len(self._loaders) > count:
             self._loaders.pop().end()
         for number in range(len(self._loaders), count):
-            self._loaders.append(_Loader(number, self._load, self._start, self._reading))
+            self._loaders.append(
+                _Loader(number, self._load, self._start, self._reading, self._find_cause)
+            )
 
 
 class _Loader(Generic[Work]):
     """One process, and what it was asked and has not answered yet."""
 
     def __init__(
-        self, number: int, load: Callable[[Work], Any], start: Callable[[int], None], reading: Any
+        self,
+        number: int,
+        load: Callable[[Work], Any],
+        start: Callable[[int], None],
+        reading: Any,
+        find_cause: Callable[[Work, Callable[[], None]], BrimError | None],
     ) -> None:
+        self._find_cause = find_cause
         self._number, self._load, self._start, self._reading = number, load, start, reading
         self._asked: deque[tuple[int, Work]] = deque()
         self._deaths = 0
         self._begin()
 
     def _begin(self) -> None:
+        self._inherited = inherited_by_forks()
+        if self._inherited.unforkable:
+            raise SpecError(
+                f"LMDB environment of {self._inherited.unforkable}",
+                got="one that locks, open before the processes that read are forked",
+                need="one without locks, or one that each of these opens for itself",
+                hint="lmdb.open(path, readonly=True, lock=False), or --loaders 0",
+            )
         self._connection, theirs = _fork.Pipe()
         self._process = _fork.Process(target=self._serve, args=(theirs, os.getpid()), daemon=True)
         with (
@@ -149,16 +168,19 @@ class _Loader(Generic[Work]):
             try:
                 answer = receive(self._connection)
             except (EOFError, OSError):
-                self._replace()
+                self._replace(meanwhile)
                 continue
             self._deaths = 0
             reading, work = self._asked.popleft()
             if reading == self._reading.value:
                 return work, answer
 
-    def _replace(self) -> None:
+    def _replace(self, meanwhile: Callable[[], None]) -> None:
         self._process.join()
         self._deaths += 1
+        cause = self._find_cause(self._asked[0][1], meanwhile) if self._deaths > 1 else None
+        if cause is not None:
+            raise cause
         if self._deaths == _TRIES:
             raise EnvironmentFault(
                 f"a process that reads data died {_TRIES} times over one micro-batch "
@@ -194,6 +216,7 @@ class _Loader(Generic[Work]):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which the worker hears too
         self._connection.close()
+        self._inherited.make_own()
         torch.set_num_threads(1)
         asked: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
         threading.Thread(target=_hear, args=(connection, asked), daemon=True).start()

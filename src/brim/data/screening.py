@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +54,17 @@ class Plan:
         if self.target and not isinstance(self.target.equals, str):
             names += self.target.names
         return list(dict.fromkeys(names))
+
+    @property
+    def hints_of_text(self) -> dict[str, str]:
+        """Return what to write instead for each of these columns, where it holds text."""
+        of_target = self.target.names if self.target else ()
+        return {
+            name: f"brim.data.target({name!r}, equals=…): 1 where it is this text"
+            if name in of_target
+            else f"brim.data.vocabulary({name!r})"
+            for name in self.number_names
+        }
 
     @property
     def full_names(self) -> list[str]:
@@ -117,7 +128,9 @@ def screen(rows: FileRows, plan: Plan) -> tuple[Mask, list[BadRow]]:
     return kept & ~bad, bad_rows
 
 
-def check_share(bad: Sequence[tuple[str, BadRow]], total: int) -> None:
+def check_share(
+    bad: Sequence[tuple[str, BadRow]], total: int, hints_of_text: Mapping[str, str]
+) -> None:
     """Refuse a column by which most rows are bad: it is not what the user says it is.
 
     Raises:
@@ -137,7 +150,7 @@ def check_share(bad: Sequence[tuple[str, BadRow]], total: int) -> None:
         got=f"{first.text!r} in line {first.line} of {file}, and {count - 1} more such rows of "
         f"{total}",
         need="numbers" if numbers else "a value in most rows",
-        hint=f"brim.data.vocabulary({column!r})"
+        hint=hints_of_text[column].replace("…", repr(first.text))
         if numbers
         else f"missing=0, or keep=where({column!r}, by=…)",
     )

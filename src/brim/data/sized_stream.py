@@ -5,7 +5,9 @@ For a training file, which has no `job.batches` to pass keywords to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -35,12 +37,27 @@ class SizedStream(IterableDataset[Any]):
         return len(self.dataset) if self.samples is None else self.samples
 
 
+class _ByEpoch(IterableDataset[Any]):
+    """A stream that is made for each epoch by a function of its number."""
+
+    def __init__(self, make: Callable[[int], Iterable[Any]]) -> None:
+        self._make, self._epoch = make, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._make(self._epoch))
+
+
 def stream(dataset: Any, *, samples: int | None = None, shards: int | None = None) -> SizedStream:
     """Say how a stream is to be read: what `dataset(split)` of a training file may return.
 
     Args:
-        dataset: an IterableDataset, or anything else that can be iterated again for each epoch.
-        samples: number of samples per epoch; None takes its length.
+        dataset: an IterableDataset, or anything else that can be iterated again for each epoch; or
+            a function that makes the stream of an epoch from its number, from 0, so that the order
+            can follow from it: `lambda epoch: pipeline.shuffle(1000, seed=epoch)`.
+        samples: number of samples per epoch; None takes its length, which a function has none of.
         shards: number of parts, each read only by the workers whose micro-batches come from it; see
             `Job.batches`. None makes every worker read the whole stream.
 
@@ -50,6 +67,8 @@ def stream(dataset: Any, *, samples: int | None = None, shards: int | None = Non
     Raises:
         SpecError: this is no stream.
     """
+    if isinstance(dataset, FunctionType | MethodType | partial):
+        dataset = _ByEpoch(dataset)
     if not is_stream(dataset):
         raise SpecError(
             "brim.data.stream",

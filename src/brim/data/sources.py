@@ -6,7 +6,7 @@ The columns are named when they are read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brim.data.files import File, Paths, resolve
@@ -69,12 +69,15 @@ class Source:
             self.null,
         )
 
-    def groups(self, wanted: Sequence[str], numbers: Collection[str]) -> list[RowGroup]:
-        """The row groups of typed files; `numbers` are the columns that must hold some."""
-        assert self.typed is not None, "text has no groups"
-        return self.typed(self._files(), wanted=wanted, numbers=set(numbers))
+    def groups(self, wanted: Sequence[str], numbers: Mapping[str, str]) -> list[RowGroup]:
+        """The row groups of typed files.
 
-    def read(self, wanted: Sequence[str], numbers: Collection[str] = ()) -> Iterator[FileRows]:
+        `numbers` are the columns that must hold some, with what to write where one holds text.
+        """
+        assert self.typed is not None, "text has no groups"
+        return self.typed(self._files(), wanted=wanted, numbers=numbers)
+
+    def read(self, wanted: Sequence[str], numbers: Mapping[str, str] = {}) -> Iterator[FileRows]:
         """All rows, part by part in order.
 
         Raises:
@@ -99,7 +102,7 @@ class Source:
     def check(self, wanted: Sequence[str]) -> None:
         """Raises SpecError where a file lacks one of these columns."""
         if self.typed is not None:
-            self.groups(wanted, ())
+            self.groups(wanted, {})
             return
         for file in self._files():
             check_text(file, wanted=wanted, names=self.names, delimiter=self._delimiter(file))

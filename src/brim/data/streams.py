@@ -8,19 +8,78 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from torch.utils.data import _utils, default_collate
 from torch.utils.data._utils.worker import WorkerInfo
 
 from brim.chance import Chance, own_generators, seed_generators, seed_host
 from brim.data.batches import Collate
+from brim.data.repeatable import hash_of
 from brim.domain.batch import Span, shard_spans
 from brim.domain.seeds import mix
 from brim.errors import SpecError
 
 _ITERATION = 1 << 42  # in the place of a step, where no step is
+
+
+_DIGEST = (1 << 64) - 1
+_ADVICE = {
+    "webdataset": "brim.data.stream(lambda epoch: wds.WebDataset(urls, shardshuffle=False)"
+    ".shuffle(1000, seed=epoch), samples=…)",
+    "streaming": "read it by index: torch.utils.data.Subset(dataset, range(len(dataset)))",
+}
+
+
+class StreamMark(NamedTuple):
+    """Place of an iteration in an epoch, with a digest of all that it has yielded.
+
+    The digest is a sum over the samples, each hashed with its position: so the parts of a step add
+    up to it, and two iterations have the same one only if each sample came at the same position.
+
+    Attributes:
+        position: samples that were yielded.
+        digest: of them, of 64 bits.
+    """
+
+    position: int
+    digest: int
+
+
+class StreamPart(NamedTuple):
+    """Some samples of a stream.
+
+    Attributes:
+        sample: they, collated.
+        contents: the sum of their hashes, of 64 bits.
+        marks: of each shard that they come from, at the end of the step; 0 for one iteration.
+    """
+
+    sample: Any
+    contents: int
+    marks: dict[int, StreamMark]
+
+
+def reads_differently(dataset: Any, what: str) -> SpecError:
+    """Return the error of a stream that does not yield the same again.
+
+    Args:
+        dataset: the stream.
+        what: it yielded, and where.
+    """
+    package = type(dataset).__module__.partition(".")[0]
+    return SpecError(
+        f"stream {type(dataset).__name__}",
+        got=what,
+        need="an order that follows from the epoch alone: each worker iterates over the whole "
+        "stream and keeps its own samples",
+        hint=_ADVICE.get(
+            package,
+            "seed its shuffle by the epoch: a method set_epoch(epoch), which is called before each, "
+            "or brim.data.stream(lambda epoch: …, samples=…)",
+        ),
+    )
 
 
 class Stream:
@@ -59,18 +118,56 @@ class Stream:
         self._generators = own_generators(collate)
         self._iterations: dict[int, _Iteration] = {}
 
-    def read(self, epoch: int, span: Span, *, seed: int) -> Any:
+    def read(
+        self,
+        epoch: int,
+        span: Span,
+        *,
+        seed: int,
+        expected: Mapping[int, StreamMark] | None = None,
+    ) -> StreamPart:
         """The collated samples at these positions of an epoch.
 
+        Args:
+            epoch: to read in.
+            span: its positions.
+            seed: of what collating draws.
+            expected: marks of shards that others have passed in this epoch. Then it iterates to
+                the end of the step, where all workers compare theirs: that takes no longer, for
+                what is not read within this step is read in the next. None: nobody compares them.
+
         Raises:
-            SpecError: the stream ends before, or is not cut into shards.
+            SpecError: the stream ends before, is not cut into shards, or yields something else than
+                others have read.
         """
         samples: list[Any] = []
+        contents, marks = 0, {}
         for shard, part in self._parts(span):
-            samples += self._iteration(shard).take(epoch, part)
+            iteration = self._iteration(shard)
+            end = part.stop if expected is None else self._end_of_step(part)
+            passed = (expected or {}).get(shard)
+            found, hashes, marks[shard] = iteration.take(epoch, part, end=end, expected=passed)
+            samples += found
+            contents += sum(hashes)
         seed_host(seed)
         seed_generators(self._generators, seed)
-        return self._collate(samples)
+        return StreamPart(self._collate(samples), contents & _DIGEST, marks)
+
+    def _end_of_step(self, part: Span) -> int:
+        """Return where the step that has these places of a shard ends in it."""
+        shards = self._shards or 1
+        each = self._batch_size // shards
+        return min(-(-part.stop // each) * each, self._samples // shards)
+
+    def digest(self, epoch: int) -> int:
+        """Return the digest of all samples of an epoch, of 64 bits; reads on to their end."""
+        size = self._samples // (self._shards or 1)
+        end = Span(size, size)
+        marks = [
+            self._iteration(shard).take(epoch, end, end=size, expected=None)[2]
+            for shard in range(self._shards or 1)
+        ]
+        return sum(mark.digest for mark in marks) & _DIGEST
 
     def shard_at(self, span: Span) -> int:
         """The shard in which these positions begin; 0 for one iteration."""
@@ -134,29 +231,53 @@ class _Iteration:
     ) -> None:
         self._dataset, self._samples, self._seed = dataset, samples, seed
         self._keep, self._place, self._asks = kept, place, asks
-        self._kept: deque[Any] = deque()
-        self._epoch, self._position = -1, 0
+        self._kept: deque[tuple[Any, int]] = deque()  # with their hashes
+        self._epoch, self._position, self._digest = -1, 0, 0
+        self._salt = (place[0] if place else 0) << 40
+        self._expected: StreamMark | None = None
         self._iterator: Iterator[Any] = iter(())
         self._chance = Chance(seed)
         self._info: _ShardInfo | None = None
 
-    def take(self, epoch: int, span: Span) -> list[Any]:
-        """The samples in these places of an epoch."""
+    def take(
+        self, epoch: int, span: Span, *, end: int, expected: StreamMark | None
+    ) -> tuple[list[Any], list[int], StreamMark]:
+        """The samples in these places of an epoch, their hashes, and the mark at `end`."""
         if epoch != self._epoch or span.start < self._position - len(self._kept):
             self._begin(epoch)
-        self._keep = max(self._keep, len(span))
+            self._expected = expected
+        self._keep = max(self._keep, end - span.start)
         with self._chance.drawing(), self._being_asked():
-            while self._position < span.stop:
-                self._kept.append(self._next())
-                self._position += 1
-                if len(self._kept) > self._keep:
-                    self._kept.popleft()
+            while self._position < end:
+                self._read_next()
         first = self._position - len(self._kept)
-        return [self._kept[position - first] for position in range(span.start, span.stop)]
+        kept = list(self._kept)
+        part = kept[span.start - first : span.stop - first]
+        after = sum(hashed for _, hashed in kept[end - first :])
+        mark = StreamMark(end, (self._digest - after) & _DIGEST)
+        return [sample for sample, _ in part], [hashed for _, hashed in part], mark
+
+    def _read_next(self) -> None:
+        sample = self._next()
+        hashed = hash_of(sample, seed=self._salt + self._position)
+        self._digest = (self._digest + hashed) & _DIGEST
+        self._position += 1
+        self._kept.append((sample, hashed))
+        if len(self._kept) > self._keep:
+            self._kept.popleft()
+        expected = self._expected
+        if expected is not None and expected.position == self._position:
+            if expected.digest != self._digest:
+                raise reads_differently(
+                    self._dataset,
+                    f"other samples among the first {self._position:,} of epoch {self._epoch + 1} "
+                    "than this job has read before",
+                )
+            self._expected = None
 
     def _begin(self, epoch: int) -> None:
         self._kept.clear()
-        self._epoch, self._position = epoch, 0
+        self._epoch, self._position, self._digest = epoch, 0, 0
         seed = mix(self._seed, _ITERATION, epoch)
         self._chance = Chance(seed)
         seed_generators(own_generators(self._dataset), seed)

@@ -101,6 +101,6 @@ def survey(
             fitter.observe(part, kept & ~test)
         bad += [(part.file, row) for row in (*part.refused, *bad_rows)]
         refused += len(part.refused)
-    check_share(bad, total + refused)
+    check_share(bad, total + refused, plan.hints_of_text)
     path = write(os.environ.get(RUN_DIRECTORY, ""), bad)
     return Survey(parts, encoder or fitter.finish(), Quarantine(len(bad), path))  # type: ignore[union-attr]

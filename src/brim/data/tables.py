@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
+_PARTS_OF_A_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _LARGEST_SINGLE = float(np.finfo(np.float32).max)
 
 
@@ -108,18 +110,15 @@ class TypedCells:
     """A column of a file that knows its types."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
-        self._column = column
+        self._as_read, self._column = column, plain(column)
 
     @property
     def column(self) -> pa.Array:
-        column = self._column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        return column
+        return _whole(self._as_read)
 
     @cached_property
     def _encoded(self) -> pa.DictionaryArray:
-        column = self.column
+        column = _whole(self._column)
         return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
 
     @cached_property
@@ -128,7 +127,10 @@ class TypedCells:
 
     @cached_property
     def tokens(self) -> Sequence[str]:
-        return [_token(value) for value in self._encoded.dictionary.to_pylist()]
+        values = self._encoded.dictionary.to_pylist()
+        if isinstance(self._as_read.type, pa.UuidType):
+            return ["" if value is None else str(UUID(bytes=value)) for value in values]
+        return [_token(value) for value in values]
 
     @cached_property
     def token_numbers(self) -> Floats:
@@ -144,7 +146,7 @@ class TypedCells:
         return _numpy([chunk.cast(pa.uint8()) for chunk in empty.chunks], np.uint8, 1).astype(bool)
 
     def text(self, row: int) -> str:
-        return str(self._column[row].as_py())
+        return str(self._as_read[row].as_py())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,40 @@ class FileRows:
 
     def column(self, name: str) -> Cells:
         return self.cells[name]
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the values of an extension type, as it stores them, or of a dictionary."""
+    if isinstance(kind, pa.Bool8Type):
+        return pa.bool_()
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    return kind
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without its extension type, for which Arrow computes next to nothing.
+
+    UUIDs are 16 bytes then, JSON is text, and numbers that Arrow does not know are bytes.
+    """
+    kind = column.type
+    if isinstance(kind, pa.BaseExtensionType):
+        chunks = [chunk.storage for chunk in column.chunks]
+        stored = pa.chunked_array(chunks, kind.storage_type)
+        return plain(stored.cast(pa.bool_()) if isinstance(kind, pa.Bool8Type) else stored)
+    if pa.types.is_run_end_encoded(kind):
+        chunks = [pc.run_end_decode(chunk) for chunk in column.chunks]
+        return plain(pa.chunked_array(chunks, kind.value_type))
+    return column
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        return whole.chunk(0) if whole.num_chunks else pa.array([], whole.type)
+    return whole
 
 
 def stable_hash(token: str) -> int:
@@ -250,12 +286,14 @@ def float_token(value: float) -> str:
 
 def _floats(array: pa.Array | pa.ChunkedArray) -> Floats:
     """Numbers, truth values, and instants as seconds since 1970."""
-    kind = array.type
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        array = array.cast(pa.timestamp("us")).cast(pa.int64())
+    kind, parts_of_a_second = array.type, 1
+    if pa.types.is_date(kind):
+        kind = pa.timestamp("us")
+        array = array.cast(kind)
+    if pa.types.is_timestamp(kind):
+        parts_of_a_second = _PARTS_OF_A_SECOND[kind.unit]
+        array = array.cast(pa.int64())
     numbers = pc.cast(array, pa.float64(), safe=False)
     chunks = numbers.chunks if isinstance(numbers, pa.ChunkedArray) else [numbers]
-    floats: Floats = _numpy(chunks, np.float64, np.nan)
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        floats = floats / 1e6
+    floats: Floats = _numpy(chunks, np.float64, np.nan) / parts_of_a_second
     return np.where(np.isfinite(floats), floats, np.nan)

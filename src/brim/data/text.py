@@ -111,6 +111,13 @@ def _header(file: File, content: bytes, delimiter: str) -> list[str]:
     first = next((line for line in content[: 1 << 20].splitlines() if line), b"")
     if not first:
         raise SpecError(file.shown, got="an empty file", need="a header line and rows")
+    if b"\0" in first:
+        raise SpecError(
+            file.shown,
+            got="a first line with bytes of value 0",
+            need="text in UTF-8, or in UTF-16 with its mark at the start",
+            hint=f"iconv -f UTF-16LE -t UTF-8 {file.shown}",
+        )
     try:
         table = arrow_csv.read_csv(
             pa.BufferReader(first + b"\n"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from brim.data.files import File
-from brim.data.tables import FileRows, TypedCells
+from brim.data.tables import FileRows, TypedCells, plain_type
 from brim.errors import SpecError, did_you_mean
 
 
@@ -38,14 +39,14 @@ class RowGroup:
 
 
 def parquet_groups(
-    files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
+    files: Sequence[File], *, wanted: Sequence[str], numbers: Mapping[str, str]
 ) -> list[RowGroup]:
     """The row groups of Parquet files, in order.
 
     Args:
         files: where they are.
         wanted: the columns to read.
-        numbers: those of them that must hold numbers.
+        numbers: those of them that must hold numbers, with what to write where one holds text.
 
     Raises:
         SpecError: not a Parquet file, no rows, no such column, a column of the wrong type.
@@ -62,14 +63,14 @@ def parquet_groups(
 
 
 def arrow_groups(
-    files: Sequence[File], *, wanted: Sequence[str], numbers: Collection[str]
+    files: Sequence[File], *, wanted: Sequence[str], numbers: Mapping[str, str]
 ) -> list[RowGroup]:
-    """The record batches of Arrow IPC (Feather) files, in order; see `parquet_groups`."""
+    """The record batches of Arrow IPC (Feather) files or streams, in order; see `parquet_groups`."""
     groups: list[RowGroup] = []
     for file in files:
         opened = _ipc(file)
         _check_schema(file, opened.schema, wanted, numbers)
-        sizes = [opened.get_batch(index).num_rows for index in range(opened.num_record_batches)]
+        sizes = [batch.num_rows for batch in opened.batches()]
         groups += _groups(file, groups, sizes, _ArrowGroup, wanted)
     return _some(files, groups)
 
@@ -94,9 +95,7 @@ class _ArrowGroup:
     wanted: tuple[str, ...]
 
     def __call__(self) -> pa.Table:
-        return pa.Table.from_batches([_ipc(self.file).get_batch(self.index)]).select(
-            list(self.wanted)
-        )
+        return pa.Table.from_batches([_ipc(self.file).batch(self.index)]).select(list(self.wanted))
 
 
 def _groups(
@@ -125,17 +124,59 @@ def _some(files: Sequence[File], groups: list[RowGroup]) -> list[RowGroup]:
 def _parquet(file: File) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file.open())
-    except (pa.ArrowInvalid, OSError) as problem:
-        raise SpecError(file.shown, got=_first_line(problem), need="a Parquet file") from problem
+    except (pa.ArrowException, OSError) as problem:
+        raise _unreadable(file, problem, "a Parquet file") from problem
 
 
-def _ipc(file: File) -> pa.RecordBatchFileReader:
+class _Batches:
+    """The record batches of an opened file."""
+
+    def __init__(self, reader: pa.RecordBatchFileReader) -> None:
+        self._reader, self.schema = reader, reader.schema
+
+    def batch(self, index: int) -> pa.RecordBatch:
+        return self._reader.get_batch(index)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return map(self.batch, range(self._reader.num_record_batches))
+
+
+class _BatchesOfStream:
+    """The record batches of an opened stream, which has no index: it is read up to each."""
+
+    def __init__(self, reader: pa.RecordBatchStreamReader) -> None:
+        self._reader, self.schema = reader, reader.schema
+
+    def batch(self, index: int) -> pa.RecordBatch:
+        return next(islice(self.batches(), index, None))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._reader)
+
+
+def _ipc(file: File) -> _Batches | _BatchesOfStream:
+    """Open a file with an index, or a stream, as Hugging Face's datasets are."""
     try:
-        return pa.ipc.open_file(file.open())
-    except (pa.ArrowInvalid, OSError) as problem:
-        raise SpecError(
-            file.shown, got=_first_line(problem), need="an Arrow IPC (Feather) file"
-        ) from problem
+        try:
+            return _Batches(pa.ipc.open_file(file.open()))
+        except pa.ArrowInvalid as problem:
+            if "not an arrow file" not in str(problem).lower():
+                raise
+            return _BatchesOfStream(pa.ipc.open_stream(_mapped(file)))
+    except (pa.ArrowException, OSError) as problem:
+        raise _unreadable(file, problem, "an Arrow IPC (Feather) file or stream") from problem
+
+
+def _mapped(file: File) -> Any:
+    """The content of a file of this host without a copy: it is gone through for each batch."""
+    return pa.memory_map(file.path) if file.is_local else file.open()
+
+
+def _unreadable(file: File, problem: Exception, need: str) -> SpecError:
+    hint = ""
+    if isinstance(problem, pa.ArrowNotImplementedError):
+        hint = "write columns of types that Arrow reads: integers of 64 bits, float64, text"
+    return SpecError(file.shown, got=_first_line(problem), need=need, hint=hint)
 
 
 def _first_line(problem: Exception) -> str:
@@ -143,7 +184,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def _check_schema(
-    file: File, schema: pa.Schema, wanted: Sequence[str], numbers: Collection[str]
+    file: File, schema: pa.Schema, wanted: Sequence[str], numbers: Mapping[str, str]
 ) -> None:
     for name in wanted:
         if name not in schema.names:
@@ -155,7 +196,7 @@ def _check_schema(
                 hint=hint,
             )
         kind = schema.field(name).type
-        value = kind.value_type if pa.types.is_dictionary(kind) else kind
+        value = plain_type(kind)
         if pa.types.is_nested(value):
             raise SpecError(
                 f"column {name!r}", got=f"type {kind} in {file.shown}", need="numbers or text"
@@ -165,7 +206,7 @@ def _check_schema(
                 f"column {name!r}",
                 got=f"type {kind} in {file.shown}",
                 need="numbers",
-                hint=f"brim.data.vocabulary({name!r})",
+                hint=numbers[name],
             )
 
 

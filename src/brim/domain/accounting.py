@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 # Sample indices at the positions [start, stop) of an epoch's order: (epoch, start, stop) -> int64
 # array.
 Order = Callable[[int, int, int], npt.NDArray[np.int64]]
+_WRAPS_AT = 1 << 32  # of sums of hashes
 _ON_RECORD = np.dtype("<i8")
 # A number in a run's records. Whoever owns a job writes them, and a scheduler keeps what they say in
 # records of its own, and ends processes by their numbers: none is below 0, or beyond 64 bits.
@@ -33,7 +34,8 @@ class CommittedPart(NamedTuple):
         micro: its index within the step, from 0.
         start: first position in the epoch's order.
         stop: one past the last.
-        crc32: `sample_checksum` of the samples that were really fed to the model.
+        crc32: `sample_checksum` of the samples that were really fed to the model; of a stream, the
+            sum of the hashes of their contents, modulo 2³².
     """
 
     rank: int
@@ -86,6 +88,8 @@ class StepRecord:
         tables: what all ranks had to do with each table of an embedding.
         staleness: of asynchronous training, the steps that were applied between the state that its
             gradients were computed on and its own.
+        contents: of a stream, the sum of the hashes of all that it has yielded in this epoch, up to
+            the end of the step, modulo 2³², as each of those that read it in this step has it.
     """
 
     at: float
@@ -99,6 +103,7 @@ class StepRecord:
     lr: float | tuple[float | None, ...] | None = None
     tables: dict[str, TableTraffic] = field(default_factory=dict)
     staleness: int | None = None
+    contents: tuple[Count, ...] = ()
 
     def learning_rates(self) -> dict[str, float]:
         """Learning rates by name.
@@ -157,7 +162,8 @@ class Ledger:
 
     Args:
         problems: what is not as it should be, in words.
-        counted: `samples`, or `positions` where nobody but a sampler knew which samples were there.
+        counted: `samples`; `contents` of a stream; or `positions` where nobody but a sampler knew
+            which samples were there, or each shard of a stream was read by another worker.
     """
 
     epochs: tuple[EpochLedger, ...]
@@ -240,7 +246,11 @@ def audit(
         problems += found
         if not 0 <= epoch < epochs:
             problems.append(f"epoch {epoch + 1}: applied, but the run has {epochs} epochs")
-    counted = "positions" if order is None else "samples"
+    has_contents = bool(by_epoch) and all(
+        step.contents for steps in by_epoch.values() for step in steps
+    )
+    unordered = "contents" if has_contents else "positions"
+    counted = unordered if order is None else "samples"
     return Ledger(epochs=tuple(ledgers), problems=tuple(problems), counted=counted)
 
 
@@ -266,6 +276,11 @@ def _audit_epoch(
             ):
                 mismatched += 1
                 problems.append(f"{where}: fed other samples than the epoch's order says")
+    for step in _with_other_contents(steps):
+        mismatched += len(step.parts)
+        problems.append(
+            f"epoch {epoch + 1}, step {step.step}: fed other samples than the stream has there"
+        )
     return (
         EpochLedger(
             epoch=epoch + 1,
@@ -277,6 +292,20 @@ def _audit_epoch(
         ),
         problems,
     )
+
+
+def _with_other_contents(steps: Sequence[StepRecord]) -> Iterator[StepRecord]:
+    """Yield the steps of a stream whose parts do not add up to what was read of it.
+
+    What comes after such a step is compared from there on.
+    """
+    total = 0
+    for step in sorted(steps, key=lambda step: min((part.start for part in step.parts), default=0)):
+        if step.contents:
+            total = (total + sum(part.crc32 for part in step.parts)) % _WRAPS_AT
+            if {*step.contents} != {total}:
+                yield step
+                total = step.contents[0]
 
 
 def throughput(

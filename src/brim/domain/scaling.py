@@ -17,7 +17,7 @@ import numpy as np
 
 from brim.errors import SpecError
 
-_MOST_WORKERS = 1 << 20  # a curve has a number for each count up to its largest
+MOST_WORKERS = 1 << 20  # a curve has a number for each count up to its largest
 
 
 def concave_envelope(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -156,13 +156,13 @@ class ScalingCurve:
         if (
             not counts
             or counts != sorted(set(counts))
-            or not 1 <= counts[0] <= counts[-1] <= _MOST_WORKERS
+            or not 1 <= counts[0] <= counts[-1] <= MOST_WORKERS
             or min(r for _, r in self.points) <= 0
         ):
             raise SpecError(
                 "scaling curve",
                 got=repr(self.points),
-                need=f"ascending worker counts from 1 to {_MOST_WORKERS:,} with rates above 0",
+                need=f"ascending worker counts from 1 to {MOST_WORKERS:,} with rates above 0",
             )
         top = counts[-1]
         grid = np.arange(top + 1)

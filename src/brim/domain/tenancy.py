@@ -5,6 +5,7 @@ Pure values.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from brim.errors import SpecError
@@ -33,7 +34,7 @@ class Tenant:
     are guaranteed / limit / weight.
 
     Raises:
-        SpecError: unless 0 <= exclusive <= guaranteed <= limit and weight > 0.
+        SpecError: unless 0 <= exclusive <= guaranteed <= limit and 0 < weight < inf.
 
     >>> Tenant(id="ctr", guaranteed=8, exclusive=2, limit=12).lendable
     6
@@ -51,13 +52,13 @@ class Tenant:
 
     def __post_init__(self) -> None:
         top = self.guaranteed if self.limit is None else self.limit
-        if not 0 <= self.exclusive <= self.guaranteed <= top or self.weight <= 0:
+        if not 0 <= self.exclusive <= self.guaranteed <= top or not 0 < self.weight < math.inf:
             raise SpecError(
                 f"tenant {self.id}",
                 got=f"exclusive {self.exclusive}, guaranteed {self.guaranteed}, limit "
                 f"{self.limit}, "
                 f"weight {self.weight}",
-                need="0 <= exclusive <= guaranteed <= limit and weight above 0",
+                need="0 <= exclusive <= guaranteed <= limit and a finite weight above 0",
             )
 
         for name, most in (("jobs", self.jobs), ("code", self.code)):

@@ -26,8 +26,11 @@ Totals = Mapping[str, Fraction]
 """Exact amounts by resource."""
 
 
-def parse_amount(written: str | int | float) -> Fraction:
+def parse_amount(written: str | int | float, *, field: str = "a quantity") -> Fraction:
     """Read a quantity as an API server does: rounded up to billionths, and within 64 bits.
+
+    Args:
+        field: that has it, for messages.
 
     Raises:
         SpecError: it is none.
@@ -38,7 +41,7 @@ def parse_amount(written: str | int | float) -> Fraction:
     found = _WRITTEN.fullmatch(str(written))
     if found is None:
         raise SpecError(
-            "a quantity", got=repr(str(written)[:40]), need="a number with a unit", hint="16Gi"
+            field, got=repr(str(written)[:40]), need="a number with a unit", hint="16Gi"
         )
     sign, digits, unit, exponent = found.groups()
     amount = Fraction(digits)

@@ -85,19 +85,49 @@ async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None
         )
 
 
-async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> list[PlainObject]:
+class ForeignObject(NamedTuple):
+    """An object that somebody else has made.
+
+    Attributes:
+        ours: as brim would make it.
+        theirs: as it is.
+    """
+
+    ours: PlainObject
+    theirs: PlainObject
+
+    @property
+    def warning(self) -> str:
+        """Return a warning about a definition that lacks brim's version; empty where it has it."""
+        served, needed = _served(self.theirs), _served(self.ours)
+        if not served or set(needed) <= set(served):
+            return ""
+        has, lacks = ", ".join(served), ", ".join(needed)
+        return (
+            f"{self.ours['metadata']['name']} serves {has} and not {lacks}: brim runs none of "
+            "these jobs, and without another operator they wait for ever"
+        )
+
+
+def _served(definition: PlainObject) -> list[str]:
+    """Return the versions in which a server has a kind."""
+    versions = (definition.get("spec") or {}).get("versions") or []
+    return [each["name"] for each in versions if each.get("served")]
+
+
+async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> list[ForeignObject]:
     """Return those of these objects that are there and that no installation of brim has made.
 
     Raises:
         EnvironmentFault: the server does not say.
     """
-    found: list[PlainObject] = []
+    found: list[ForeignObject] = []
     for thing in things:
         with contextlib.suppress(NotFound):
             there = await server.get(resource_of(thing), thing["metadata"]["name"])
             labels = there["metadata"].get("labels") or {}
             if labels.get(MANAGED_BY) != thing["metadata"]["labels"][MANAGED_BY]:
-                found.append(thing)
+                found.append(ForeignObject(thing, there))
     return found
 
 

@@ -34,10 +34,12 @@ def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, An
         "seconds": _mean_seconds(reports),
     }
     tables = _traffic(reports)
+    contents = sorted({report.contents for report in reports if report.contents is not None})
     return {
         **fields,
         **({} if reports[0].lr is None else {"lr": reports[0].lr}),
         **({} if reports[0].staleness is None else {"staleness": reports[0].staleness}),
+        **({"contents": contents} if contents else {}),
         **({"tables": tables} if tables else {}),
     }
 

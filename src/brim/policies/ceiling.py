@@ -22,8 +22,8 @@ _BUCKETS = 1000
 def _possible(job: Job, devices: int) -> bool:
     if job.deadline is None:
         return False
-    most = min(job.ceiling, devices)
-    return job.submitted + job.work / job.curve.best[most] <= job.deadline + 1e-6
+    rate = job.curve.best[min(job.ceiling, devices)]
+    return rate > 0 and job.submitted + job.work / rate <= job.deadline + 1e-6
 
 
 def ceiling_per_job(jobs: Sequence[Job], *, devices: int) -> float | None:
@@ -44,10 +44,10 @@ def least_device_time(job: Job) -> float:
     Source: our own; the argument for uniform shares is in ElasticFlow, section 4.1.
     """
     assert job.deadline is not None
-    window = job.deadline - job.submitted
-    pace = job.work / window
     envelope = job.curve.envelope
-    place = min(bisect_left(envelope, pace), len(envelope) - 1)
+    window = max(job.deadline - job.submitted, job.work / envelope[-1])  # possible but for rounding
+    pace = min(job.work / window, envelope[-1])
+    place = bisect_left(envelope, pace)
     below, above = envelope[place - 1], envelope[place]
     workers = place - 1 + (pace - below) / (above - below)
     return min(workers, float(place)) * window
@@ -86,6 +86,8 @@ def ceiling_with_capacity(
     if not wanted:
         return None
     able = [job for job in wanted if _possible(job, devices)]
+    if not able:
+        return 0.0
     moments = sorted({t for job in able for t in (job.submitted, job.deadline or 0.0)})
     if len(moments) > buckets:
         moments = [

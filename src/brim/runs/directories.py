@@ -133,7 +133,7 @@ def find_run(
 ) -> Path:
     """The directory of a run: a path, a name under `runs`, a job of the scheduler, or the latest.
 
-    Where the run is kept in a store (`name` is its URL), or is a job of the scheduler that
+    Where the run is kept in a store (`name` is its URL, or its path in a folder), or is a job of the scheduler that
     `$BRIM_SERVER` names, that is a copy, and up to date.
 
     Args:
@@ -150,6 +150,9 @@ def find_run(
 
     if name is not None and is_url(name):
         return copy_of_stored(name, checkpoints=checkpoints, field=field)
+    if name and (Path(name) / _RECORDS).is_dir():  # as a folder that --runs names keeps them
+        url = f"file://{Path(name).resolve()}"
+        return copy_of_stored(url, checkpoints=checkpoints, field=field)
     places = [Path(), RUNS]
     with contextlib.suppress(SpecError):  # this account has no home, and so no scheduler
         places.append(jobs_dir(state))
@@ -157,8 +160,9 @@ def find_run(
         [RUNS / LATEST] if name in (None, LATEST) else [place / (name or "") for place in places]
     ):
         if holds_run(path):
-            # People should see the run's own name, not that of the link.
-            return RUNS / os.readlink(path) if path.is_symlink() else path
+            while path.is_symlink():  # people should see the run's own name, not that of a link
+                path = path.parent / os.readlink(path)
+            return path
     if name not in (None, LATEST) and state is None:
         copy = copy_of_theirs(name or "", checkpoints=checkpoints)
         if copy is not None:

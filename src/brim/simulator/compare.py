@@ -141,6 +141,23 @@ def check_policies(names: Sequence[str], slot: float | None) -> None:
         raise SpecError("--slot", got=str(slot), need="seconds, 0 or more", hint="--slot 240")
 
 
+def check_fit(jobs: Sequence[Job], devices: int) -> None:
+    """Refuse jobs that no policy can ever start.
+
+    Raises:
+        SpecError: a job that runs only on more devices than there are.
+    """
+    for job in jobs:
+        least = max(job.minimum, job.curve.points[0][0])
+        if least > devices:
+            raise SpecError(
+                f"--trace, job {job.id}",
+                got=f"a minimum of {least} workers",
+                need=f"at most {devices}, the devices of the cluster",
+                hint=f"--cluster 1x{least}",
+            )
+
+
 def run_policy(
     name: str,
     jobs: Sequence[Job],

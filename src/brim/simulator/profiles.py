@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from brim.domain.scaling import ScalingCurve
+from brim.domain.scaling import MOST_WORKERS, ScalingCurve
 from brim.errors import SpecError, did_you_mean
+from brim.simulator.tables import Row, read_table
 
 _HINT = "docs/guides/simulate.md shows the format; leave --profiles out for linear scaling"
 
@@ -29,23 +28,12 @@ def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
     """
     curves: dict[tuple[str, int], ScalingCurve] = {}
     for path in sorted(folder.glob("*.csv")):
-        with path.open(newline="") as file:
-            rows = list(csv.reader(file))
-        try:
-            counts = [int(cell) for cell in rows[0][1:]]
-            for row in rows[1:]:
-                if row:
-                    batch = int(row[0])
-                    points = _points(counts, row[1:], limit=batch)
-                    if points:
-                        curves[path.stem, batch] = ScalingCurve(points=points)
-        except (ValueError, IndexError, OSError) as error:
-            raise SpecError(
-                f"--profiles {path}",
-                got=str(error),
-                need="global_batch_size,1,2,4,… and numbers",
-                hint=_HINT,
-            ) from error
+        for row in read_table(path, option="--profiles", hint=_HINT):
+            first, *columns = row.cells
+            batch = row.count(first)
+            points = _points(row, columns, limit=batch)
+            if points:
+                curves[path.stem, batch] = ScalingCurve(points=points)
     if not curves:
         raise SpecError(
             "--profiles", got=str(folder), need="a folder with one CSV per model", hint=_HINT
@@ -53,13 +41,23 @@ def read_profiles(folder: Path) -> dict[tuple[str, int], ScalingCurve]:
     return curves
 
 
-def _points(counts: list[int], cells: list[str], *, limit: int) -> tuple[tuple[int, float], ...]:
-    rates = [float(cell) if cell.strip() else 0.0 for cell in cells]
+def _points(row: Row, columns: list[str], *, limit: int) -> tuple[tuple[int, float], ...]:
+    rates = {_workers(row, column): _rate(row, column) for column in columns}
     return tuple(
-        (count, rate)
-        for count, rate in zip(counts, rates, strict=False)
-        if count <= limit and math.isfinite(rate) and rate > 0
+        (count, rate) for count, rate in sorted(rates.items()) if count <= limit and rate > 0
     )
+
+
+def _workers(row: Row, column: str) -> int:
+    if not column.isascii() or not column.isdecimal() or not 1 <= int(column) <= MOST_WORKERS:
+        table = row.place.partition(", line")[0]
+        need = "global_batch_size,1,2,4,…: a number of workers above each column"
+        raise SpecError(f"{table}, header", got=repr(column), need=need, hint=_HINT)
+    return int(column)
+
+
+def _rate(row: Row, column: str) -> float:
+    return 0.0 if row.text(column).lower() in ("", "nan") else row.number(column, least=0.0)
 
 
 def missing_profile(model: str, batch: int, known: Iterable[tuple[str, int]]) -> SpecError:

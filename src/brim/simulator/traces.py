@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from brim.domain.scaling import ScalingCurve
+from brim.domain.scaling import MOST_WORKERS, ScalingCurve
 from brim.domain.workload import Job, Priority
 from brim.errors import SpecError, did_you_mean
 from brim.simulator.profiles import Profiles, missing_profile
-from brim.storage.files import nearby
+from brim.simulator.tables import Row, read_table
 
 # our word -> the words of the formats in circulation, in order of preference
 _COLUMNS = {
@@ -33,45 +31,24 @@ _HINT = (
 def read_trace(path: Path, profiles: Profiles | None = None) -> tuple[Job, ...]:
     """Every job of the trace at `path`, by time of submission then row.
 
-    The optional columns are best_effort (1: the deadline is dropped), tenant, priority, minimum and
-    maximum. Ids keep the row's order when sorted as text, so that ties break as in the file:
-    `00012` or `00012-uuid`.
+    The optional columns are best_effort (1 or true: the deadline is dropped), tenant, priority,
+    minimum and maximum. Ids keep the row's order when sorted as text, so that ties break as in the
+    file: `00012` or `00012-uuid`.
 
     Args:
         profiles: curves by model and batch; None makes every job scale linearly up to what it
             requested.
 
     Raises:
-        SpecError: a missing column, a cell that is no number, or a model without a profile.
+        SpecError: a missing column, a cell with a wrong value, or a model without a
+            profile.
     """
-    try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except FileNotFoundError:
-        meant = nearby(path)
-        hint = meant if meant.startswith("did") else _HINT
-        raise SpecError("--trace", got=f"{path}: no such file", need="a trace", hint=hint) from None
-    except OSError as error:
-        raise SpecError(
-            "--trace", got=f"{path} ({error.strerror})", need="a file that can be read", hint=_HINT
-        ) from None
-    except (UnicodeDecodeError, csv.Error):
-        raise SpecError(
-            "--trace", got=f"{path}, which is not text", need="a CSV file", hint=_HINT
-        ) from None
+    rows = read_table(path, option="--trace", hint=_HINT)
     if not rows:
         raise SpecError("--trace", got=f"{path} without a row", need="at least one job", hint=_HINT)
     columns = {ours: _column(path, ours, theirs, rows[0]) for ours, theirs in _COLUMNS.items()}
     width = len(str(len(rows) - 1))
-    jobs = []
-    for number, row in enumerate(rows):
-        try:
-            jobs.append(_job(row, columns, f"{number:0{width}}", profiles))
-        except (TypeError, ValueError) as error:
-            where = f"--trace {path}, line {number + 2}"
-            raise SpecError(
-                where, got=str(error), need="a number in each of its columns"
-            ) from error
+    jobs = [_job(row, columns, f"{number:0{width}}", profiles) for number, row in enumerate(rows)]
     return tuple(sorted(jobs, key=lambda job: (job.submitted, job.id)))
 
 
@@ -81,63 +58,73 @@ def needed_profiles(path: Path) -> frozenset[tuple[str, int]]:
     The set is empty where the trace cannot be read.
     """
     try:
-        with path.open(newline="") as file:
-            return frozenset(
-                (row["model_name"], int(float(row["batch_size"]))) for row in csv.DictReader(file)
-            )
-    except (OSError, KeyError, ValueError):
+        rows = read_table(path, option="--trace", hint=_HINT)
+        return frozenset((row.text("model_name"), row.count("batch_size")) for row in rows)
+    except SpecError:
         return frozenset()
 
 
-def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Mapping[str, str]) -> str:
+def _column(path: Path, ours: str, theirs: tuple[str, ...], row: Row) -> str:
     for name in theirs:
-        if name in row:
+        if name in row.cells:
             return name
-    got = ", ".join(str(name) for name in row)
+    got = ", ".join(row.cells)
     need = f"a column {' or '.join(theirs)} ({ours})"
     raise SpecError(f"--trace {path}", got=got, need=need, hint=_HINT)
 
 
-def _job(
-    row: Mapping[str, str], columns: Mapping[str, str], number: str, profiles: Profiles | None
-) -> Job:
-    cell = {ours: row[theirs] for ours, theirs in columns.items()}
-    model, batch = cell["model"], int(float(cell["batch"]))
-    requested, duration, work = int(cell["requested"]), float(cell["duration"]), float(cell["work"])
-    for ours, value in (
-        ("requested", requested),
-        ("duration", duration),
-        ("work", work),
-        ("batch", batch),
-    ):
-        if not 0 < value < math.inf:
-            raise ValueError(f"{cell[ours]!r} in {columns[ours]}")
+def _job(row: Row, columns: Mapping[str, str], number: str, profiles: Profiles | None) -> Job:
+    model, batch = row.text(columns["model"]), row.count(columns["batch"])
+    requested = row.count(columns["requested"], most=MOST_WORKERS)
+    duration, work = row.positive(columns["duration"]), row.positive(columns["work"])
     if profiles is None:
         curve = ScalingCurve.linear(rate=work / (duration * requested), maximum=requested)
     elif (model, batch) in profiles:
         curve = profiles[model, batch]
     else:
         raise missing_profile(model, batch, profiles)
-    name = row.get("job_id", "")
+    name = row.text("job_id")
+    minimum, maximum = _bounds(row, curve)
     return Job(
         id=number if not name or name == str(int(number)) else f"{number}-{name}",
-        submitted=float(cell["submitted"]),
+        submitted=row.number(columns["submitted"]),
         work=work,
         curve=curve,
-        deadline=None if row.get("best_effort", "0") == "1" else float(cell["deadline"]),
+        deadline=_deadline(row, columns["deadline"]),
         requested=requested,
         duration=duration,
-        minimum=int(row.get("minimum") or 1),
-        maximum=int(row["maximum"]) if row.get("maximum") else None,
-        tenant=row.get("tenant") or "default",
-        priority=_priority(row.get("priority") or "preemptible"),
+        minimum=minimum,
+        maximum=maximum,
+        tenant=row.text("tenant") or "default",
+        priority=_priority(row),
         label=f"{model}-{batch}",
     )
 
 
-def _priority(word: str) -> Priority:
+def _deadline(row: Row, column: str) -> float | None:
+    if row.flag("best_effort"):
+        return None
+    try:
+        return row.number(column)
+    except SpecError:
+        hint = "a job without a deadline has 1 in the column best_effort"
+        raise row.fault(column, "seconds on the clock of the submissions", hint=hint) from None
+
+
+def _bounds(row: Row, curve: ScalingCurve) -> tuple[int, int | None]:
+    """Return the fewest and the most workers; None: as many as help."""
+    minimum = row.count("minimum") if row.text("minimum") else 1
+    if not row.text("maximum"):
+        return minimum, None
+    maximum, least = row.count("maximum"), max(minimum, curve.points[0][0])
+    if maximum < least:
+        raise row.fault("maximum", f"at least {least}: with fewer workers the job does not run")
+    return minimum, maximum
+
+
+def _priority(row: Row) -> Priority:
+    word = row.text("priority") or "preemptible"
     known = [one.name.lower() for one in Priority]
     if word.lower() not in known:
-        hint = did_you_mean(word, known)
-        raise SpecError("--trace, column priority", got=word, need=" or ".join(known), hint=hint)
+        raise row.fault("priority", " or ".join(known), hint=did_you_mean(word, known))
     return Priority[word.upper()]

@@ -53,7 +53,7 @@ def audit_run(run_dir: Path, history: RunHistory) -> Ledger:
         history.restores,
         samples_per_epoch=dataset.samples,
         epochs=epochs,
-        order=None if dataset.order == "sampler" else samples,
+        order=None if dataset.order in ("sampler", "stream") else samples,
         last_epoch=last_epoch,
     )
 

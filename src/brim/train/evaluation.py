@@ -20,6 +20,7 @@ from brim.chance import Sources
 from brim.coordination.reduction import share
 from brim.data.batches import Collate
 from brim.data.feed import Feed, MicroBatchRequest
+from brim.data.streams import reads_differently
 from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
@@ -75,10 +76,13 @@ def evaluate_together(
             seen.append(observe(metrics, output, target))
             put_back()
             meanwhile()
-    everyone = gather(msgspec.msgpack.encode(seen))
-    return results(
-        metrics, [state for payload in everyone for state in msgspec.msgpack.decode(payload)]
-    )
+    everyone = [
+        msgspec.msgpack.decode(each)
+        for each in gather(msgspec.msgpack.encode([seen, feed.digest()]))
+    ]
+    if len({digest for _, digest in everyone}) > 1:
+        raise reads_differently(feed.dataset, "different samples in different workers")
+    return results(metrics, [state for states, _ in everyone for state in states])
 
 
 def outputs(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from brim.chance import Sources
 from brim.clock import monotonic
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
+from brim.storage.trails import Trail
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.attributes import Attributes
 from brim.train.carried import Carried
@@ -48,8 +51,11 @@ class JobParts:
         carried: hidden states that go from step to step, by name.
         tables: descriptor of the memory that holds the tables of this host; None where the worker
             trains alone.
+        trail: of what this worker reads; None where it trains alone.
+        run_dir: of the run on this host; None where it trains alone.
         start_method: how this process was started, for the record.
         seconds: spent on each kind of work since the last report.
+        notes: warnings of the user's code before training, to be told once.
     """
 
     spec: JobSpec
@@ -65,9 +71,12 @@ class JobParts:
     checkpoints: Checkpoints
     asynchrony: Asynchrony | None
     tables: int | None
+    trail: Trail | None
+    run_dir: Path | None
     start_method: str
     carried: dict[str, Carried] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    notes: list[str] = field(default_factory=list)
 
     @property
     def takes_turns(self) -> bool:
@@ -161,9 +170,22 @@ def assemble(
         checkpoints=checkpoints,
         asynchrony=asynchrony,
         tables=context.tables if context else None,
+        trail=_trail_of(context),
+        run_dir=Path(context.run_dir) if context else None,
         start_method=context.start_method if context else "alone",
     )
     return parts
+
+
+def _trail_of(context: WorkerContext | None) -> Trail | None:
+    """Return a new trail; None where the disk takes none, for it is no more than a help."""
+    if context is None:
+        return None
+    with contextlib.suppress(OSError):
+        trail = Trail(Path(context.run_dir), context.worker)
+        context.before_failing.append(trail.remove)
+        return trail
+    return None
 
 
 def not_asynchronous(what: str) -> SpecError:

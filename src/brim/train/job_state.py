@@ -81,6 +81,7 @@ class TrainingState:
         self.committed = 0  # steps
         self.epoch = 0  # epochs that are over
         self.order = 0  # of the epoch's samples, where a sampler draws them: a checksum
+        self.streams: dict[str, list[int]] = {}  # how far all have read them: see `Witness`
         self.due = False  # a checkpoint, at the boundary where the job stands
         self.stop_after: int | None = None  # epochs, where job.stop() was called
         self.unsound_since: int | None = (
@@ -154,6 +155,7 @@ class TrainingState:
             "committed": self.committed,
             "epoch": self.epoch,
             "order": self.order,
+            "streams": self.streams,
             "due": self.due,
             STOP: self.stop_after,
             "unsound_since": self.unsound_since,
@@ -262,6 +264,7 @@ class TrainingState:
             _put_state(thing, tree["registered"][name])
         self.committed, self.epoch = tree["committed"], tree["epoch"]
         self.order = tree["order"]
+        self.streams = dict(tree.get("streams", {}))  # a checkpoint of an older brim has none
         self.due, self.stop_after = tree["due"], tree[STOP]
         self.unsound_since = tree["unsound_since"]
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none

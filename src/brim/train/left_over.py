@@ -136,8 +136,8 @@ def _is_parameter(node: Any) -> bool:
 
 def nodes_of(loss: Tensor) -> Iterator[Any]:
     """Yield all nodes of the graph of a loss."""
-    seen = {loss.grad_fn} - {None}
-    ahead = list(seen)
+    ahead: list[Any] = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen: set[Any] = set(ahead)
     while ahead:
         node = ahead.pop()
         yield node

@@ -188,6 +188,7 @@ class Loop:
                 self.has_left = True
                 self._leave_round()
                 self._parts.checkpoints.drain()
+                self._data.end()
                 return False
             case _:
                 return False
@@ -318,6 +319,7 @@ class Loop:
             # step is given up.
             self._between_steps(round, patience=0.01 * round.pace)
             if round.reads is None:
+                self._data.look_into_deaths()
                 # Of one micro-batch a step, one worker has all: the loop's body runs once a step.
                 if parts.spec.exact and parts.spec.audit and round.parts > 1:
                     round.audits = AuditPlan(
@@ -458,7 +460,7 @@ class Loop:
             parts.checkpoints.drain()
             self.is_over = True
             self._leave_round()
-            self._data.close()
+            self._data.end()
             return True
         return False
 

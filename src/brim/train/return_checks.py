@@ -10,7 +10,7 @@ sample.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -112,6 +112,20 @@ _KINDS = (
         lambda thing: isinstance(thing, Mapping),
         lambda thing: f"{_type(thing)} with {', '.join(map(repr, list(thing)[:4])) or 'nothing'}",
         "return the part that was asked for: data[split]",
+    ),
+    _WrongKind(
+        _is_a("torchdata", "BaseNode"),
+        _type,
+        "brim.data.stream(torchdata.nodes.Loader(node), samples=…)",
+    ),
+    _WrongKind(
+        lambda thing: (
+            isinstance(thing, Iterable)
+            and not isinstance(thing, Iterator | Sized)
+            and not hasattr(thing, "__getitem__")
+        ),
+        lambda thing: f"{_type(thing)}, which can only be iterated",
+        "brim.data.stream(data, samples=…)",
     ),
     _WrongKind(
         lambda thing: isinstance(thing, Iterator),

@@ -28,6 +28,7 @@ from brim.coordination.participant import RoundChanged
 from brim.coordination.steps import Act, Action, Add, Stand
 from brim.data.feed import MicroBatchRequest, Read
 from brim.data.repeatable import digest_of
+from brim.data.streams import StreamMark
 from brim.domain.batch import Span, cut
 from brim.domain.seeds import mix
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
@@ -125,6 +126,7 @@ class StepUnderWay:
         since: when it began.
         done: micro-batches, each with the checksum of its samples.
         losses: of these.
+        marks: of the stream that it has read, at the end of this step.
         void: sums that were given away early have changed since.
         micro: the micro-batch under way, or None.
         staleness: how many steps others have made meanwhile; None where they make none.
@@ -142,6 +144,7 @@ class StepUnderWay:
     since: float
     done: list[tuple[MicroBatchRequest, int]] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
+    marks: dict[int, StreamMark] = field(default_factory=dict)
     void: bool = False
     micro: MicroUnderWay | None = None
     staleness: int | None = None
@@ -341,6 +344,7 @@ class Steps:
             return
         own_loop = not parts.spec.file and parts.spec.clip_norm is None
         for text in (
+            *parts.notes,
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
             left_over.of_loss(loss, samples=samples),
             left_over.of_hooks(parts.model),
@@ -419,6 +423,7 @@ class Steps:
         round.accumulator.add(step.todo.popleft(), contribution)
         step.losses.append(torch.cat(taken).sum().reshape(1) if len(taken) > 1 else taken[0])
         step.done.append((micro.read.request, micro.read.crc32))
+        step.marks.update(micro.read.marks)
         self._skip_empty(round, step)
         parts.spent("compute", micro.since)
 
@@ -435,6 +440,7 @@ class Steps:
             # what it has still to do is this rank's own work, not the exchange's
             torch.cuda.synchronize(parts.device)
             started = parts.spent("compute", started)
+        self._compare_streams(round, step)
         self._put_rows(round)
         round.exchange.have_ready(step.number, len(round.exchange.pieces), void=step.void)
         parts.spent("reduce", started)
@@ -446,6 +452,16 @@ class Steps:
         round.commits += 1
         assert step.outcome is not None, "every step is prepared"
         return step.outcome
+
+    def _compare_streams(self, round: Round, step: StepUnderWay) -> None:
+        schedule, witness = self._data.schedule, self._data.witness
+        if witness is not None:
+            witness.compare(
+                schedule.epoch_of(step.batch),
+                step.marks,
+                commits=round.commits,
+                ends_epoch=(step.batch + 1) % schedule.steps_per_epoch == 0,
+            )
 
     def _do(self, round: Round, step: StepUnderWay, action: Action) -> object:
         """Do the next that a step consists of, and note how long it took."""
@@ -583,6 +599,7 @@ class Steps:
             lr=parts.optimization.learning_rate() if round.rank == 0 or parts.takes_turns else None,
             staleness=step.staleness,
             tables=parts.embeddings.traffic(self._owned(round)) if parts.embeddings.weights else {},
+            contents=self._data.contents_of(step.marks),
         )
         parts.seconds.clear()
         return report

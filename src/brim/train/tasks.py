@@ -50,9 +50,10 @@ def prepare_task(module: ModuleType, spec: JobSpec) -> Task:
                 need="a function metrics() that names some",
                 hint='def metrics(): return {"auc": brim.metrics.auc()}',
             )
-        return _Evaluation(
-            model, feed_of(dataset, seed=spec.seed), spec.seed, forward_of(module), metrics
-        )
+        feed = feed_of(dataset, seed=spec.seed)
+        if feed.is_stream:
+            feed_of(dataset, seed=spec.seed).check()  # and what it has begun is left behind
+        return _Evaluation(model, feed, spec.seed, forward_of(module), metrics)
     if wanted.keep:
         call(lambda: dataset.source.check(wanted.keep))
     forward = module.fitting.predict if isinstance(module, LightningFile) else forward_of(module)

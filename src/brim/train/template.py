@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from brim.domain.job import JobSpec
 from brim.errors import BrimError, SpecError
+from brim.inherited import Inherited, inherited_by_forks
 from brim.process import (
     WORKER,
     be_called,
@@ -93,6 +94,7 @@ class TemplateProcess:
         self._method = "spawn"
         self._agent = os.getppid()
         self._prepared: Any = None
+        self._inherited: Inherited | None = None  # of what the file has opened
 
     def run(self) -> None:
         """Serve until the agent is gone."""
@@ -128,7 +130,9 @@ class TemplateProcess:
                 self._prepared = warm.prepare_file(self._spec)
         if is_encrypted(self._host, insecure=self._spec.insecure):
             run_identity(self._secret, AS_WORKER).make_ready()  # workers inherit it
-        if warm.forking_is_safe() and gpus.forks_can_use_gpus():
+        self._inherited = inherited_by_forks()
+        can_inherit = not self._inherited.unforkable
+        if warm.forking_is_safe() and gpus.forks_can_use_gpus() and can_inherit:
             self._method = "fork"
         elif self._spec.command and self._begin_again:
             self._begin_again()  # each worker imports for itself what is in the way
@@ -136,8 +140,8 @@ class TemplateProcess:
             raise SpecError(
                 "--start-method",
                 got="fork",
-                need="spawn: the file initialised CUDA, started threads, or set torch's number of "
-                "threads",
+                need="spawn: the file initialised CUDA, started threads, set torch's number of "
+                "threads, or opened an LMDB environment with lock=True",
             )
         gc.collect()
         # the collector would otherwise touch, and so copy, every page that workers share
@@ -197,6 +201,8 @@ class TemplateProcess:
     def _work(self, context: WorkerContext) -> int:
         from brim.train import worker
 
+        if self._inherited is not None:
+            self._inherited.make_own()
         if self._spec.file:
             return worker.run_file(self._prepared, context)
         return worker.run_script(self._spec.command, context)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from brim.data.feed import Feed
+from brim.data.streams import StreamMark
 from brim.domain.batch import Schedule, Span, cut
 from brim.errors import SpecError
+from brim.storage.trails import trails_of_the_dead
 from brim.train.job_parts import JobParts
 from brim.train.software import versions
+from brim.train.witness import Witness
 from brim.wire.messages import Facts, Introduce
 
 
@@ -21,6 +25,7 @@ class TrainingData:
     Attributes:
         epochs: that the job has in total; 0 before its loop begins.
         feed: reads the data that was used last, or None.
+        witness: compares what it yields with what other workers read, where it is a stream.
         is_introduced: the master knows the facts of this job.
     """
 
@@ -28,6 +33,7 @@ class TrainingData:
         self._parts = parts
         self.epochs = 0
         self.feed: Feed | None = None
+        self.witness: Witness | None = None
         self.is_introduced = False
         self._given: object = None
         self._facts: dict[str, Any] = {}
@@ -49,16 +55,39 @@ class TrainingData:
         Raises:
             SpecError: the data has no samples, or is not supported.
         """
+        feed.trail = self._parts.trail
         feed.check()
         if not feed.samples:
             raise SpecError("dataset('train')", got="no samples", need="at least one")
         self.close()
         self.feed, self._given = feed, given
+        self.witness = Witness(self._parts, feed) if feed.is_stream else None
+
+    def contents_of(self, marks: Mapping[int, StreamMark]) -> int | None:
+        """Return what a step says of the contents of a stream; None where nobody reads all of it."""
+        is_whole = self.feed is not None and self.feed.marks_of is not None and not self.feed.shards
+        return marks[0].digest % (1 << 32) if is_whole and 0 in marks else None
+
+    def look_into_deaths(self) -> None:
+        """Look into what workers of this host were reading when they died.
+
+        Raises:
+            UserCodeError: a sample kills the process that reads it.
+        """
+        if self.feed is not None and self._parts.run_dir is not None:
+            for steps in trails_of_the_dead(self._parts.run_dir):
+                self.feed.look_into(steps)
 
     def close(self) -> None:
         """Read no more."""
         if self.feed is not None:
             self.feed.close()
+
+    def end(self) -> None:
+        """Read no more, for the job is over."""
+        self.close()
+        if self._parts.trail is not None:
+            self._parts.trail.remove()
 
     def plan(self, feed: Feed, epochs: int, *, test_samples: int = 0) -> None:
         """Set the steps of the job, and report them.

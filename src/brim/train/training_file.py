@@ -12,8 +12,9 @@ import contextlib
 import copy
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,6 +47,7 @@ from brim.train.samples import pair_of, to_device
 
 Splits = tuple[Any, Any]  # of a dataset: to train with, and to test with or None
 
+_MOST_NOTES = 5  # warnings that are told
 _LARGE = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
@@ -117,6 +119,7 @@ class Prepared:
     metrics: Mapping[str, Metric]
     fitting: Fitting | None = None  # of a LightningModule, which has a loop of its own
     is_checked: bool = False  # a micro-batch went through all of it: `warm_up` found nothing wrong
+    notes: list[str] = field(default_factory=list)  # what Python warned of meanwhile
 
 
 def splits_of(module: ModuleType, spec: JobSpec) -> Splits:
@@ -259,7 +262,8 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
     size = max(1, min(feed.samples, feed.global_batch_size // spec.micro_batches))
     model, optimizer = _rehearsal_of(prepared, spec)
     rehearse(model)
-    loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
+    with _noting_warnings(prepared):
+        loss = (_try if prepared.is_checked else _try_twice)(prepared, model, size)
     if not isinstance(loss, Tensor) or loss.numel() != 1:
         got = (
             f"a tensor of shape {list(loss.shape)}"
@@ -278,6 +282,20 @@ def warm_up(prepared: Prepared, spec: JobSpec) -> None:
         _try_a_single_sample(prepared, model, spec)
         _try_metrics(prepared, model)
         prepared.is_checked = True
+
+
+@contextlib.contextmanager
+def _noting_warnings(prepared: Prepared) -> Iterator[None]:
+    """Keep what Python warns of meanwhile, which is in no log that anybody watches."""
+    with warnings.catch_warnings(record=True) as caught:
+        yield
+    for each in caught:
+        warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+        if issubclass(each.category, UserWarning):
+            text = " ".join(str(each.message).split())
+            note = f"{Path(each.filename).name}:{each.lineno}: {text}"
+            if note not in prepared.notes and len(prepared.notes) < _MOST_NOTES:
+                prepared.notes.append(note)
 
 
 def _rehearsal_of(prepared: Prepared, spec: JobSpec) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -463,6 +481,7 @@ def train(prepared: Prepared, spec: JobSpec, context: WorkerContext | None) -> J
         scheduler_interval=prepared.scheduler_interval,
         monitor=prepared.monitor,
     )
+    job.parts.notes = prepared.notes
     test = prepared.test
     feed = _feed(prepared, spec, loaders=spec.loaders)
     job.use(feed, prepared.train)

@@ -2,7 +2,11 @@
 lists.
 """
 
+import itertools
+import os
+import random
 import sys
+import time
 
 import torch
 from torch import nn
@@ -55,6 +59,48 @@ class Stream(IterableDataset):
             yield {"image": pictures[index], "label": labels[index]}
 
 
+class Shuffled(IterableDataset):
+    """Shuffles itself, behind its first samples, by what `draw` gives."""
+
+    first = 0
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __iter__(self):
+        order = list(range(self.first, len(labels)))
+        self.draw().shuffle(order)
+        for index in [*range(self.first), *order]:
+            yield {"image": pictures[index], "label": labels[index]}
+
+
+class Late(Shuffled):
+    first = 20
+
+
+class Told(IterableDataset):
+    """Is told the epoch, as a DistributedSampler is."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        yield from Shuffled(lambda: random.Random(self.epoch))
+
+
+class Buffered(IterableDataset):
+    """Shuffles within a buffer by the global generator, as pipelines of torch do."""
+
+    def __iter__(self):
+        kept = []
+        for sample in Dicts():
+            kept.append(sample)
+            if len(kept) == 30:
+                yield kept.pop(random.randrange(30))
+        random.shuffle(kept)
+        yield from kept
+
+
 class Deaf(Stream):
     """Does not ask which part it is to read."""
 
@@ -69,7 +115,16 @@ def padded(samples):
     return {"image": image, "label": torch.stack([sample["label"] for sample in samples])}
 
 
+counted = itertools.count()
 DATA = {
+    "by_process": lambda: Shuffled(lambda: random.Random(os.getpid() + time.time())),
+    "by_count": lambda: Shuffled(lambda: random.Random(next(counted))),
+    "late_by_process": lambda: Late(lambda: random.Random(os.getpid())),
+    "by_epoch": lambda: brim.data.stream(
+        lambda epoch: Shuffled(lambda: random.Random(epoch)), samples=120
+    ),
+    "told": Told,
+    "buffered": Buffered,
     "dicts": Dicts,
     "few": Dicts,
     "three_keys": Dicts,
@@ -96,7 +151,10 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = DATA[KIND]()
 size = {} if isinstance(data, DataLoader) else {"global_batch_size": 24}
-if KIND in ("stream", "shards", "deaf_shards"):
+if isinstance(getattr(data, "dataset", data), IterableDataset) and KIND not in (
+    "endless",
+    "by_epoch",
+):
     size["samples"] = 120  # it cannot say how many it has
 if "shards" in KIND:
     size["shards"] = 8

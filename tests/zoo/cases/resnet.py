@@ -11,10 +11,7 @@ from toys import images
 import brim
 from brim import param
 
-# Channels of the first block. oneDNN in torch 2.13.0 writes beyond its memory in the backward pass
-# of a 1x1 convolution with stride 2 where channels come last and are not a multiple of 8, on
-# processors with AVX2 and no AVX-512: the process dies there without brim too.
-WIDTH = 8
+WIDTH = 8  # channels of the first block
 
 
 class BasicBlock(nn.Module):

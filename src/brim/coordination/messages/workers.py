@@ -61,7 +61,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     `seconds` says where its time went.
 
     The first rank says the learning rate, which is the same everywhere: see `StepRecord`. So is
-    `staleness`, of asynchronous training alone.
+    `staleness`, of asynchronous training alone. `contents` is the last 32 bits of the digest of all
+    that a stream has yielded in this epoch, up to the end of the step.
     """
 
     epoch: int
@@ -70,6 +71,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True):
     lr: float | list[float] | None = None
     tables: dict[str, TableTraffic] = {}
     staleness: int | None = None
+    contents: int | None = None
 
 
 # worker → agent -----------------------------------------------------------------------------------

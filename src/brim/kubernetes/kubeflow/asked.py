@@ -22,6 +22,7 @@ from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, parse_amount, write_amount
 from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
 from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.kubeflow.commands import command_of, option_of
 from brim.kubernetes.neighbours import is_queued
 from brim.kubernetes.reading import (
     Problems,
@@ -40,6 +41,7 @@ KUBEFLOW, VERSION = "kubeflow.org", "v1"
 PYTORCH = "pytorchjob"  # the word of the kind that can be scaled
 MPI = "mpijob"  # the word of the kind that has a launcher
 WORKER, MASTER, CHIEF, LAUNCHER = "Worker", "Master", "Chief", "Launcher"
+EVALUATOR = "Evaluator"  # which takes no part in the training
 EXIT_CODE, NEVER = "ExitCode", "Never"
 RESTART_POLICIES = ("OnFailure", "Always", NEVER, EXIT_CODE)
 CLEAN_NOTHING, CLEAN_RUNNING, CLEAN_ALL = "None", "Running", "All"
@@ -51,6 +53,10 @@ _SECONDS = 10 * 366 * 86_400
 _MOST_CONTAINERS = 64
 _LISTS_OF_PODS = ("initContainers", "tolerations", "volumes")
 _LISTS_OF_CONTAINERS = ("args", "command", "env", "ports", "volumeMounts")
+_LISTS_OF_OBJECTS = ("initContainers", "tolerations", "volumes", "env", "ports", "volumeMounts")
+_MOST_PORTS = 65_535
+_NODES = ("--nnodes", "--num_machines", "--num-machines")  # of torchrun; of accelerate
+_POLICY_NODES = re.compile(r"\$[({]?PET_NNODES[)}]?")  # which the operator sets
 _CONTAINER = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 
 
@@ -63,8 +69,10 @@ class KubeflowKind:
         specs: the field of its replicas.
         types: of replicas, in the order in which they get their pods; workers come last.
         container: that does the work; empty: the first.
-        port: of that container, by which replicas meet; 0: they meet otherwise.
+        port: of that container, by which replicas meet, where its owner names none; 0: they meet
+            otherwise.
         restart_policy: of who says nothing.
+        others: versions of the kind beside the one that brim runs.
     """
 
     name: str
@@ -73,11 +81,17 @@ class KubeflowKind:
     container: str
     port: int
     restart_policy: str
+    others: tuple[str, ...] = ()
 
     @property
     def word(self) -> str:
         """The word that names and labels have: `pytorchjob`."""
         return self.name.lower()
+
+    @property
+    def port_name(self) -> str:
+        """The name of the port by which replicas meet."""
+        return f"{self.word}-port"
 
     @property
     def plural(self) -> str:
@@ -98,7 +112,7 @@ KINDS = {
         KubeflowKind(
             name="TFJob",
             specs="tfReplicaSpecs",
-            types=(CHIEF, MASTER, "PS", "Evaluator", WORKER),
+            types=(CHIEF, MASTER, "PS", EVALUATOR, WORKER),
             container="tensorflow",
             port=2222,
             restart_policy=NEVER,
@@ -110,6 +124,7 @@ KINDS = {
             container="",
             port=0,
             restart_policy=NEVER,
+            others=("v2beta1", "v1alpha2"),  # of the MPI operator, and of its past
         ),
     )
 }
@@ -197,6 +212,19 @@ class KubeflowSpec:
     def of(self, type: str) -> Replicas | None:
         """Return the replicas of a type, in whatever letters."""
         return next((each for each in self.replicas if each.type.lower() == type.lower()), None)
+
+    def port(self, type: str) -> int:
+        """Return the port at which replicas of a type are met: their owner's, or the usual one."""
+        replicas = self.of(type)
+        assert replicas is not None
+        for container in replicas.template["spec"]["containers"]:
+            for port in container.get("ports") or []:
+                if (container["name"], port.get("name")) == (
+                    self.kind.container,
+                    self.kind.port_name,
+                ):
+                    return int(port["containerPort"])
+        return self.kind.port
 
     @property
     def firsts(self) -> tuple[Rank, ...]:
@@ -373,6 +401,8 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
         names.add(text_of(container.get("name"), path=f"{at}[{index}].name", most=63))
         text_of(container.get("image"), path=f"{at}[{index}].image")
         _check_lists(container, _LISTS_OF_CONTAINERS, path=f"{at}[{index}]")
+        if container["name"] == kind.container:
+            _check_port(kind, container, path=f"{at}[{index}]")
     if kind.container and kind.container not in names:
         need = f"a container {kind.container!r}"
         raise SpecError(at, got=", ".join(map(shown, sorted(names))), need=need)
@@ -380,35 +410,60 @@ def _template(kind: KubeflowKind, value: object, *, path: str) -> Mapping[str, A
 
 
 def _check_lists(thing: Mapping[str, Any], names: Sequence[str], *, path: str) -> None:
-    """Raises SpecError where a field to which brim adds is no list."""
+    """Raises SpecError where a field to which brim adds is no list, or has something else in it."""
     for name in names:
-        if not isinstance(thing.get(name) or [], list):
-            raise SpecError(f"{path}.{name}", got=shown(thing[name]), need="a list")
+        values = thing.get(name) or []
+        if not isinstance(values, list):
+            raise SpecError(f"{path}.{name}", got=shown(values), need="a list")
+        for index, value in enumerate(values if name in _LISTS_OF_OBJECTS else []):
+            if not isinstance(value, Mapping):
+                at = f"{path}.{name}[{index}]"
+                raise SpecError(at, got=shown(value), need="NAME: VALUE pairs")
 
 
-def requests_of(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the containers of a template ask for together, as exact amounts."""
+def _check_port(kind: KubeflowKind, container: Mapping[str, Any], *, path: str) -> None:
+    """Raises SpecError where the port by which replicas meet is none."""
+    for index, port in enumerate(container.get("ports") or []):
+        if port.get("name") == kind.port_name:
+            at = f"{path}.ports[{index}].containerPort"
+            whole_of(port.get("containerPort"), path=at, least=1, most=_MOST_PORTS)
+
+
+def requests_of(template: Mapping[str, Any], *, path: str = "template") -> dict[str, Any]:
+    """Return what the containers of a template ask for together, as exact amounts.
+
+    Raises:
+        SpecError: an amount cannot be read.
+    """
     found: dict[str, Any] = {}
-    for container in template["spec"]["containers"]:
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        for name, amount in {**limits, **requests}.items():
-            found[name] = found.get(name, 0) + parse_amount(amount)
+    for index, container in enumerate(template["spec"]["containers"]):
+        at = f"{path}.spec.containers[{index}]"
+        for name, amount in _amounts_of(container, path=at).items():
+            found[name] = found.get(name, 0) + amount
     return found
 
 
+def _amounts_of(container: Mapping[str, Any], *, path: str) -> dict[str, Any]:
+    """Return what a container asks for: its requests, and its limits where it has no request."""
+    resources = object_of(container.get("resources"), path=f"{path}.resources")
+    return {
+        name: parse_amount(amount, field=f"{path}.resources.{word}.{name}")
+        for word in ("limits", "requests")
+        for name, amount in object_of(resources.get(word), path=f"{path}.resources.{word}").items()
+    }
+
+
 def _check_size(replicas: Replicas, slot: Totals, *, path: str) -> None:
-    """Raises SpecError where a pod asks for more than one slot has."""
-    at = f"{path}.template.spec.containers"
-    try:
-        asked = requests_of(replicas.template)
-    except (AttributeError, TypeError):
-        raise SpecError(at, got="resources", need="limits and requests by name") from None
+    """Raises SpecError where a pod asks for more than one slot has, or an amount cannot be read."""
+    at = f"{path}.template"
+    asked = requests_of(replicas.template, path=at)
+    for index, container in enumerate(replicas.template["spec"].get("initContainers") or []):
+        _amounts_of(container, path=f"{at}.spec.initContainers[{index}]")
     for name, amount in asked.items():
         if name in slot and name != PODS and amount > slot[name]:
             wanted = write_amount(amount)
             raise SpecError(
-                f"{at}: {name}",
+                f"{at}.spec.containers: {name}",
                 got=wanted,
                 need=f"at most what a slot of this operator has, {write_amount(slot[name])}",
                 hint=f"have the operator's slots as large: brim install --slot {name}={wanted}",
@@ -457,7 +512,10 @@ def _elastic(
 ) -> WorkerRange | None:
     """Return the fewest and the most workers of an elastic job; None: it is not elastic."""
     if kind.word == PYTORCH:
-        return _elastic_policy(spec, workers)
+        said = _elastic_policy(spec, workers)
+        if said is None or workers is None:
+            return None
+        return _bounds_in_command(kind, workers, said, others)
     if kind.word == MPI:
         return _horovod_bounds(spec, workers, launcher)
     path = "spec.enableDynamicWorker"
@@ -491,6 +549,48 @@ def _elastic_policy(spec: Mapping[str, Any], workers: Replicas | None) -> Worker
     return WorkerRange(minimum=least, maximum=most)
 
 
+def _bounds_in_command(
+    kind: KubeflowKind, workers: Replicas, policy: WorkerRange, others: int
+) -> WorkerRange | None:
+    """Return a policy's bounds as far as the workers' own command has them, too.
+
+    What a command says counts more than the variables that the operator sets. With a fixed number
+    of nodes it waits for them all, and uses no other: such a job is not elastic.
+    """
+    containers = workers.template["spec"]["containers"]
+    index = next(i for i, each in enumerate(containers) if each["name"] == kind.container)
+    nodes = option_of(command_of(_without(containers[index], "PET_NNODES")), *_NODES)
+    if nodes is None or _POLICY_NODES.fullmatch(nodes):
+        return policy
+    found = re.fullmatch(r"(\d{1,6})(?::(\d{1,6}))?", nodes)
+    path = f"spec.{kind.specs}.{WORKER}"
+    at = f"{path}.template.spec.containers[{index}]"
+    if found is None:
+        raise SpecError(
+            at,
+            got=f"{_NODES[0]} {shown(nodes)}",
+            need="numbers, or a variable to which `env` of the container gives them",
+            hint=f"leave {_NODES[0]} out: torchrun gets the policy's as PET_NNODES",
+        )
+    least, most = int(found[1]) - others, int(found[2] or found[1]) - others
+    if least == most:
+        if workers.count != most:
+            need = f"{most}, since {_NODES[0]} in the command says {nodes}"
+            raise SpecError(f"{path}.replicas", got=str(workers.count), need=need)
+        return None
+    least, most = max(least, policy.minimum), min(most, policy.maximum)
+    if least > most:
+        need = f"from {policy.minimum} to {policy.maximum} workers, as spec.elasticPolicy has it"
+        raise SpecError(at, got=f"{_NODES[0]} {nodes}", need=need)
+    return WorkerRange(minimum=least, maximum=most)
+
+
+def _without(container: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a container without a variable."""
+    env = [each for each in container.get("env") or [] if each.get("name") != name]
+    return {**container, "env": env}
+
+
 def _horovod_bounds(
     spec: Mapping[str, Any], workers: Replicas | None, launcher: Replicas | None
 ) -> WorkerRange | None:
@@ -505,16 +605,19 @@ def _horovod_bounds(
         name_of(spec["mainContainer"], _CONTAINER, path="spec.mainContainer")
     if workers is None or launcher is None:
         return None
-    container = launcher.template["spec"]["containers"][0]
-    words = [*(container.get("command") or []), *(container.get("args") or [])]
-    text = " ".join(map(str, words))
-    if _DISCOVERS not in text:
+    command = command_of(launcher.template["spec"]["containers"][0])
+    if _DISCOVERS not in command:
         return None
 
     def said(*options: str) -> int | None:
-        named = "|".join(options)
-        found = re.search(rf"(?:^|\s)(?:{named})[\s=]+(\d{{1,6}})(?!\S)", text)
-        return int(found[1]) if found else None
+        number = option_of(command, *options)
+        if number is not None and not re.fullmatch(r"\d{1,6}", number, re.ASCII):
+            raise SpecError(
+                f"spec.mpiReplicaSpecs.{LAUNCHER}.template.spec.containers[0]",
+                got=f"{options[0]} {shown(number)}",
+                need="a number, or a variable to which `env` of the container gives one",
+            )
+        return int(number) if number is not None else None
 
     usual = max(1, workers.count)
     processes = said("-np", "--num-proc")

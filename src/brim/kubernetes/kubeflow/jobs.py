@@ -19,7 +19,9 @@ from brim.kubernetes.known_objects import ObjectChange
 from brim.kubernetes.known_pods import KnownPods
 from brim.kubernetes.kubeflow.asked import (
     KINDS,
+    KUBEFLOW,
     PYTORCH,
+    VERSION,
     KubeflowSpec,
     first_replicas,
     is_ours,
@@ -42,7 +44,7 @@ from brim.kubernetes.kubeflow.status import stalled_status, status_of
 from brim.kubernetes.reading import Problems
 from brim.kubernetes.reflector import Reflector
 from brim.kubernetes.refusals import NotFound
-from brim.kubernetes.resources import ObjectKey, PlainObject
+from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.status import Stall
 from brim.kubernetes.tenants import KnownTenants
 from brim.kubernetes.times import read_time
@@ -105,15 +107,36 @@ class KubeflowJobs:
     async def find(self) -> None:
         """Find out which of the kinds the server has."""
         for word, resource in RESOURCES.items():
-            try:
-                async for _ in self._server.pages(resource, namespace=self._watched):
-                    break
-            except NotFound:
-                _log.warning("the server has no %s", KINDS[word].name)
+            if not await self._is_served(resource):
+                await self._warn_of_absence(word)
                 continue
             self.reflectors[word] = Reflector(
                 self._server, resource, changed=self._hears_of(word), namespace=self._watched
             )
+
+    async def _is_served(self, resource: Resource[PlainObject]) -> bool:
+        try:
+            async for _ in self._server.pages(resource, namespace=self._watched):
+                break
+        except NotFound:
+            return False
+        return True
+
+    async def _warn_of_absence(self, word: str) -> None:
+        """Say that the server does not have a kind, or only versions whose jobs nobody runs."""
+        kind = KINDS[word]
+        for version in kind.others:
+            if await self._is_served(Resource(f"{KUBEFLOW}/{version}", kind.plural, PlainObject)):
+                _log.warning(
+                    "the server has %s as %s/%s and not as %s: brim runs none of these jobs, and "
+                    "without another operator they wait for ever",
+                    kind.name,
+                    KUBEFLOW,
+                    version,
+                    VERSION,
+                )
+                return
+        _log.warning("the server has no %s", kind.name)
 
     @property
     def watches(self) -> tuple[Reflector[PlainObject], ...]:

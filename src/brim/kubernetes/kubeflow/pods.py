@@ -23,6 +23,7 @@ from brim.kubernetes.identities import (
     WORKER,
 )
 from brim.kubernetes.kubeflow.asked import (
+    EVALUATOR,
     EXIT_CODE,
     LAUNCHER,
     MPI,
@@ -56,15 +57,32 @@ def service(start: KubeflowStart, rank: Rank) -> Manifest:
     asked = start.asked
     labels = {**labels_of(asked, rank), **common_labels(asked)}
     selector = {name: labels[name] for name in (OPERATOR_NAME, JOB_NAME, TYPE, INDEX)}
-    port = {"name": f"{asked.kind.word}-port", "port": asked.kind.port}
     return object_of_job("v1", "Service", start, name_of(asked, rank), labels) | {
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": selector,
-            "ports": [port],
+            "ports": _service_ports(asked, rank.type),
         }
     }
+
+
+def _service_ports(asked: KubeflowSpec, type: str) -> list[dict[str, Any]]:
+    """Return the ports of a pod's Service: that by which replicas meet, and others with a name."""
+    found: dict[tuple[object, object], dict[str, Any]] = {}
+    meeting = {"name": asked.kind.port_name, "containerPort": asked.port(type)}
+    replicas = asked.of(type)
+    assert replicas is not None
+    for port in [meeting, *(main_container(asked, replicas.template["spec"]).get("ports") or [])]:
+        number, protocol = port.get("containerPort"), port.get("protocol", "TCP")
+        if port.get("name") and isinstance(number, int):
+            made = {"name": port["name"], "port": number}
+            found.setdefault((number, protocol), made | _only_other(protocol))
+    return list(found.values())
+
+
+def _only_other(protocol: str) -> dict[str, str]:
+    return {} if protocol == "TCP" else {"protocol": protocol}
 
 
 def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
@@ -105,7 +123,7 @@ def pod_of(start: KubeflowStart, new: NewPod) -> Manifest:
     for container in spec["containers"]:
         _set_env(container, ENV[asked.kind.name](asked, rank, container is main))
         container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
-    port = {"name": f"{asked.kind.word}-port", "containerPort": asked.kind.port}
+    port = {"name": asked.kind.port_name, "containerPort": asked.kind.port}
     ports = main.get("ports") or []
     if asked.kind.port and all(each.get("name") != port["name"] for each in ports):
         main["ports"] = [*ports, port]
@@ -167,7 +185,7 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
     policy = asked.spec.get("elasticPolicy")
     if asked.of(MASTERS) is not None:
         number = str(rank.number + (rank.type == WORKER))
-        address, port = name_of(asked, Rank(MASTERS.lower(), 0)), str(asked.kind.port)
+        address, port = name_of(asked, Rank(MASTERS.lower(), 0)), str(asked.port(MASTERS))
         processes = int(str(per_node)) if str(per_node or "").isdecimal() else 1
         found |= {"MASTER_ADDR": address, "MASTER_PORT": port}
         found |= {"PET_MASTER_ADDR": address, "PET_MASTER_PORT": port}
@@ -175,15 +193,15 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
     if policy is None:
         found |= {"PET_NPROC_PER_NODE": str(per_node or "auto"), "PET_NNODES": str(total)}
         return found
-    assert asked.bounds is not None
+    bounds = asked.bounds
     first = name_of(asked, Rank(WORKER, 0))
-    host, at = policy.get("rdzvHost") or first, policy.get("rdzvPort") or asked.kind.port
+    host, at = policy.get("rdzvHost") or first, policy.get("rdzvPort") or asked.port(WORKERS)
     found |= {
         _SHARE: None,
         "PET_NPROC_PER_NODE": str(policy.get("nProcPerNode") or per_node or "auto"),
         "PET_RDZV_ENDPOINT": f"{host}:{at}",
         "PET_RDZV_BACKEND": str(policy.get("rdzvBackend") or "c10d"),
-        "PET_NNODES": f"{asked.bounds.minimum}:{asked.bounds.maximum}",
+        "PET_NNODES": f"{bounds.minimum}:{bounds.maximum}" if bounds else str(total),
     }
     if policy.get("maxRestarts") is not None:
         found["PET_MAX_RESTARTS"] = str(policy["maxRestarts"])
@@ -201,21 +219,25 @@ def _torch_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str 
 
 
 def _tensorflow_env(asked: KubeflowSpec, rank: Rank, is_main: bool) -> dict[str, str | None]:
-    """Return `TF_CONFIG` where there are several; a dynamic worker knows itself and the servers."""
+    """Return `TF_CONFIG` where there are several; a dynamic worker knows itself and the servers.
+
+    The cluster is of those that train: an evaluator knows them, and none of them knows it.
+    """
     if not is_main or asked.pods.maximum == 1:
         return {}
     members = {
         each.type.lower(): [
-            f"{name_of(asked, Rank(each.type.lower(), index))}.{asked.job.namespace}.svc:{asked.kind.port}"
+            f"{name_of(asked, Rank(each.type.lower(), index))}.{asked.job.namespace}.svc:{asked.port(each.type)}"
             for index in range(_most_of(asked, each.type))
         ]
         for each in asked.replicas
+        if each.type != EVALUATOR
     }
     task = {"type": rank.type, "index": rank.number}
     if asked.spec.get("enableDynamicWorker"):
-        mine = members[rank.type][rank.number]
-        servers = [mine] if rank.type == "ps" else members.get("ps", [])
-        worker = {str(rank.number): mine} if rank.type == WORKER else {}
+        mine = members.get(rank.type, [])[rank.number : rank.number + 1]
+        servers = mine if rank.type == "ps" or not mine else members.get("ps", [])
+        worker = {str(rank.number): mine[0]} if rank.type == WORKER else {}
         config: dict[str, Any] = {"cluster": {"worker": worker, "ps": servers}, "task": task}
     else:
         config = {"cluster": members, "task": task, "environment": "cloud"}

@@ -1,0 +1,161 @@
+"""Reads CSV files, and the values in their cells, with errors that name line and column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from brim.errors import NO_SUCH_FILE, SpecError
+from brim.storage.files import nearby
+
+_GZIP = b"\x1f\x8b"
+_YES = frozenset({"1", "true", "t", "yes", "y"})
+_NO = frozenset({"", "0", "false", "f", "no", "n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table.
+
+    Args:
+        place: the table and the line, for messages.
+        cells: by the names of their columns.
+    """
+
+    place: str
+    cells: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """Return the text of a cell; empty where the table has no such column."""
+        return self.cells.get(column, "")
+
+    def number(self, column: str, *, least: float = -math.inf, need: str = "a number") -> float:
+        """Return the number in a cell.
+
+        Raises:
+            SpecError: the cell has no finite number, or one below `least`.
+        """
+        try:
+            found = float(self.text(column))
+        except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
+            raise self.fault(column, need)
+        if found < least:
+            raise self.fault(column, f"{least:g} or more")
+        return found
+
+    def positive(self, column: str) -> float:
+        """Return the number above 0 in a cell.
+
+        Raises:
+            SpecError: the cell has none.
+        """
+        need = "a number above 0"
+        found = self.number(column, need=need)
+        if found <= 0:
+            raise self.fault(column, need)
+        return found
+
+    def count(self, column: str, *, most: int | None = None) -> int:
+        """Return the whole number from 1 in a cell, which may be written as `2.0`.
+
+        Raises:
+            SpecError: the cell has none, or one above `most`.
+        """
+        need = "a whole number from 1" if most is None else f"a whole number from 1 to {most:,}"
+        found = self.number(column, need=need)
+        if found != int(found) or not 1 <= found <= (math.inf if most is None else most):
+            raise self.fault(column, need)
+        return int(found)
+
+    def flag(self, column: str) -> bool:
+        """Return whether a cell says yes; an empty one, or none, says no.
+
+        Raises:
+            SpecError: the cell is neither a number 0 or 1 nor a word for yes or no.
+        """
+        word = self.text(column).lower().removesuffix(".0")
+        if word not in _YES | _NO:
+            raise self.fault(column, "1 or true, 0 or false")
+        return word in _YES
+
+    def fault(self, column: str, need: str, *, hint: str = "") -> SpecError:
+        """Return the error for a cell with a wrong value."""
+        got = repr(self.text(column)) if self.text(column) else "an empty cell"
+        return SpecError(f"{self.place}, column {column}", got=got, need=need, hint=hint)
+
+
+def read_table(path: Path, *, option: str, hint: str) -> list[Row]:
+    """Return every line below the header of a CSV file, which may be compressed by gzip.
+
+    Lines without anything are left out. Names of columns are read in lower case, with `_` for
+    spaces and hyphens.
+
+    Args:
+        option: that named the file, for messages.
+        hint: where the format is described.
+
+    Raises:
+        SpecError: no such file, or one that is no text; a line with more or fewer cells than the
+            header, or a column twice.
+    """
+    reader = csv.reader(io.StringIO(_text_of(path, option, hint), newline=""))
+    where = f"{option} {path}"
+    rows: list[Row] = []
+    columns: list[str] = []
+    try:
+        for line in reader:
+            cells = [cell.strip() for cell in line]
+            if not any(cells):
+                continue
+            if not columns:
+                columns = [_name(cell) for cell in cells]
+                _check_once(columns, where, hint)
+                continue
+            place = f"{where}, line {reader.line_num}"
+            while len(cells) > len(columns) and not cells[-1]:  # commas at the end of a line
+                cells.pop()
+            if len(cells) != len(columns):
+                need = f"{len(columns)}, as the header has"
+                raise SpecError(place, got=f"{len(cells)} cells", need=need, hint=hint)
+            rows.append(Row(place, dict(zip(columns, cells, strict=True))))
+    except csv.Error as error:
+        raise SpecError(where, got=str(error), need="a CSV file", hint=hint) from error
+    return rows
+
+
+def _name(cell: str) -> str:
+    return cell.lower().replace(" ", "_").replace("-", "_")
+
+
+def _check_once(columns: list[str], where: str, hint: str) -> None:
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise SpecError(where, got=f"two columns {name}", need="each column once", hint=hint)
+
+
+def _text_of(path: Path, option: str, hint: str) -> str:
+    """Return the text of a file, without the mark that some programs write before it."""
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except FileNotFoundError:
+        meant = nearby(path)
+        hint = meant if meant.startswith("did") else hint
+        got, need = f"{path}: {NO_SUCH_FILE}", "a CSV file"
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        got, need = f"{path}, whose compression is broken ({error})", "a whole file"
+    except OSError as error:
+        got, need = f"{path} ({error.strerror})", "a file that can be read"
+    except UnicodeDecodeError:
+        got, need = f"{path}, which is not text in UTF-8", "a CSV file in UTF-8"
+    raise SpecError(option, got=got, need=need, hint=hint)
