@@ -32,6 +32,7 @@ from brim.process import (
     name_of,
     own_memory_of,
     state_of,
+    work_of,
     variable_of,
 )
 from brim.storage.contact import is_alive
@@ -73,6 +74,7 @@ def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
         assert name_of(pid) == name.decode(errors="replace").strip()
         assert state_of(pid) in ("R", "S")
         assert int(birth_of(pid)) > 0
+        assert all(map(str.isdigit, work_of(pid).split()))
         assert is_alive(pid)
         assert (memory_of(pid) or 0) > 1 << 20
         assert (own_memory_of(pid) or 0) > 1 << 20
