@@ -145,6 +145,10 @@ class Code:
             )
         return said
 
+    def variables(self) -> dict[str, str]:
+        """Map each variable of the environment that the code visibly reads to the file that does."""
+        return {name: file for file, tree in self._trees.items() for name in _variables(tree)}
+
     def _named_files(self, spec: JobSpec) -> Iterator[str]:
         """The files and folders beside the code that a literal of it, or an option, names."""
         folder, seen = self.source.folder, set[Path]()
@@ -380,6 +384,55 @@ def _is_there(path: Path, text: str) -> bool:
         return path.is_file() or ("/" in text.strip(".") and text != "/" and path.is_dir())
     except OSError:
         return False
+
+
+def _variables(tree: ast.Module) -> set[str]:
+    """Name the variables of the environment that a file reads, and does not set itself.
+
+    >>> sorted(_variables(ast.parse("os.environ['A'], getenv('B', ''), environ.get('C'), 'D' in os.environ")))
+    ['A', 'B', 'C', 'D']
+    >>> _variables(ast.parse("os.environ['A'] = '1'; os.environ['A']; {}.get('B'); os.environ[name]"))
+    set()
+    """
+    read, written = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(
+                value=source, slice=ast.Constant(value=str(name)), ctx=ast.Load()
+            ) if _ends_in(source, "environ"):
+                read.add(name)
+            case ast.Subscript(value=source, slice=ast.Constant(value=str(name))) if _ends_in(
+                source, "environ"
+            ):
+                written.add(name)
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                if _ends_in(function, "getenv") or _is_method(function, "get"):
+                    read.add(name)
+                elif _is_method(function, "setdefault"):
+                    written.add(name)
+            case ast.Compare(
+                left=ast.Constant(value=str(name)),
+                ops=[ast.In() | ast.NotIn()],
+                comparators=[source],
+            ) if _ends_in(source, "environ"):
+                read.add(name)
+    return read - written
+
+
+def _ends_in(node: ast.expr, name: str) -> bool:
+    """Return whether it is `name`, or `something.name`."""
+    return (isinstance(node, ast.Name) and node.id == name) or (
+        isinstance(node, ast.Attribute) and node.attr == name
+    )
+
+
+def _is_method(function: ast.expr, name: str) -> bool:
+    """Return whether it is `environ.name`, or `os.environ.name`."""
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == name
+        and _ends_in(function.value, "environ")
+    )
 
 
 def _uses_file(tree: ast.Module) -> bool:

@@ -13,7 +13,9 @@ import asyncio
 import contextlib
 import faulthandler
 import os
+import re
 import signal
+from typing import NamedTuple
 
 from brim.anonymous import anonymous_file
 
@@ -26,6 +28,21 @@ _LOOK = 0.01
 _MOST = 60  # lines
 _IMPORTS = '  File "<frozen importlib'
 _OURS = os.path.join(os.path.dirname(__file__), "")
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
+
+
+class Stack(NamedTuple):
+    """The stack of a process, and what that imports.
+
+    Attributes:
+        text: as in a traceback, the most recent call last; empty: it does not answer.
+        imports: the package, or `libraries` where the stack does not show which; empty: it imports
+            nothing now.
+    """
+
+    text: str = ""
+    imports: str = ""
 
 
 def show_when_asked(descriptor: int) -> None:
@@ -61,20 +78,17 @@ class Stacks:
         """
         return int(os.pread(self.file, 20, 0).strip() or b"0")
 
-    async def ask(self) -> str:
-        """Return the stack of the process's main thread, the most recent call last.
-
-        Empty where it does not answer.
-        """
+    async def ask(self) -> Stack:
+        """Return the stack of the process's main thread."""
         try:
             return await self._ask()
         except OSError:  # it is gone, or its agent has closed this meanwhile
-            return ""
+            return Stack()
 
-    async def _ask(self) -> str:
+    async def _ask(self) -> Stack:
         pid, before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
         if not pid:
-            return ""
+            return Stack()
         os.kill(pid, _SIGNAL)
         deadline, size = loop.time() + _TO_ANSWER, before
         while loop.time() < deadline:
@@ -83,7 +97,8 @@ class Stacks:
             if grown == size > before:  # nothing was added since the last look
                 break
             size = grown
-        return readable(os.pread(self.file, size - before, before).decode(errors="replace"))
+        dump = os.pread(self.file, size - before, before).decode(errors="replace")
+        return Stack(readable(dump), imported(dump))
 
     def close(self) -> None:
         file, self.file = self.file, -1
@@ -106,6 +121,34 @@ def readable(dump: str) -> str:
     frames.reverse()
     first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
     return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
+
+
+def imported(dump: str) -> str:
+    """Name the package that the import imports which is under way in faulthandler's text.
+
+    An import is under way where no frame of the user's own code is within it: modules of the user
+    are code that runs.
+
+    >>> of = '  File "<frozen importlib._bootstrap>", line 4 in _load\\n'
+    >>> torch = '  File "/x/site-packages/torch/hub.py", line 9 in <module>\\n'
+    >>> mine = '  File "train.py", line 1 in <module>\\n'
+    >>> [imported(dump) for dump in (torch + of + mine, of + mine, mine + of, torch + mine)]
+    ['torch', 'libraries', '', '']
+    """
+    frames = [line for line in dump.splitlines() if line.startswith("  File ")]
+    own = next((at for at, frame in enumerate(frames) if _is_users(frame)), len(frames))
+    first = max((at for at in range(own) if frames[at].startswith(_IMPORTS)), default=None)
+    if first is None:
+        return ""
+    inner = [frame for frame in frames[:first] if not _is_ours(frame)]
+    names = [found[1] for frame in inner if (found := _PACKAGE.search(frame))]
+    return names[-1] if names else "libraries"
+
+
+def _is_users(frame: str) -> bool:
+    return not (
+        _is_ours(frame) or frame.split('"')[1].startswith(_STANDARD) or _PACKAGE.search(frame)
+    )
 
 
 def _is_ours(frame: str) -> bool:

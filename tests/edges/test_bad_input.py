@@ -29,6 +29,7 @@ FILES = {
     "syntax.py": "def model():\n    return (1,\n\ndef dataset(split): ...\n",
     "no_dataset.py": GOOD.replace("def dataset(split): ...", ""),
     "optimiser.py": GOOD.replace("def optimizer", "def optimiser"),
+    "class_model.py": GOOD.replace("def model(): ...", "class Model: ..."),
     "model_arity.py": GOOD.replace("def model():", "def model(width):"),
     "loss_arity.py": GOOD.replace("loss(output, target)", "loss(output)"),
     "dataset_keyword.py": GOOD.replace("dataset(split)", "dataset(split, *, path)"),
@@ -51,7 +52,11 @@ CASES: dict[str, tuple[str, dict[str, str], str, str, str, str]] = {
                                                                "'dataset'", "dataset(split)", "help"),
     "misspelt function": (
         "train optimiser.py", {}, "optimiser.py", "no function 'optimizer'", "optimizer(model)",
-        "did you mean to call 'optimiser' 'optimizer'?",
+        "rename 'optimiser' to 'optimizer'?",
+    ),
+    "class in place of function": (
+        "train class_model.py", {}, "class_model.py", "no function 'model'", "model()",
+        "the file has a class Model; brim needs a function: def model(): return Model()",
     ),
     "one port": ("train good.py --ports 4100", {}, "--ports", "'4100'", "FIRST-LAST", "4100-4199"),
     "ports backwards": ("up --ports 4199-4100", {}, "--ports", "'4199-4100'", "smaller", "4100-4199"),

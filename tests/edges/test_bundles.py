@@ -19,6 +19,7 @@ import pytest
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
 from brim.own_code import CodeFile, collect
+from brim.runs.starting import bundle_of as packed_for
 from brim.storage import bundles
 from brim.storage.bundles import LARGEST, digest_of, pack, read_bundle, unpack
 from brim.storage.job_file import code_of
@@ -222,7 +223,7 @@ def test_holes_of_an_archive_take_no_memory() -> None:
     bundle = with_holes(64 << 20)
     tracemalloc.start()
     try:
-        with pytest.raises(EnvironmentFault, match="no file of code"):
+        with pytest.raises(EnvironmentFault, match="is not a regular file"):
             read_bundle(bundle, digest_of(bundle))
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
@@ -316,3 +317,29 @@ def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
         os.utime(folder, (0, 0))
     unpack(pack(FILES), digest_of(pack(FILES)))
     assert (old.exists(), fresh.exists(), used.exists()) == (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "sent", "said"),
+    [
+        ("import os\nkey = os.environ['MY_KEY']", {}, True),
+        ("from os import environ, getenv\nkey = getenv('MY_KEY', '')", {}, True),
+        ("import helper", {}, True),
+        ("import os\nkey = os.environ['MY_KEY']", {"MY_KEY": "k"}, False),
+        ("import os\nkey = os.environ['OTHER']", {}, False),
+        ("import os\nos.environ.setdefault('MY_KEY', '1')\nkey = os.environ['MY_KEY']", {}, False),
+        ("import os\nhome = os.environ['HOME'] + os.environ['BRIM_TOKEN_FILE']", {}, False),
+    ],
+)
+def test_variable_left_behind_is_named(
+    code: str, sent: dict[str, str], said: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MY_KEY", "HOME", "BRIM_TOKEN_FILE"):
+        monkeypatch.setenv(name, "k")
+    write(tmp_path, {"job.py": code, "helper.py": "import os\n'MY_KEY' in os.environ"})
+    sentences: list[str] = []
+    spec = JobSpec(file="job.py", directory=str(tmp_path), parameters={}, env=sent)
+    packed_for(spec, warn=sentences.append)
+    file = "helper.py" if "helper" in code else "job.py"
+    sentence = f"not sent with the job: the variable MY_KEY, which {file} reads: --env MY_KEY"
+    assert sentences == [sentence] * said

@@ -639,6 +639,30 @@ def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path)
     play(desk, story)
 
 
+@pytest.mark.parametrize(("agents", "lost"), [("A", []), ("AB", ["w1"])])
+def test_only_agent_may_be_silent(tmp_path: Path, agents: str, lost: list[str]) -> None:
+    """It was stopped, as its master sees, whose parent it is: nobody could go on without it."""
+    desk = Desk(tmp_path, workers=len(agents), agents=len(agents))
+
+    async def story(desk: Desk) -> None:
+        for number, agent in enumerate(agents, start=1):
+            await desk.join(agent)
+            await desk.ready(agent, f"w{number}")
+        desk.clock.advance(20.0)
+        for agent in agents[1:]:
+            await desk.beat(agent)
+        desk.master.look()
+        if agents == "A":
+            await desk.hear("A", "w1", wire.Installed(round=1, step=0))
+            await desk.say("A", commit(1, 1, desk.clock.wall()))
+
+    play(desk, story)
+    events = [e for e in desk.records(EVENTS) if e["kind"] == "worker" and e["state"] == "lost"]
+    assert [event["worker"] for event in events] == lost
+    assert len(desk.records(STEPS)) == (not lost)
+    assert not desk.master.ended.is_set()
+
+
 def test_a_scheduler_that_knows_of_a_lost_node_first_has_the_run_go_on(tmp_path: Path) -> None:
     """Its connection stands, and 15 s would pass before its silence is one."""
     desk = Desk(tmp_path, workers=2, agents=2)

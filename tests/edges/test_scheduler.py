@@ -241,7 +241,7 @@ def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
     refused = brim("resume", "job-1", "--any-kind")
-    assert "job-1 runs on nodes of its kind" in refused.stderr
+    assert "job-1 is running; --any-kind applies only" in refused.stderr
     served.processes.say("job-1", step=7, steps=20)
     until(lambda: client.job("job-1").step == 7, "its steps")
     client.suspend("job-1")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim.process import state_of
-from brim.stacks import Stacks
+from brim.stacks import Stack, Stacks
 
 PROGRAM = """
 import ctypes, re, sys, time
@@ -40,7 +40,7 @@ def test_wherever_it_hangs(tmp_path: Path, how: str) -> None:
 
     async def asked() -> str:
         until = time.monotonic() + 30
-        while "in hang" not in (stack := await stacks.ask()) and time.monotonic() < until:
+        while "in hang" not in (stack := (await stacks.ask()).text) and time.monotonic() < until:
             await asyncio.sleep(0.01)
         return stack
 
@@ -61,6 +61,6 @@ def test_wherever_it_hangs(tmp_path: Path, how: str) -> None:
 
 def test_who_has_not_said_that_it_can_is_not_asked() -> None:
     stacks = Stacks()
-    assert asyncio.run(stacks.ask()) == ""
+    assert asyncio.run(stacks.ask()) == Stack()
     stacks.close()
-    assert asyncio.run(stacks.ask()) == ""
+    assert asyncio.run(stacks.ask()) == Stack()

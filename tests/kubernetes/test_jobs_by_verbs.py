@@ -238,7 +238,7 @@ def test_a_dry_run_prints_the_objects_and_makes_none(api_server: ControlPlane, h
     os.environ.pop("BRIM_SERVER", None)
     assert done.exit_code == 0, done.stderr
     assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["ConfigMap", "ElasticJob"]
-    assert "no jobs are unfinished" in said(home, "jobs").stderr
+    assert "no active jobs" in said(home, "jobs").stderr
     api_server.kubectl("apply", "-f", "-", stdin=done.stdout)
     spec = object_of(api_server, home, "flights")["spec"]
     assert (spec["file"], spec["processesPerWorker"]) == ("flights.py", 2)

@@ -148,7 +148,7 @@ def _be_guest(name: str, master: str, run_dir: Path, start: Start) -> int:
         name=name, host=host, run_dir=run_dir, guest=True, master=master, machine=_machine()
     )
     dial = partial(open_stream, master, token=os.environ["BRIM_TOKEN"])
-    return asyncio.run(_serve(settings, dial, template))
+    return asyncio.run(_serve(settings, dial, template, starts=True))
 
 
 def _machine() -> str:
@@ -204,6 +204,7 @@ async def _serve(
     template: Template | None = None,
     *,
     patience: float | None = None,
+    starts: bool = False,
     heartbeat: HeartbeatFile | None = None,
 ) -> int:
     """Serve a run whose master is elsewhere.
@@ -219,6 +220,7 @@ async def _serve(
         keeper=None,
         clock=clock,
         patience=patience,
+        starts=starts,
         room=settings.room,
         machine=settings.machine,
         copy=copy,
@@ -345,7 +347,7 @@ def main(start: Start = start_anew) -> None:
         return open_stream(local, token=token)
 
     if arguments.join:
-        work = _serve(settings, dial, template)
+        work = _serve(settings, dial, template, starts=True)
     else:
         command = [str(run_dir), "--local", local, "--keeper", str(os.getpid()), *arguments.master]
         keep = [] if arguments.listener is None else [arguments.listener]

@@ -42,6 +42,7 @@ from brim.wire.messages import (
 )
 
 TO_ANSWER = 20.0  # seconds until a master must have said its first word
+TO_START = 300.0  # and one that was started just now, on a host that may be busy
 _PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
@@ -80,6 +81,7 @@ class Conversation:
         clock: for patience.
         patience: seconds that it waits for a master, for the first word as well as for another;
             None: the usual.
+        starts: the master was started together with this agent, by who gave it the address.
         room: workers that the agent takes at most; None: as many as are wanted.
         machine: see `JoinJob`.
         unheard: the file in which the agent that follows this one finds what it has to say; None:
@@ -96,6 +98,7 @@ class Conversation:
         keeper: Keeper | None,
         clock: Clock,
         patience: float | None = None,
+        starts: bool = False,
         room: int | None = None,
         machine: str = "",
         unheard: Path | None = None,
@@ -106,6 +109,7 @@ class Conversation:
         self._told: JournalPlace | None = None
         self._displaced_by: Displaced | None = None
         self._patience, self._room, self._kind = patience, room, kind_of_this_host()
+        self._starts = starts
         self._machine = machine
         self._agent, self._dial, self._keeper, self._clock = agent, dial, keeper, clock
         self._session = uuid.uuid4().hex
@@ -228,7 +232,7 @@ class Conversation:
             raise self._displaced_by
         if left <= 0:
             waited = self._clock.now() - self._last_word
-            raise EnvironmentFault(f"no master answered in {waited:.0f} s: is the address right?")
+            raise EnvironmentFault(self._no_answer(waited))
         try:
             async with asyncio.timeout(min(left, _SILENCE)):
                 if not admitted:
@@ -256,9 +260,16 @@ class Conversation:
         """
         if self._keeper is not None and not self._keeper.ended.is_set():
             return math.inf
-        usual = _PATIENCE if self._life else TO_ANSWER
+        first = TO_START if self._starts else TO_ANSWER
+        usual = _PATIENCE if self._life else first
         patience = usual if self._patience is None else self._patience
         return patience - (self._clock.now() - self._last_word)
+
+    def _no_answer(self, waited: float) -> str:
+        if self._starts and not self._life:
+            return f"the host of the master is too busy: it did not start within {waited:.0f} s"
+        question = "" if self._keeper is not None or self._life else ": is the address right?"
+        return f"no master answered in {waited:.0f} s{question}"
 
     @property
     def _to_reach(self) -> float:

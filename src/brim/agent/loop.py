@@ -30,6 +30,7 @@ from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecErro
 from brim.interfaces import Clock
 from brim.own_kind import kind_of_this_host
 from brim.process import Orphans
+from brim.stacks import Stack
 from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
@@ -88,6 +89,7 @@ _PREPARING = Doing(
     kind="template", words="running the file and reading its data", at_least=_TO_START
 )
 _STARTING = Doing(kind="start", words="starting", at_least=_TO_START)
+_STARTS = (_PREPARING.kind, _STARTING.kind)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -461,16 +463,19 @@ class Agent:
                     doing=doing.words,
                     seconds=overdue.seconds,
                     limit=overdue.limit,
-                    stack=stack,
+                    stack=stack.text,
+                    start=_start_of(overdue, stack),
                 )
                 self._post(late)
             return
         why = f"no progress for {overdue.seconds:.1f} s, {doing.words}"
         if who == _TEMPLATE:
             text = f"the template process was not ready: {why}; --hang-timeout sets how long"
-            workers.end_template(text, f"Stack (most recent call last):\n{stack}" if stack else "")
+            workers.end_template(
+                text, f"Stack (most recent call last):\n{stack.text}" if stack.text else ""
+            )
             return
-        self._hung[who] = Hang(round=doing.round, step=doing.step, stack=stack)
+        self._hung[who] = Hang(round=doing.round, step=doing.step, stack=stack.text)
         workers.kill(who, why)
 
     def _on_time(self, who: str) -> None:
@@ -526,8 +531,8 @@ class Agent:
             )
         return SpecError(
             " ".join(spec.command),
-            got="a command that ended without an error and never called brim.join",
-            need="a call of brim.join, and a loop over job.batches(...) that runs to its end",
+            got="a command that ended without training: it never called brim.join()",
+            need="a training loop over job.batches(...) of brim.join()",
             hint="brim train FILE.py for a file with model() and dataset()",
         )
 
@@ -665,6 +670,15 @@ class Agent:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _start_of(overdue: Overdue, stack: Stack) -> str:
+    """Return what somebody is at who has not started yet, as on a busy host; empty: it hangs."""
+    if overdue.seconds >= _TO_START:
+        return ""
+    if stack.imports:
+        return f"importing {stack.imports}"
+    return "starting" if overdue.doing.kind in _STARTS and not stack.text else ""
 
 
 def _needs_one_host() -> SpecError:

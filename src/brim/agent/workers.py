@@ -21,7 +21,7 @@ from brim.anonymous import anonymous_file
 from brim.death_notice import signal_that_ended
 from brim.errors import ProtocolError
 from brim.process import WORKER, children_of, end_family, state_of, variable_of
-from brim.stacks import Stacks
+from brim.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
@@ -289,14 +289,11 @@ class Workers:
         process = self._processes.get(worker)
         return process is not None and state_of(process.stacks.pid or process.pid) in _STOPPED
 
-    async def stack(self, worker: str) -> str:
-        """Return the Python stack of a worker, or of the template where there is no name.
-
-        The result is empty where the stack cannot be had.
-        """
+    async def stack(self, worker: str) -> Stack:
+        """Return the Python stack of a worker, or of the template where there is no name."""
         process = self._processes.get(worker)
         stacks = process.stacks if process else None if worker else self._template.stacks
-        return await stacks.ask() if stacks else ""
+        return await stacks.ask() if stacks else Stack()
 
     def kill(self, worker: str, why: str) -> None:
         """End a worker; what the records say of it is why."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brim.wire.cluster import ClusterView, JobView
 
 
-_NO_JOBS = "no jobs are unfinished: brim submit FILE.py, or brim jobs --all"
+_NO_JOBS = "no active jobs (brim jobs --all lists ended ones)"
 
 
 @click.command()

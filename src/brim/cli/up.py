@@ -30,10 +30,13 @@ from brim.runs.options import (
 )
 
 if TYPE_CHECKING:
+    from brim.client import Client
     from brim.domain.cluster import ClusterSpec
+    from brim.wire.cluster import ClusterView
 
 
 _TO_COME_UP = 30.0  # seconds
+_TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
 _TO_START = 300.0  # that a scheduler which was started here may take, as long as it lives
 _LOOK = 0.05
 
@@ -116,9 +119,7 @@ def up(
     if foreground:
         os.execve(sys.executable, [*command, "--foreground"], environment)
     process = _spawn(command, state, environment)
-    _await_scheduler(state, process)
-    client = client_of(state)
-    view = client.cluster()
+    client, view = _await_scheduler(state, process)
     if view.holds:
         warn(view.problem)
         return EXIT_DONE
@@ -164,10 +165,8 @@ def _claim(state: Path, *, hint: str) -> int:
                 return held
             if monotonic() > end:
                 raise EnvironmentFault(
-                    f"a scheduler runs in {state}, and has not answered for {_TO_COME_UP:.0f} s: "
-                    "nothing was "
-                    f"changed; brim jobs tells when it answers, {state}/scheduler.log perhaps why "
-                    "it does not"
+                    f"a scheduler runs in {state} and has not answered for {_TO_COME_UP:.0f} s: "
+                    f"nothing was changed. {_check_again(state)}"
                 ) from error
         else:
             raise SpecError(
@@ -251,27 +250,34 @@ def _spawn(
         )
 
 
-def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> None:
+def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> tuple[Client, ClusterView]:
+    """Wait until the scheduler answers; say so where that takes long, as on a busy host."""
     from brim.telemetry.logs import last_line
 
-    usual, end = monotonic() + _TO_COME_UP, monotonic() + _TO_START
+    began = monotonic()
+    said = _TO_SAY_SO
     while True:
         try:
-            client_of(state).cluster()
-            return
+            client = client_of(state)
+            return client, client.cluster()
         except EnvironmentFault:
             if process.poll() is not None:
                 break
-        if monotonic() > end:
+        taken = monotonic() - began
+        if taken > _TO_START:
             raise EnvironmentFault(
-                f"the scheduler has not answered for {_TO_START:.0f} s, and goes on trying: "
-                f"{state}/scheduler.log may tell why"
+                f"the scheduler is still starting after {_TO_START:.0f} s; it runs on in the "
+                f"background. {_check_again(state)}"
             )
-        if monotonic() > usual:
-            usual = end
-            click.echo(f"the scheduler is still starting: see {state}/scheduler.log", err=True)
+        if taken > said:
+            said = 2 * taken
+            click.echo(f"the scheduler is still starting ({taken:.0f} s so far)", err=True)
         sleep(_LOOK)
     last = last_line(state / "scheduler.log")
     raise EnvironmentFault(
         f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"
     )
+
+
+def _check_again(state: Path) -> str:
+    return f"Check with brim jobs; log: {state}/scheduler.log"

@@ -305,11 +305,9 @@ class Decisions:
             case wire.Silence(worker=worker, silent=silent):
                 self._on_silence(worker, silent)
             case wire.Late(worker=worker, doing=doing):
-                template = f"the template process on {self._host_of(agent)}"
                 if worker:
                     self.state.late[worker] = doing
-                who = self._name_of(worker) if worker else template
-                self._event("warning", message=words.waiting_for(message, who=who))
+                self._tell_of_wait(message, host=self._host_of(agent))
             case wire.OnTime(worker=worker):
                 self.state.late.pop(worker, None)
             case wire.Decline(failure=failure):
@@ -766,6 +764,14 @@ class Decisions:
             self._signal(worker, signal.SIGKILL)
 
     # Effects --------------------------------------------------------------------------------------
+
+    def _tell_of_wait(self, late: wire.Late, *, host: str) -> None:
+        if late.start:
+            subject = late.worker or (host if len(self.agents) > 1 else "")
+            self._event("starting", message=words.starting(late, subject=subject))
+            return
+        who = self._name_of(late.worker) if late.worker else f"the template process on {host}"
+        self._event("warning", message=words.waiting_for(late, who=who))
 
     def _event(self, kind: str, /, **fields: object) -> None:
         """A line of events.jsonl, of this moment."""

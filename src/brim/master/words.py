@@ -52,6 +52,11 @@ def waiting_for(late: wire.Late, *, who: str) -> str:
     )
 
 
+def starting(late: wire.Late, *, subject: str) -> str:
+    """A start that takes long, as it does on a busy host; the subject may be empty."""
+    return f"{subject and f'{subject}: '}{late.start} ({late.seconds:.0f} s so far)"
+
+
 def out_of_memory(lost: wire.LoseWorker, *, who: str, host: str) -> str:
     """A worker was lost since memory ran out, and what can be done."""
     if lost.memory == "limit":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from brim.backends import local
-from brim.clock import sleep
+from brim.clock import monotonic, sleep
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.domain.kept_run import place_of
@@ -32,6 +32,7 @@ from brim.telemetry.history import RunHistory, RunReader, read_history
 
 # Fast enough to look live, slow enough to cost nothing beside training.
 INTERVAL = 0.1
+_TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
 _LAST_LINES = 200  # of rank 0, among which its failure is looked for
 
 
@@ -172,6 +173,8 @@ class _Watch:
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.again = "interrupt again"
         self.interrupts = 0
+        self._began: float | None = monotonic()  # None: its records tell how far it is
+        self._to_say_so = _TO_SAY_SO
 
     def to_the_end(self) -> int:
         """Show it until all its processes have ended; their exit code."""
@@ -190,10 +193,23 @@ class _Watch:
                 self.interrupt()
 
     def _show(self) -> None:
-        self._view.show(self._reader.poll(), self._reader.history)
+        fresh = self._reader.poll()
+        self._tell_of_slow_start(is_heard=bool(fresh))
+        self._view.show(fresh, self._reader.history)
         self._say(self._prints.fresh(self._reader.history) if self._prints else ())
         if self._invitation and (text := self._invitation.text()):
             self._view.note(text)
+
+    def _tell_of_slow_start(self, *, is_heard: bool) -> None:
+        """Say that the run's own processes are starting, until they say themselves what they do."""
+        if is_heard:
+            self._began = None
+        if self._began is None:
+            return
+        taken = monotonic() - self._began
+        if taken > self._to_say_so:
+            self._to_say_so = 2 * taken
+            self._view.note(f"the run is still starting ({taken:.0f} s so far)")
 
     def _say(self, lines: Iterator[str] | Sequence[str]) -> None:
         for line in lines:

@@ -119,8 +119,8 @@ PORTS = option(
     type=Value(Kind(metavar="FIRST-LAST", read=read_ports)),
     expose_value=False,
     callback=_keep_ports,
-    help="Listen for other hosts on ports of this range alone, where no port is named: masters, and "
-    "one for each worker. [default: any that is free]",
+    help="Restrict listening ports to this range (one for the master, one for each worker). "
+    "[default: any that is free]",
 )
 
 # No part of a spec: where a run is kept, how other hosts find it, and who is told of it.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from brim.backends.environment import environment_of_jobs
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import JOB, KEPT, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
@@ -110,7 +112,31 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
         return b""
     for sentence in code.not_taken(spec):
         warn(sentence)
+    for name, file in sorted(left_behind(code.variables(), os.environ, spec.env).items()):
+        warn(f"not sent with the job: the variable {name}, which {file} reads: --env {name}")
     return pack(code.files)
+
+
+def left_behind(
+    read: Mapping[str, str], here: Mapping[str, str], sent: Mapping[str, str]
+) -> dict[str, str]:
+    """Return those of the variables that code reads which are set here alone, with its files.
+
+    Args:
+        read: files by the variables that they read.
+        here: the environment of this process.
+        sent: the variables that go with the job.
+
+    >>> here = {"HF_TOKEN": "s", "PATH": "/bin", "BRIM_SERVER": "h", "SEED": "1"}
+    >>> left_behind(dict.fromkeys(("HF_TOKEN", "PATH", "BRIM_SERVER", "SEED", "X"), "a.py"), here, {"SEED": "1"})
+    {'HF_TOKEN': 'a.py'}
+    """
+    kept = environment_of_jobs(here, sent)
+    return {
+        name: file
+        for name, file in read.items()
+        if name in here and name not in kept and not name.startswith("BRIM_")
+    }
 
 
 def _check_room(spec: JobSpec, *, listen: str | None) -> None:

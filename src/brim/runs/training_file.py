@@ -173,10 +173,20 @@ def _check_arity(path: Path, function: ast.FunctionDef, call: str, arity: int) -
     )
 
 
+def _instead_of(found: str, name: str, tree: ast.Module) -> str:
+    """Say what to write where a file has a name that is nearly the one that it needs."""
+    is_class = any(isinstance(node, ast.ClassDef) and node.name == found for node in tree.body)
+    if is_class and found.lower() == name:
+        return (
+            f"the file has a class {found}; brim needs a function: def {name}(): return {found}()"
+        )
+    return f"rename {found!r} to {name!r}?"
+
+
 def _missing_hint(name: str, path: Path, tree: ast.Module, bound: set[str]) -> str:
     close = difflib.get_close_matches(name, bound - set(_FUNCTIONS), n=1, cutoff=0.7)
     if close:
-        return f"did you mean to call {close[0]!r} {name!r}?"
+        return _instead_of(close[0], name, tree)
     if any(
         isinstance(node, ast.Attribute)
         and node.attr == "join"

@@ -34,6 +34,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import (
     FARTHEST_DEADLINE,
     MOST_BYTES,
+    NO_TENANT,
     Submission,
     by_tenant,
     check_spec,
@@ -425,8 +426,12 @@ class Scheduler:
         known = [tenant.id for tenant in spec.tenants]
         if known and submission.tenant not in known:
             hint = did_you_mean(submission.tenant, known)
+            is_default = submission.tenant == NO_TENANT
             raise SpecError(
-                "--tenant", got=repr(submission.tenant), need="a tenant of this cluster", hint=hint
+                "--tenant",
+                got="none, which is required here" if is_default else repr(submission.tenant),
+                need=f"a tenant of this cluster: {' or '.join(sorted(known))}",
+                hint=f"--tenant {known[0]}" if is_default else hint,
             )
 
     def _check_room(self, submission: Submission, request: Submit) -> None:
@@ -569,7 +574,7 @@ class Scheduler:
             raise SpecError("--any-kind", got=got, need=need, hint="leave out --any-kind")
         if record.running:
             raise EnvironmentFault(
-                f"{id} runs on nodes of its kind: say --any-kind while it waits for some"
+                f"{id} is running; --any-kind applies only while a job waits for matching nodes"
             )
         if record.life.ended:
             raise EnvironmentFault(f"{id} is {record.life.phase.value}")

@@ -113,7 +113,7 @@ def _entries(bundle: bytes) -> Iterator[tuple[str, bytes]]:
         begin = at + len(made)
         at = begin + -(-size // _BLOCK) * _BLOCK
         if bundle[begin - len(made) : begin] != made or any(bundle[begin + size : at]):
-            raise ValueError(f"it has something at {begin - len(made):,} that is no file of code")
+            raise ValueError(f"its entry at {begin - len(made):,} is not a regular file")
         if (count and name <= last) or at > len(bundle):
             raise ValueError(f"the file {name!r} is not in its place, or not whole")
         count += 1

@@ -174,6 +174,12 @@ class Warned(_Record, frozen=True, kw_only=True, tag="warning"):
     message: str
 
 
+class StillStarting(_Record, frozen=True, kw_only=True, tag="starting"):
+    """A process that takes long to start, as on a busy host, and what it is at."""
+
+    message: str
+
+
 class RunFailed(_Record, frozen=True, kw_only=True, tag="failed"):
     """The reason why the run cannot go on, and who must act."""
 
@@ -206,6 +212,7 @@ Event = (
     | CheckpointPublished
     | Restored
     | Warned
+    | StillStarting
     | RunFailed
     | RunEnded
 )

@@ -23,6 +23,7 @@ from brim.telemetry.events import (
     RunEnded,
     RunFailed,
     RunStarted,
+    StillStarting,
     ValuesLogged,
     Warned,
     WorkerChanged,
@@ -365,6 +366,8 @@ def describe_event(event: Event, history: RunHistory) -> str:
             return f"restored step {event.step}{source}"
         case Warned():
             return f"warning: {event.message}"
+        case StillStarting():
+            return event.message
         case RunFailed():
             return f"failed: {event.message}"
         case RunEnded():

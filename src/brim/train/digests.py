@@ -43,14 +43,14 @@ def root_of(digests: Digests) -> bytes:
 
 
 def describe_difference(tables: Sequence[Mapping[str, bytes]], members: Sequence[str]) -> str:
-    """Say in which leaf members differ, and who has it otherwise than most; empty where they agree.
+    """Say in which leaf members differ, and who differs from most; empty where they agree.
 
     Args:
         tables: the digests of each member.
         members: their names, in the same order.
 
     >>> describe_difference([{"step": b"1"}, {"step": b"2"}, {"step": b"1"}], ["w1", "w2", "w3"])
-    'step, which w2 has otherwise than w1, w3'
+    'step differs between w2 and w1, w3'
     """
     paths = dict.fromkeys(path for table in tables for path in table)
     different = [path for path in paths if len({table.get(path) for table in tables}) > 1]
@@ -63,8 +63,7 @@ def describe_difference(tables: Sequence[Mapping[str, bytes]], members: Sequence
     ]
     rest = [name for name in members if name not in odd]
     more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-    has = "has" if len(odd) == 1 else "have"
-    return f"{first}{more}, which {', '.join(odd)} {has} otherwise than {', '.join(rest)}"
+    return f"{first}{more} differs between {', '.join(odd)} and {', '.join(rest)}"
 
 
 def _leaves(node: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

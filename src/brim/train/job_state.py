@@ -363,7 +363,7 @@ class TrainingState:
             raise SpecError(
                 "the training data",
                 got="other samples, of the same number",
-                need="those that the state to go on from was trained on",
+                need="the same files as the checkpoint was trained on",
                 hint=SAME_DATA,
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +20,8 @@ from brim.train.job_parts import JobParts
 from brim.train.job_state import ATTRIBUTES, SAME_DATA, SAMPLES, STOP
 from brim.train.membership import parts_of
 from brim.train.rows import RowSums
+
+_RATE = re.compile(r"param_groups\.\d+\.lr\b")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -227,6 +230,12 @@ def _advice(what: str) -> str:
         return (
             "A forward pass sets it once, and each worker did so from its own samples.\n"
             "  hint: set it in __init__, or run one batch through the model before brim.join"
+        )
+    if _RATE.search(what.partition(" differs")[0]):
+        return (
+            "They have different learning rates: something that brim does not carry sets them.\n"
+            "  hint: pass the scheduler: brim.join(..., scheduler=scheduler), or job.register_state what "
+            "computes them"
         )
     return (
         "brim carries parameters, buffers, optimizers, schedulers and what job.register_state "

@@ -171,6 +171,8 @@ class Late(Message, frozen=True):
 
     Args:
         limit: seconds after which it is given up; None: never.
+        start: what it does of a start that is only slow, such as `importing torch`; empty: it is
+            at something else, or for minutes.
     """
 
     worker: str
@@ -178,6 +180,7 @@ class Late(Message, frozen=True):
     seconds: float
     limit: float | None
     stack: str
+    start: str = ""
 
 
 class OnTime(Message, frozen=True):

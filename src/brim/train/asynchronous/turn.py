@@ -142,7 +142,7 @@ class Asynchrony:
         """
         now = _by_hand(self._state.get())
         if now != self._known:
-            what = describe_difference([self._known, now], ["it", "now"]).partition(", which")[0]
+            what = describe_difference([self._known, now], ["it", "now"]).partition(" differs")[0]
             raise SpecError(
                 "your training loop",
                 got=f"{what} changed by hand within an epoch",

@@ -156,7 +156,7 @@ class Index:
             InternalError: these places are not the next.
         """
         if not torch.equal(places, self.reserve(keys)) or (len(places) and int(places.min()) < 0):
-            raise InternalError("keys are inserted at places that are not the next")
+            raise InternalError("keys must be inserted at consecutive slots")
         own, of, lines = ~keys.numpy(), places.numpy(), self._homes(keys.numpy())
         parts, counts = np.unique(keys.numpy() >> self._shift, return_counts=True)
         while len(own):
