@@ -125,11 +125,7 @@ def _compares_samples(node: Any, samples: int) -> bool:
 
 def _is_parameter(node: Any) -> bool:
     """Return whether a node gives a parameter, transposed or not."""
-    while node is not None and node.name() in (
-        "TBackward0",
-        "TransposeBackward0",
-        "ToCopyBackward0",
-    ):
+    while node is not None and node.name() in _VIEWS:
         node = node.next_functions[0][0]
     return node is not None and node.name() == "torch::autograd::AccumulateGrad"
 
