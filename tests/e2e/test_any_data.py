@@ -45,7 +45,7 @@ def alone(kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "loaders", "counted"),
     long_after(
-        1, [("stream", "1", "samples"), ("loader", "0", "samples"), ("weighted", "1", "positions")]
+        1, [("stream", "1", "contents"), ("loader", "0", "samples"), ("weighted", "1", "positions")]
     ),
 )
 def test_loaders_samplers_and_streams_give_the_same_weights_through_deaths_and_joins(

@@ -84,8 +84,17 @@ def test_a_bad_trace_says_what_is_wrong(folder: Path, text: str, field: str) -> 
 
 ROW = dict(
     zip(
-        "job_id submit_time iteration model_name ddl batch_size num_gpu duration".split(),
-        "0 10 100 m 90 64 2 60".split(),
+        [
+            "job_id",
+            "submit_time",
+            "iteration",
+            "model_name",
+            "ddl",
+            "batch_size",
+            "num_gpu",
+            "duration",
+        ],
+        ["0", "10", "100", "m", "90", "64", "2", "60"],
         strict=True,
     )
 )
@@ -208,7 +217,7 @@ def test_jobs_too_large_for_a_cluster_are_refused(
     (profiles / "m.csv").write_text(f"batch,{smallest}\n64,2.0\n")
     jobs = read_trace(trace, read_profiles(profiles))
     check_fit(jobs, 8)
-    with pytest.raises(SpecError, match="job 0.*at most 4") as caught:
+    with pytest.raises(SpecError, match=r"job 0.*at most 4") as caught:
         check_fit(jobs, 4)
     assert caught.value.hint == f"--cluster 1x{max(minimum, smallest)}"
     assert ceilings(jobs, Cluster.parse("1x4"))["capacity"] is not None

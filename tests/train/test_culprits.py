@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from brim.data.culprits import find_deadly_sample
 from brim.data.feed import Feed
 from brim.errors import UserCodeError
-from brim.storage.trails import Steps, Trail, trails_of_the_dead
+from brim.storage.trails import SamplesRead, Trail, trails_of_the_dead
 from train.test_feed import requests
 
 SIZE = 20
@@ -94,7 +94,7 @@ def in_dead_process(act: Callable[[], None]) -> None:
 
 
 def test_trail_of_a_dead_worker_is_taken_up_once(tmp_path: Path) -> None:
-    steps = Steps(size=SIZE, epoch=1, start=8, stop=12)
+    steps = SamplesRead(size=SIZE, epoch=1, start=8, stop=12)
     in_dead_process(lambda: Trail(tmp_path, "w1").note(steps))
     in_dead_process(lambda: Trail(tmp_path, "w2").note(steps._replace(stop=8)))
     Trail(tmp_path, "w3").note(steps)

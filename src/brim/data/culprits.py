@@ -1,4 +1,4 @@
-"""Finds the sample that kills whoever reads it, as a damaged image does in some decoders."""
+"""Finds the sample that kills the process that reads it, as a damaged image does in some decoders."""
 
 from __future__ import annotations
 

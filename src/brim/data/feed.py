@@ -23,7 +23,7 @@ from brim.domain.accounting import sample_checksum
 from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError
-from brim.storage.trails import Steps, Trail
+from brim.storage.trails import SamplesRead, Trail
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 
@@ -160,7 +160,7 @@ class Feed:
             dropped.
         mark: what tells this data from other data of the same length, once it was checked: a digest
             of two samples; for streams, the number of shards.
-        trail: of this worker, for whoever comes after it where a sample kills it; or None.
+        trail: of this worker, for its successor where a sample kills it; or None.
         marks_of: gives, for an epoch, the marks up to which all workers have read a stream; None
             where they compare none.
 
@@ -358,11 +358,11 @@ class Feed:
         if self._loaders is None:
             self._stream = stream
 
-    def look_into(self, steps: Steps) -> None:
+    def look_into(self, steps: SamplesRead) -> None:
         """Look into what another worker was reading when it died.
 
         Raises:
-            UserCodeError: one of these samples kills whoever reads it.
+            UserCodeError: one of these samples kills its reader.
         """
         if steps.size == self.samples and self.is_by_index:
             span = Span(steps.start, min(steps.stop, self.samples))
@@ -408,7 +408,7 @@ class Feed:
         seed_generators(self._generators, seed)
         if self.trail is None or self._loaders is not None:
             return fetch(self.dataset, work.indices, self._given.collate)
-        steps = Steps(self.samples, request.epoch, request.span.start, request.span.stop)
+        steps = SamplesRead(self.samples, request.epoch, request.span.start, request.span.stop)
         self.trail.note(steps)
         sample = fetch(self.dataset, work.indices, self._given.collate)
         self.trail.note(steps._replace(stop=steps.start))

@@ -57,7 +57,7 @@ class Plan:
 
     @property
     def hints_of_text(self) -> dict[str, str]:
-        """What to write instead for each of these columns, where it holds text."""
+        """Return what to write instead for each of these columns, where it holds text."""
         of_target = self.target.names if self.target else ()
         return {
             name: f"brim.data.target({name!r}, equals=…): 1 where it is this text"

@@ -1,4 +1,4 @@
-"""Trails: what each worker of a host reads, for whoever comes after it if that kills it.
+"""Trails: what each worker of a host reads, for its successor if that kills it.
 
 A worker that dies in a reader's C code has no last words. So it notes the samples that it is about
 to read in memory that is a file's, which survives it.
@@ -20,7 +20,7 @@ _NAME = ".reading-"
 _LAYOUT = struct.Struct("<5q")
 
 
-class Steps(NamedTuple):
+class SamplesRead(NamedTuple):
     """Samples that a worker was reading.
 
     Attributes:
@@ -56,7 +56,7 @@ class Trail:
         finally:
             os.close(descriptor)
 
-    def note(self, steps: Steps) -> None:
+    def note(self, steps: SamplesRead) -> None:
         """Note what is read next."""
         _LAYOUT.pack_into(self._memory, 0, os.getpid(), *steps)
 
@@ -65,13 +65,13 @@ class Trail:
         self._path.unlink(missing_ok=True)
 
 
-def trails_of_the_dead(run_dir: Path) -> Iterator[Steps]:
+def trails_of_the_dead(run_dir: Path) -> Iterator[SamplesRead]:
     """Take up, once, the trails of workers that died as they were reading."""
     for path in sorted(run_dir.glob(f"{_NAME}*")):
         with contextlib.suppress(OSError, struct.error):
             pid, *steps = _LAYOUT.unpack(path.read_bytes())
             if state_of(pid) in ("", "Z", "X"):
                 path.unlink()
-                found = Steps(*steps)
+                found = SamplesRead(*steps)
                 if found.stop > found.start:
                     yield found

@@ -72,7 +72,7 @@ class TrainingData:
         """Look into what workers of this host were reading when they died.
 
         Raises:
-            UserCodeError: a sample kills whoever reads it.
+            UserCodeError: a sample kills the process that reads it.
         """
         if self.feed is not None and self._parts.run_dir is not None:
             for steps in trails_of_the_dead(self._parts.run_dir):
