@@ -96,6 +96,36 @@ def test_an_optimizer_is_no_scheduler() -> None:
         brim.join(net, sgd(net), scheduler=sgd(net))
 
 
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host"}, "torchrun"),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "srun"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+        ({"PMI_SIZE": "4"}, "mpirun"),
+        ({"WORLD_SIZE": "1"}, ""),
+        ({"WORLD_SIZE": "many"}, ""),
+        ({"SLURM_NTASKS": "4"}, ""),  # of an allocation: `python loop.py` in it is one process
+        ({}, ""),
+    ],
+)
+def test_processes_of_another_launcher_are_refused(
+    variables: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["loop.py"])
+    net = nn.Linear(2, 1)
+    if not launcher:
+        brim.join(net, sgd(net))
+        return
+    wrong = refused(lambda: brim.join(net, sgd(net)))
+    assert f"that {launcher} has started as one of 4" in wrong.got
+    assert wrong.hint == "brim run --workers 4 -- python loop.py"
+
+
 # job.step -----------------------------------------------------------------------------------------
 
 

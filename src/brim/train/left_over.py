@@ -79,8 +79,8 @@ def of_hooks(model: nn.Module) -> str:
 
     >>> model = nn.Linear(2, 1)
     >>> handle = model.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    >>> of_hooks(model)[:64]
-    "a hook on the gradient of 'weight' sees that of a micro-batch, wh"
+    >>> of_hooks(model).partition(" sees")[0]
+    "a hook on the gradient of 'weight'"
     """
     name = next((name for name, each in model.named_parameters() if _has_hook(each)), None)
     if name is None:

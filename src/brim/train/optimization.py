@@ -173,8 +173,10 @@ class Optimization:
         Learning rates, and what is trained, stay as they were at its first micro-batch.
 
         Raises:
-            SpecError: a loop counts micro-batches, of which workers have different numbers.
+            SpecError: a loop counts micro-batches, of which workers have different numbers, or has
+                stepped a scheduler.
         """
+        self.schedules.check_steps()
         groups = list(self._groups())
         if len(groups) != self._group_count:
             raise SpecError(
