@@ -216,6 +216,11 @@ def state_of(pid: int) -> str:
     return _facts_of(pid)[0]
 
 
+def work_of(pid: int) -> str:
+    """Return what tells how much a process has computed so far; empty where that is not known."""
+    return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
+
+
 def birth_of(pid: int) -> str:
     """Return the start time of a process, as the kernel counts.
 

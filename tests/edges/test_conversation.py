@@ -219,13 +219,24 @@ def test_a_kept_master_that_falls_silent_is_killed(slow_master: tuple[Master, Ke
     assert master.returncode == -9
 
 
-def test_a_kept_master_that_never_begins_is_killed(
-    slow_master: tuple[Master, Keeper], monkeypatch: pytest.MonkeyPatch
+def test_kept_master_that_does_nothing_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master, keeper = slow_master
-    monkeypatch.setattr("brim.agent.keeper._TO_START", 0.0)
-    keeper.mind_silence()
-    assert master.returncode == -9
+    """However long it takes, one that computes is starting."""
+    clock, work = VirtualClock(1.0), itertools.count()
+    monkeypatch.setattr("brim.agent.keeper.monotonic", clock.now)
+    monkeypatch.setattr("brim.agent.keeper.work_of", lambda _: str(next(work)))
+    master = Master()
+    keeper = Keeper([], tmp_path / "master.log", lambda *_, **__: master)
+    for _ in range(10):
+        clock.advance(200.0)
+        keeper.mind_silence()
+        assert master.returncode is None
+    monkeypatch.setattr("brim.agent.keeper.work_of", lambda _: "9")
+    for seconds, status in ((10.0, None), (290.0, None), (20.0, -9)):
+        clock.advance(seconds)
+        keeper.mind_silence()
+        assert master.returncode == status
 
 
 def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_master_is_heard_out(

@@ -117,7 +117,6 @@ def test_agent_waits_for_a_master_that_starts(
     seconds: int,
     words: str,
 ) -> None:
-    monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.001)
     monkeypatch.setattr("brim.agent.conversation._TO_RETRY", 0.0)
     clock = VirtualClock(1.0)
 
@@ -125,7 +124,7 @@ def test_agent_waits_for_a_master_that_starts(
         def dial() -> AgentStream:
             clock.advance(10.0)
             is_late = clock.now() < answers_at
-            script = Script(hangs=True) if is_late else Script(life(1), says(1, HOLDS[0]))
+            script = Script() if is_late else Script(life(1), says(1, HOLDS[0]))
             return cast(AgentStream, script)
 
         conversation = Conversation(

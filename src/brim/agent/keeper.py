@@ -13,11 +13,12 @@ from pathlib import Path
 from brim.agent.births import Process, Start, start_anew
 from brim.clock import monotonic
 from brim.errors import EnvironmentFault
+from brim.process import work_of
 from brim.storage.files import open_log
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from
 _LONGEST_WAIT = 2.0  # seconds between two starts
-_TO_START = 300.0  # seconds that a master may take to its first word, as workers may to theirs
+_STUCK = 300.0  # seconds in which a master that starts does nothing at all
 _TO_END = 20.0  # seconds that a master may take to end once the job has
 
 
@@ -48,6 +49,7 @@ class Keeper:
                 "brim.master", self._arguments, stdin=0, output=log.fileno(), keep=self._kept
             )
         self._began, self._is_heard = monotonic(), False
+        self._work, self._worked = work_of(self._process.pid), self._began
 
     async def run(self) -> None:
         """Keep a master until one ends by itself, without an error.
@@ -80,12 +82,15 @@ class Keeper:
         """End a master that has fallen silent; another one takes over.
 
         One that was never heard is starting, which a busy host takes long for: it is waited for
-        while it lives, unless it must be stuck.
+        while it lives, unless it is stuck.
         """
-        taken = monotonic() - self._began
-        if self._is_heard or taken > _TO_START:
+        now, work = monotonic(), work_of(self._process.pid)
+        if work != self._work:
+            self._work, self._worked = work, now
+        if self._is_heard or now - self._worked > _STUCK:
             self._process.kill()
         else:
+            taken = now - self._began
             print(  # noqa: T201 into the agent's log
                 f"the master has been starting for {taken:.0f} s: see {self._log}", file=sys.stderr
             )
