@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,12 +19,20 @@ from brim.train import join
 from brim.train.backward_errors import explained
 from brim.train.job import Job
 from brim.train.optimization import Optimization
+from brim.train.step import MicroBatch
 
 DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
 
 
 def sgd(model: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Stands in for a batch of a graph library."""
+
+    features: Tensor
 
 
 class DistributedDataParallel(nn.Module):
@@ -229,6 +239,27 @@ def test_freezing_within_a_step_gets_a_hint_of_its_own() -> None:
     one.check_rates()
     model.requires_grad_(True)
     assert "leave it out" in refused(one.check_rates).hint
+
+
+# job.batches --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_like_that_of_a_loader() -> None:
+    ids = torch.zeros(3, 2)
+    pair, by_name = MicroBatch(ids, ids + 1), MicroBatch({"ids": ids}, None)
+    inputs, target = pair
+    assert (inputs is ids, target is pair[1], len(pair)) == (True, True, 2)
+    assert (list(by_name), list(by_name.items()), len(by_name)) == (["ids"], [("ids", ids)], 1)
+    assert dict(**by_name)["ids"] is by_name["ids"] is ids
+    assert MicroBatch(Named(ids), None).features is ids
+    assert copy.copy(by_name).inputs is by_name.inputs
+
+
+def test_what_no_batch_has_is_named() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'input_ids': batch.inputs and"):
+        _ = MicroBatch({"ids": 1}, None).input_ids
+    with pytest.raises(AttributeError, match="a tuple here"):
+        MicroBatch(1, 2).to("cpu")
 
 
 # job.log and job.evaluate -------------------------------------------------------------------------

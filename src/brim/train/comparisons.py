@@ -50,7 +50,7 @@ def compares_samples(loss: Tensor, samples: int) -> bool:
     >>> compares_samples((images(data) * texts(data)).sum(1).mean(), 8)
     False
     """
-    return samples > 1 and any(_Node(each, samples).compares for each in nodes_of(loss))
+    return samples > 1 and any(_Operation(each, samples).compares for each in nodes_of(loss))
 
 
 def depends_on_data(node: Any) -> bool:
@@ -63,7 +63,7 @@ def depends_on_data(node: Any) -> bool:
     return any(_is_entrance(each) for each in _nodes_below(node))
 
 
-class _Node:
+class _Operation:
     """An operation of a graph, and the number of samples that it is looked at for."""
 
     def __init__(self, node: Any, samples: int) -> None:

@@ -84,9 +84,28 @@ class MicroBatch:
         """Return a part of what the batch of a DataLoader would have: `batch[0]`, `batch["ids"]`."""
         return self.sample[key]
 
+    def __len__(self) -> int:
+        """Return how many parts the batch of a DataLoader would have."""
+        return len(self.sample)
+
     def keys(self) -> Any:
         """Return the names of samples that are mappings, as `model(**batch)` asks for them."""
         return self.sample.keys()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of what the batch of a DataLoader would be: `batch.items()`.
+
+        Raises:
+            AttributeError: that has none of this name.
+        """
+        sample = None if name.startswith("__") else self.sample
+        if hasattr(sample, name):
+            return getattr(sample, name)
+        raise AttributeError(
+            f"a batch of job.batches has no attribute {name!r}: batch.inputs and batch.target are "
+            f"the parts of samples that are pairs, batch.sample is all of them (a "
+            f"{type(self.sample).__name__} here), on the job's device"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
