@@ -1,4 +1,4 @@
-"""What a script logs, as numbers by name."""
+"""Numbers by name, as `job.log` takes them."""
 
 from __future__ import annotations
 
