@@ -36,6 +36,7 @@ collect_ignore_glob = [
     "e2e/doomed/*",
     "zoo/cases/*",
     "zoo/nursery.py",
+    "zoo/ports/*",
     "zoo/pace.py",
 ]
 DURATIONS = Path(__file__).with_name("durations.json")

@@ -94,7 +94,7 @@ def main() -> None:
         # The first optimizer imports much of torch: not timed.
         optimizer = torch.optim.Adam(model.parameters()) if arguments.adam else job.optimizer(model)
         if not arguments.adam:
-            check_all_used()
+            check_all_used(job)
         for epoch in range(arguments.epochs):
             wall, cpu = time.perf_counter(), time.process_time()
             train(job, model, optimizer, seed, arguments.batch_size, epoch)

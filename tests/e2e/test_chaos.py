@@ -25,7 +25,7 @@ ONE_HOST = (
     "kill rank 1 at step 20; add 2 at step 21; fill disk for 500ms at step 40; stop rank 0 for "
     "200ms at step 60; kill master at step 80; kill template at step 100; kill rank 1 at step 101;"
     " remove 1 at step 120; slow rank 1 by 50ms for 1s at step 130; term rank 0 at step 160; stop "
-    "master for 300ms at step 180; kill agent 1 at step 200",
+    "master for 300ms at step 180; stop agent for 500ms at step 190; kill agent 1 at step 200",
     "jump clock by -1h at step 10; kill everything at step 50; jump clock by 1d at step 52; stop "
     "rank 1 for ever at step 90; kill command at step 140; interrupt at step 180",
 )

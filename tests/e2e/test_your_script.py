@@ -25,6 +25,10 @@ PAGE = ROOT / "docs" / "guides" / "your-script.md"
 FAULTS = "kill rank 1 at step 4; add 1 at step 7"
 STEPS = {"mnist": 15, "words": 16, "gan": 12, "amp": 15, "bert": 18, "lightning": 15}
 NEEDS = {"bert": "transformers", "lightning": "lightning"}
+IMPORTS = {  # that take seconds: packages import most of what they have as it is asked for
+    "transformers": ["transformers.models.bert.modeling_bert", "transformers.optimization"],
+    "lightning": ["lightning"],
+}
 AT_ONCE = 2
 
 
@@ -98,8 +102,13 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    wanted = [package for package in NEEDS.values() if importlib.util.find_spec(package)]
-    with Nursery(imports=wanted) as nursery:
+    imports = [
+        name
+        for package, names in IMPORTS.items()
+        if importlib.util.find_spec(package)
+        for name in names
+    ]
+    with Nursery(imports=imports) as nursery:
         runs = Runs(nursery, tmp_path_factory.mktemp("scripts"))
         try:
             yield runs

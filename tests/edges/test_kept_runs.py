@@ -16,10 +16,12 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
+from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import KEPT, PART, KeptFile, is_kept, part_name
 from brim.errors import EnvironmentFault, SpecError
 from brim.runs.copies import copy_of_stored
-from brim.runs.directories import find_run, holds_run
+from brim.runs.directories import claim, find_run, holds_run
+from brim.runs.starting import check_new_place
 from brim.storage import kept_runs
 from brim.storage.contact import read_scheduler_contact
 from brim.storage.file_stores import Directory
@@ -334,6 +336,44 @@ def test_run_in_a_folder_of_copies_is_found_by_its_path(
     monkeypatch.chdir(tmp_path / "kept runs")
     for name in ("one", str(tmp_path / "kept runs" / "one")):
         assert holds_run(find_run(name))
+
+
+@pytest.mark.parametrize(
+    ("runs", "is_own"),
+    [
+        ("runs", True),
+        ("runs/", True),
+        ("./elsewhere/../runs", True),
+        ("{folder}/runs", True),
+        ("file://{folder}/runs", True),
+        ("link", True),
+        ("runs/one", True),  # within the run: each copy would have the ones before
+        ("elsewhere", False),
+        ("file://{folder}/elsewhere", False),
+        ("runs/copies", False),
+    ],
+)
+def test_a_run_is_not_kept_in_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: str, is_own: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fresh = claim(Path("runs/one"))
+    (tmp_path / "link").symlink_to("runs")
+    (tmp_path / "elsewhere").mkdir()
+    spec = JobSpec(
+        file="f.py",
+        parameters={},
+        workers=WorkerRange.parse("1"),
+        runs=runs.format(folder=tmp_path),
+    )
+    if not is_own:
+        check_new_place(spec, fresh)
+        assert fresh.path.is_dir()
+        return
+    with pytest.raises(SpecError, match="in which this run is already") as raised:
+        check_new_place(spec, fresh)
+    assert raised.value.hint.startswith("leave out --runs")
+    assert not fresh.path.exists()
 
 
 def test_where_no_run_is_kept_is_said(tmp_path: Path) -> None:

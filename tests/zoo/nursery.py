@@ -122,7 +122,7 @@ def _agent(request: dict[str, Any]) -> None:
 
 def _alone(request: dict[str, Any]) -> None:
     """`python loop.py`; behind it, what its job said of its end."""
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(request["threads"] or THREADS)
     jobs: list[Job] = []
     ends: list[Completed] = []
     usual_init, usual_tell = Job.__init__, Loner.tell

@@ -114,12 +114,23 @@ class Nursery:
         _wait_until_gone(session)
         return status
 
-    def alone(self, folder: Path, command: Sequence[str]) -> Ended:
-        """`python loop.py arguments…`, with nothing of brim around it."""
+    def alone(self, folder: Path, command: Sequence[str], *, threads: int = 0) -> Ended:
+        """`python loop.py arguments…`, with nothing of brim around it.
+
+        Args:
+            folder: that it runs in.
+            command: the script and its arguments.
+            threads: of torch; 0: as many as torch takes by itself.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         log, end = folder / "output.log", folder / "end.json"
         status = self._ask(
-            argv=list(command), log=str(log), end=str(end), directory=str(folder), environment={}
+            argv=list(command),
+            log=str(log),
+            end=str(end),
+            directory=str(folder),
+            environment={},
+            threads=threads,
         )
         found: dict[str, Any] = json.loads(end.read_text()) if end.exists() else {"steps": 0}
         return Ended(

@@ -190,7 +190,7 @@ def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -
         path = values["run_dir"] or new_run_dir(name_of(spec), SystemClock().wall())
         fresh = claim(Path(path))
         if spec.runs and not from_elsewhere:
-            _check_new_place(spec, fresh)
+            check_new_place(spec, fresh)
         spec = kept_spec(spec, fresh.path.name)
         return Ready(spec=spec, run_dir=fresh.path, fresh=fresh, resumes=values["resume"])
     run_dir = find_run(values["run_dir"], field="--resume")
@@ -369,14 +369,14 @@ def check_place(location: str, *, holds: bool | None) -> None:
         )
 
 
-def _check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
+def check_new_place(spec: JobSpec, fresh: RunDirectory) -> None:
     """Check that a run can be kept where the user said, and that no other run is there.
 
     Raises:
         SpecError: it cannot, or one is; the run's directory is gone then.
     """
-    where = place_of(spec.runs, fresh.path.name)
-    if "://" not in where and Path(where).resolve() == fresh.path.resolve():
+    where = place_of(spec.runs, fresh.path.name).removeprefix("file://")
+    if "://" not in where and Path(where).resolve().is_relative_to(fresh.path.resolve()):
         fresh.withdraw()
         raise SpecError(
             "--runs",

@@ -22,8 +22,10 @@ from brim.train.context import WorkerContext
 from brim.train.evaluation import Forward, evaluate_together, feed_of
 from brim.train.job_parts import assemble, not_asynchronous
 from brim.train.job_state import Stateful
+from brim.train.logged import logged_numbers
 from brim.train.loop import Loop
 from brim.train.metrics import Metric
+from brim.train.return_checks import check_metrics
 from brim.train.step import MicroBatch
 from brim.train.training_data import TrainingData, agreed
 from brim.wire.messages import Logged
@@ -194,20 +196,9 @@ class Job:
             values: numbers, the same on all workers (for a loss, use what `job.step` returned).
 
         Raises:
-            SpecError: a value without a name.
+            SpecError: a value without a name, or one that is not a number.
         """
-        if unnamed:
-            named = isinstance(unnamed[0], str) and unnamed[0].isidentifier()
-            name, value = (unnamed[0] if named else "loss"), unnamed[-1]
-            raise SpecError(
-                "job.log",
-                got=", ".join(map(repr, unnamed)),
-                need="values by name",
-                hint=f"job.log({name}={value!r})"
-                if isinstance(value, (int, float))
-                else f"job.log({name}=...)",
-            )
-        numbers = {name: float(value) for name, value in values.items()}
+        numbers = logged_numbers(unnamed, values)
         self.measured(numbers)
         self.parts.members.tell(Logged(epoch=self.epoch, step=self.committed, values=numbers))
 
@@ -387,6 +378,11 @@ class Job:
                 hint="if job.step(loss) is not None and job.committed % 100 == 0: "
                 "job.evaluate(...)",
             )
+        check_metrics(
+            metrics,
+            field="job.evaluate",
+            example='job.evaluate(test, {"accuracy": brim.metrics.accuracy()})',
+        )
         feed = feed_of(data, seed=self.spec.seed, collate_fn=collate_fn)
         measure = partial(
             evaluate_together, self.model, feed, metrics, forward=forward, seed=self.spec.seed

@@ -110,6 +110,7 @@ def join(
             hint="brim run --workers 1:4 --micro-batches auto -- ...",
         )
     _check_model(model)
+    _check_optimizer(optimizer)
     context = _born_with or context_from_environment()
     if context is not None and _joined is not None:
         raise SpecError("brim.join", got="a second call", need="one job in a script under brim run")
@@ -196,16 +197,53 @@ def _check_model(model: object) -> None:
             )
         if not isinstance(each, nn.Module):
             raise SpecError(
-                "brim.join", got=f"a {type(each).__name__}", need="a torch.nn.Module, or several"
-            )
-        name = type(each).__name__
-        if name in _WRAPPERS:
-            raise SpecError(
                 "brim.join",
-                got=f"a model in {name}",
-                need="the model itself: brim sums the gradients of its workers",
-                hint="brim.join(model.module, optimizer), or leave out the wrapper",
+                got=f"{_described(each)} in place of the model",
+                need="a torch.nn.Module, or a list of several",
+                hint="brim.join(model, optimizer)",
             )
+        for name, module in each.named_modules():
+            wrapper = next(
+                (kind.__name__ for kind in type(module).__mro__ if kind.__name__ in _WRAPPERS), ""
+            )
+            if wrapper:
+                raise SpecError(
+                    "brim.join",
+                    got=f"a model in {wrapper}" + (f", at {name!r}" if name else ""),
+                    need="the model itself: brim sums the gradients of its workers",
+                    hint="brim.join(model.module, optimizer), or leave out the wrapper",
+                )
+
+
+def _check_optimizer(optimizer: object) -> None:
+    """Check that an optimizer was given, or several; what kinds there may be is checked later.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    several = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    wrong = [each for each in several if not isinstance(each, torch.optim.Optimizer)]
+    if several and not wrong:
+        return
+    raise SpecError(
+        "brim.join",
+        got=f"{_described(wrong[0]) if wrong else 'no optimizer'} in place of the optimizer",
+        need="a torch.optim.Optimizer, or a list of several",
+        hint="brim.join(model, torch.optim.Adam(model.parameters()))",
+    )
+
+
+def _described(thing: object) -> str:
+    """Return a thing in words for a message about arguments.
+
+    >>> _described(nn.Linear), _described(None), _described(3)
+    ('the class Linear', 'None', 'an object of type int')
+    """
+    if thing is None:
+        return "None"
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}"
+    return f"an object of type {type(thing).__name__}"
 
 
 def _check_alone() -> None:

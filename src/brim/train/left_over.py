@@ -14,12 +14,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from brim.train.comparisons import compares_samples, depends_on_data
+
 _SUM = 2  # how torch writes down reduction="sum"
 _DEPTH = 4  # a sum of losses is a few additions deep
 _SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradients overflow
 
 
-def of_loss(loss: Tensor, *, samples: int = 0) -> str:
+def of_loss(loss: Tensor, *, samples: int = 0, is_part: bool = True) -> str:
     """Say in words what is left over in a loss.
 
     Empty where nothing is.
@@ -27,6 +29,7 @@ def of_loss(loss: Tensor, *, samples: int = 0) -> str:
     Args:
         loss: a scalar of one micro-batch, with its graph.
         samples: of the micro-batch; 0 where that is not known.
+        is_part: whether a step has more samples than these.
 
     >>> import torch
     >>> prediction = torch.ones(4, requires_grad=True)
@@ -59,11 +62,12 @@ def of_loss(loss: Tensor, *, samples: int = 0) -> str:
             "is trained is the "
             "mean of the micro-batches' sums, which depends on --micro-batches"
         )
-    if samples > 1 and any(_compares_samples(node, samples) for node in nodes_of(loss)):
+    if is_part and compares_samples(loss, samples):
         return (
             f"the loss compares the {samples} samples of a micro-batch with one another (negatives "
-            "within a batch, a miner of pairs): they see no others of the step; micro_batches=1 "
-            "lets one worker see all of them, and fewer micro-batches more"
+            "within a batch, a miner of pairs, statistics over samples): they see no others of the "
+            "step; brim.join(..., micro_batches=1) lets one worker see all of them, and fewer "
+            "micro-batches more"
         )
     return ""
 
@@ -75,10 +79,10 @@ def of_hooks(model: nn.Module) -> str:
 
     >>> model = nn.Linear(2, 1)
     >>> handle = model.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    >>> of_hooks(model)[:66]
-    "a hook on the gradient of 'weight' sees that of a micro-batch, whic"
+    >>> of_hooks(model).partition(" sees")[0]
+    "a hook on the gradient of 'weight'"
     """
-    name = next((name for name, each in model.named_parameters() if each._backward_hooks), None)
+    name = next((name for name, each in model.named_parameters() if _has_hook(each)), None)
     if name is None:
         return ""
     return (
@@ -88,63 +92,25 @@ def of_hooks(model: nn.Module) -> str:
     )
 
 
+def _has_hook(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
 def _sums(node: Any, samples: int) -> bool:
-    """Return whether a node adds up one number a sample, as `reduction="none"` leaves them."""
-    if node is None or node.name() != "SumBackward0" or samples < 2:
-        return False
-    sizes = tuple(getattr(node, "_saved_self_sym_sizes", ()))
-    return bool(sizes) and int(sizes[0]) == samples and _is_loss(node.next_functions[0][0])
+    """Return whether a node adds up what samples have, as `reduction="none"` leaves it.
 
-
-def _compares_samples(node: Any, samples: int) -> bool:
-    """Return whether a node computes something of each pair of samples.
-
-    That is a product of two matrices that are no parameters, or distances, of so many rows and
-    columns.
+    A sum of products with a constant may be a mean whose weights are its own.
     """
-    name = node.name()
-    if name in ("MmBackward0", "BmmBackward0"):
-        one, other = getattr(node, "_saved_self", None), getattr(node, "_saved_mat2", None)
-        if not isinstance(one, Tensor) or not isinstance(other, Tensor):
-            return False
-        if one.ndim == 3 and one.shape[0] != 1:  # each sample has products of its own
-            return False
-        rows, columns = one.shape[-2], other.shape[-1]
-        return rows == columns == samples and not any(
-            _is_parameter(following) for following, _ in node.next_functions
-        )
-    if name in ("CdistBackward0", "EuclideanDistBackward0"):
-        one, other = getattr(node, "_saved_x1", None), getattr(node, "_saved_x2", None)
-        return (
-            isinstance(one, Tensor)
-            and isinstance(other, Tensor)
-            and one.shape[-2] == other.shape[-2] == samples
-        )
-    return False
-
-
-def _is_parameter(node: Any) -> bool:
-    """Return whether a node gives a parameter, transposed or not."""
-    while node is not None and node.name() in (
-        "TBackward0",
-        "TransposeBackward0",
-        "ToCopyBackward0",
-    ):
-        node = node.next_functions[0][0]
-    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
-
-
-def nodes_of(loss: Tensor) -> Iterator[Any]:
-    """Yield all nodes of the graph of a loss."""
-    ahead: list[Any] = [] if loss.grad_fn is None else [loss.grad_fn]
-    seen: set[Any] = set(ahead)
-    while ahead:
-        node = ahead.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                ahead.append(following)
+    if samples < 2 or not node.name().startswith("SumBackward"):
+        return False
+    sizes = [int(size) for size in node._saved_self_sym_sizes]
+    of = node.next_functions[0][0]
+    if not sizes or sizes[0] != samples or not depends_on_data(of):
+        return False
+    if of.name() != "MulBackward0" or all(each is not None for each, _ in of.next_functions):
+        return True
+    factor = of._saved_other
+    return not isinstance(factor, Tensor) or factor.numel() == 1
 
 
 def _is_loss(node: Any) -> bool:
@@ -174,7 +140,7 @@ def _terms(node: Any, depth: int) -> Iterator[Any]:
     """Yield the terms of a sum."""
     if node is None or not depth:
         return
-    if not node.name().startswith(("Add", "Sub")):
+    if not node.name().startswith(("Add", "Sub", "Neg")):
         yield node
         return
     for following, _ in node.next_functions:

@@ -400,7 +400,10 @@ class Loop:
         if made.under_way is None or made.under_way.micro is None or round is None:
             if not made.is_given_up:
                 raise SpecError(
-                    "job.step", got="a second call for one batch", need="one call for every batch"
+                    "job.step",
+                    got="a second call for one batch",
+                    need="one call for every batch",
+                    hint="add the losses: job.step(loss_real + loss_fake)",
                 )
             return None
         done = made.take(round, loss, optimizer)

@@ -17,6 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from brim.errors import SpecError
+from brim.train import backward_errors
 from brim.train.attributes import is_plain
 from brim.train.flattening import NEED, NotCarried, flatten
 from brim.train.restoring import restore
@@ -110,9 +111,12 @@ class Optimization:
             own = [
                 p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
             ]
-        if self._scaler is not None:
-            torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
-        else:
+            if not own:  # all of them are frozen, and none would mean all
+                return
+        with backward_errors.explained():
+            if self._scaler is not None:
+                torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
+                return
             # What torch.autograd.backward ends in. It first imports sympy, a second's worth of
             # modules, and compares the shapes of the two by it, which are the same here.
             _engine_run_backward(
@@ -169,8 +173,10 @@ class Optimization:
         Learning rates, and what is trained, stay as they were at its first micro-batch.
 
         Raises:
-            SpecError: a loop counts micro-batches, of which workers have different numbers.
+            SpecError: a loop counts micro-batches, of which workers have different numbers, or has
+                stepped a scheduler.
         """
+        self.schedules.check_steps()
         groups = list(self._groups())
         if len(groups) != self._group_count:
             raise SpecError(
@@ -188,6 +194,7 @@ class Optimization:
             self._rates = now
         if now != self._rates:
             index = next(i for i, value in enumerate(now) if value != self._rates[i])
+            of_group = index < self._group_count * len(_BY_HAND)
             raise SpecError(
                 "your training loop",
                 got=f"{self._name_of(index)} changed from {self._rates[index]} to {now[index]} "
@@ -195,7 +202,10 @@ class Optimization:
                 need="one value for all micro-batches of a step: the loop's body runs once for "
                 "each micro-batch",
                 hint="give a scheduler to brim.join, or set the value from job.committed or "
-                "job.epoch",
+                "job.epoch"
+                if of_group
+                else "leave it out: job.step(loss, optimizer=...) changes the parameters of that "
+                "optimizer alone",
             )
 
     def learning_rate(self) -> float | list[float] | None:
@@ -436,7 +446,8 @@ def _interval_of(scheduler: Any, given: str | None) -> str:
     if given is not None and given not in INTERVALS:
         raise SpecError("scheduler_interval", got=repr(given), need="'step' or 'epoch'")
     step: Callable[..., Any] | None = getattr(scheduler, "step", None)
-    if step is None or not hasattr(scheduler, "state_dict"):
+    is_other = isinstance(scheduler, torch.optim.Optimizer)
+    if step is None or not hasattr(scheduler, "state_dict") or is_other:
         raise SpecError(
             "scheduler",
             got=f"a {type(scheduler).__name__}",

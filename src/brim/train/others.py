@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from brim.errors import SpecError
-from brim.train.left_over import nodes_of
+from brim.train.comparisons import nodes_of
 
 _NAMED = 3  # shapes in a warning
 

@@ -56,7 +56,7 @@ def check_all_used(module: ModuleType) -> None:
     """Fail on a `--set` name that the file neither has asked for nor names.
 
     A mistyped name must not pass in silence. Some are read only once the model is trained: those
-    stand as a text in the file, or in a module beside it.
+    stand in calls of `brim.param` in the file, or in a module beside it.
 
     Args:
         module: the training file, run.
@@ -64,44 +64,81 @@ def check_all_used(module: ModuleType) -> None:
     Raises:
         SpecError: there is one.
     """
-    unread = sorted(_given().keys() - _asked)
+    unread = _given().keys() - _asked
     if not unread:
         return
-    texts = _texts_beside(module)
-    for name in unread:
-        if name in texts:
-            continue
-        hint = (
-            did_you_mean(name, _asked)
-            if _asked
-            else "this file reads no parameters: see brim.param"
-        )
+    names = _asked | _read_later(module)
+    for name in sorted(unread - names):
         raise SpecError(
             f"--set {name}",
             got="a name that the file does not read",
             need="one that it reads",
-            hint=hint,
+            hint=did_you_mean(name, names)
+            if names
+            else "this file reads no parameters: see brim.param",
         )
 
 
-def _texts_beside(module: ModuleType) -> set[str]:
-    """Return all texts in a training file, and in modules of its folder that it has imported."""
+def _read_later(module: ModuleType) -> set[str]:
+    """Return what calls of `brim.param` name in a file, and in modules of its folder that it has imported."""
     own = getattr(module, "__file__", None)
     if not own:
         return set()
     folder = Path(own).resolve().parent
     paths = {Path(each) for each in (_file_of(each) for each in list(sys.modules.values())) if each}
     files = {Path(own), *(path for path in paths if path.resolve().is_relative_to(folder))}
-    texts: set[str] = set()
+    names: set[str] = set()
     for path in files:
         with contextlib.suppress(OSError, SyntaxError, ValueError):
-            tree = ast.parse(path.read_bytes())
-            texts |= {
-                node.value
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            }
-    return texts
+            names |= _names_in(path.read_bytes())
+    return names
+
+
+def _names_in(code: bytes) -> set[str]:
+    """Return the names that calls of `param` have in some code.
+
+    Where one of them has no name that stands there, it may be any text of the code.
+
+    >>> sorted(_names_in(b'brim.param("late", 1); mode = "train"'))
+    ['late']
+    >>> sorted(_names_in(b'for name in ("late", "later"): brim.param(name, 1)'))
+    ['late', 'later']
+    """
+    nodes = list(ast.walk(ast.parse(code)))
+    aliases = {
+        each.asname or each.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+        if each.name == "param"
+    }
+    named = {
+        id(node.func): name
+        for node in nodes
+        if isinstance(node, ast.Call) and (name := _name_of(node)) is not None
+    }
+    mentions = [
+        node
+        for node in nodes
+        if (isinstance(node, ast.Attribute) and node.attr == "param")
+        or (isinstance(node, ast.Name) and node.id in aliases)
+    ]
+    if all(id(node) in named for node in mentions):
+        return {named[id(node)] for node in mentions}
+    return {
+        node.value
+        for node in nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def _name_of(call: ast.Call) -> str | None:
+    """Return the text that a call has as its first argument, or as `name=`."""
+    by_name = [each.value for each in call.keywords if each.arg == "name"]
+    for first in (*call.args[:1], *by_name):
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            return first.value
+    return None
 
 
 def _file_of(module: object) -> str:

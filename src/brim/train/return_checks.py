@@ -230,12 +230,25 @@ def check_model(model: Any) -> None:
     raise SpecError("model()", got=got, need="a torch.nn.Module", hint=hint)
 
 
-def check_metrics(metrics: Any) -> None:
-    """Raises SpecError where `metrics()` gave no metrics by name."""
-    example = 'return {"accuracy": brim.metrics.accuracy()}'
+def check_metrics(
+    metrics: Any,
+    *,
+    field: str = "metrics()",
+    example: str = 'return {"accuracy": brim.metrics.accuracy()}',
+) -> None:
+    """Check that metrics by name were given.
+
+    Args:
+        metrics: that a function returned, or a call was given.
+        field: that an error names.
+        example: that its hint shows.
+
+    Raises:
+        SpecError: they are something else.
+    """
     if not isinstance(metrics, Mapping):
         got = "None" if metrics is None else _type(metrics)
-        raise SpecError("metrics()", got=got, need="a dict of metrics by name", hint=example)
+        raise SpecError(field, got=got, need="a dict of metrics by name", hint=example)
     for name, metric in metrics.items():
         if inspect.isclass(metric) or not (
             hasattr(metric, "observe") and hasattr(metric, "result")
@@ -244,4 +257,4 @@ def check_metrics(metrics: Any) -> None:
             need = "an object with observe(output, target) and result(states)"
             if inspect.isfunction(metric):
                 need += ": a function's values of parts do not add up to that of the whole"
-            raise SpecError("metrics()", got=got, need=need, hint=example)
+            raise SpecError(field, got=got, need=need, hint=example)

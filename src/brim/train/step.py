@@ -84,9 +84,28 @@ class MicroBatch:
         """Return a part of what the batch of a DataLoader would have: `batch[0]`, `batch["ids"]`."""
         return self.sample[key]
 
+    def __len__(self) -> int:
+        """Return how many parts the batch of a DataLoader would have."""
+        return len(self.sample)
+
     def keys(self) -> Any:
         """Return the names of samples that are mappings, as `model(**batch)` asks for them."""
         return self.sample.keys()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of what the batch of a DataLoader would be: `batch.items()`.
+
+        Raises:
+            AttributeError: that has none of this name.
+        """
+        sample = None if name.startswith("__") else self.sample
+        if hasattr(sample, name):
+            return getattr(sample, name)
+        raise AttributeError(
+            f"a batch of job.batches has no attribute {name!r}: batch.inputs and batch.target are "
+            f"the parts of samples that are pairs, batch.sample is all of them (a "
+            f"{type(self.sample).__name__} here), on the job's device"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -315,7 +334,7 @@ class Steps:
         index = self._index_of(optimizer, micro)
         _check_loss(loss)
         if not self._saw_a_loss:
-            self._look_for_left_over(loss, len(micro.read.request.span))
+            self._look_for_left_over(loss, len(micro.read.request.span), is_part=micro.weight < 1)
         parts.optimization.check_rates()
         if not micro.taken:
             parts.contributions.check_untouched()
@@ -332,11 +351,12 @@ class Steps:
         self._complete(round, step)
         return None if step.todo else (step, index)
 
-    def _look_for_left_over(self, loss: Tensor, samples: int) -> None:
+    def _look_for_left_over(self, loss: Tensor, samples: int, *, is_part: bool) -> None:
         """Warn, once in a run, of what the loop still does by itself.
 
         Args:
             loss: of a micro-batch of so many samples.
+            is_part: whether the step has more of them.
         """
         parts = self._parts
         self._saw_a_loss = True
@@ -346,8 +366,8 @@ class Steps:
         for text in (
             *parts.notes,
             others.of_loss(loss, parts.model.parameters(), by_rows=bool(parts.embeddings.weights)),
-            left_over.of_loss(loss, samples=samples),
-            left_over.of_hooks(parts.model),
+            left_over.of_loss(loss, samples=samples, is_part=is_part),
+            left_over.of_hooks(parts.model) if is_part else "",
             left_over.of_script(sys.argv[0]) if own_loop else "",
         ):
             if text:

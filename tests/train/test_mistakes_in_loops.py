@@ -1,0 +1,306 @@
+"""What a loop of one's own gives brim by mistake is named, with what to write instead."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+import brim
+from brim.errors import SpecError
+from brim.train import join
+from brim.train.backward_errors import explained
+from brim.train.job import Job
+from brim.train.optimization import Optimization
+from brim.train.step import MicroBatch
+
+DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Stands in for a batch of a graph library."""
+
+    features: Tensor
+
+
+class DistributedDataParallel(nn.Module):
+    """Stands in for torch's, which needs a process group."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class OwnWrapper(DistributedDataParallel):
+    """What libraries derive of it."""
+
+
+def refused(call: Callable[[], object]) -> SpecError:
+    with pytest.raises(SpecError) as raised:
+        call()
+    assert raised.value.hint
+    return raised.value
+
+
+@pytest.fixture(autouse=True)
+def _unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the end of the process of tests alone, which is no script."""
+    monkeypatch.setattr(join, "_is_watched", True)
+
+
+# brim.join ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (lambda net: (sgd(net), net), "an optimizer (SGD) in place of the model"),
+        (lambda net: (nn.Linear, sgd(net)), "the class Linear in place of the model"),
+        (lambda net: (None, sgd(net)), "None in place of the model"),
+        (lambda net: ({"net": net}, sgd(net)), "an object of type dict in place of the model"),
+        (lambda net: (net, None), "None in place of the optimizer"),
+        (lambda net: (net, []), "no optimizer in place of the optimizer"),
+        (lambda net: (net, torch.optim.SGD), "the class SGD in place of the optimizer"),
+        (lambda net: (net, net.parameters()), "an object of type generator in place of the opt"),
+        (
+            lambda net: (net, torch.optim.lr_scheduler.StepLR(sgd(net), 1)),
+            "an object of type StepLR in place of the optimizer",
+        ),
+        (
+            lambda net: (DistributedDataParallel(net), sgd(net)),
+            "a model in DistributedDataParallel",
+        ),
+        (lambda net: (OwnWrapper(net), sgd(net)), "a model in DistributedDataParallel"),
+        (lambda net: (nn.DataParallel(net), sgd(net)), "a model in DataParallel"),
+        (
+            lambda net: (nn.Sequential(nn.DataParallel(net)), sgd(net)),
+            "a model in DataParallel, at '0'",
+        ),
+        (
+            lambda net: ([nn.ReLU(), nn.ModuleDict({"a": nn.DataParallel(net)})], sgd(net)),
+            "a model in DataParallel, at 'a'",
+        ),
+    ],
+)
+def test_wrong_arguments_of_join_are_named(
+    given: Callable[[nn.Module], tuple[Any, Any]], got: str
+) -> None:
+    assert refused(lambda: brim.join(*given(nn.Linear(2, 1)))).got.startswith(got)
+
+
+def test_an_optimizer_is_no_scheduler() -> None:
+    net = nn.Linear(2, 1)
+    with pytest.raises(SpecError, match="got a SGD, need a scheduler"):
+        brim.join(net, sgd(net), scheduler=sgd(net))
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "2", "MASTER_ADDR": "host"}, "torchrun"),
+        ({"SLURM_STEP_NUM_TASKS": "4"}, "srun"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun"),
+        ({"PMI_SIZE": "4"}, "mpirun"),
+        ({"WORLD_SIZE": "1"}, ""),
+        ({"WORLD_SIZE": "many"}, ""),
+        ({"SLURM_NTASKS": "4"}, ""),  # of an allocation: `python loop.py` in it is one process
+        ({}, ""),
+    ],
+)
+def test_processes_of_another_launcher_are_refused(
+    variables: dict[str, str], launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["loop.py"])
+    net = nn.Linear(2, 1)
+    if not launcher:
+        brim.join(net, sgd(net))
+        return
+    wrong = refused(lambda: brim.join(net, sgd(net)))
+    assert f"that {launcher} has started as one of 4" in wrong.got
+    assert wrong.hint == "brim run --workers 4 -- python loop.py"
+
+
+# job.step -----------------------------------------------------------------------------------------
+
+
+def first_batch(
+    body: Callable[[Job, Any, list[nn.Module], list[torch.optim.Optimizer]], object], networks: int
+) -> None:
+    """Compute the first batch of a job as a body does."""
+    models: list[nn.Module] = [nn.Linear(2, 1) for _ in range(networks)]
+    optimizers: list[torch.optim.Optimizer] = [sgd(model) for model in models]
+    job = brim.join(models, optimizers, micro_batches=1)
+    batches = job.batches(DATA, global_batch_size=4)
+    try:
+        body(job, next(batches), models, optimizers)
+    finally:
+        batches.close()
+
+
+def two_losses(job: Job, batch: Any, models: list[nn.Module], _: object) -> None:
+    job.step(functional.mse_loss(models[0](batch[0]), batch[1]))
+    job.step(functional.mse_loss(models[0](batch[0]), batch[1] * 0))
+
+
+def two_losses_of_one(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+    for target in (batch[1], batch[1] * 0):
+        job.step(functional.mse_loss(models[0](batch[0]), target), optimizer=by[0])
+
+
+def one_label_for_two(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+    """DCGAN's `label.fill_(fake_label)`, once the two losses are added."""
+    label = torch.ones_like(batch[1])
+    real = functional.binary_cross_entropy(models[0](batch[0]).sigmoid(), label)
+    label.fill_(0.0)
+    fake = functional.binary_cross_entropy(models[0](batch[0]).sigmoid(), label)
+    job.step(real + fake, optimizer=by[0])
+
+
+def one_graph_for_two(job: Job, batch: Any, models: list[nn.Module], by: list[Any]) -> None:
+    verdict = models[0](models[1](batch[0]).repeat(1, 2)).exp()
+    job.step(verdict.mean(), optimizer=by[0])
+    job.step(-verdict.mean(), optimizer=by[1])
+
+
+@pytest.mark.parametrize(
+    ("body", "networks", "got", "hint"),
+    [
+        (two_losses, 1, "a second call for one batch", "add the losses: job.step("),
+        (two_losses_of_one, 2, "a second loss of one optimizer", "add them: job.step("),
+        (
+            one_label_for_two,
+            2,
+            "a loss of which a tensor (FloatTensor of shape [4, 1]) was changed in place",
+            "torch.ones_like(output)",
+        ),
+        (one_graph_for_two, 2, "a loss whose graph, or a part of it, an earlier", "for each"),
+    ],
+)
+def test_losses_that_fit_no_batch_are_explained(
+    body: Callable[..., object], networks: int, got: str, hint: str
+) -> None:
+    wrong = refused(lambda: first_batch(body, networks))
+    assert wrong.got.startswith(got)
+    assert hint in wrong.hint
+
+
+def test_a_hidden_state_of_an_earlier_batch_is_explained() -> None:
+    model = nn.Linear(2, 1)
+    job = brim.join(model, sgd(model), micro_batches=1)
+    hidden = torch.zeros(())
+
+    def train() -> None:
+        nonlocal hidden
+        for inputs, _ in job.batches(DATA, global_batch_size=4):
+            hidden = (hidden + model(inputs).mean()).exp()
+            job.step(hidden)
+
+    assert "job.carry carries a hidden state" in refused(train).hint
+
+
+def test_other_errors_of_a_backward_pass_stay_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="of a kernel"), explained():
+        raise RuntimeError("of a kernel")
+
+
+def test_a_loss_of_a_frozen_network_reaches_no_other() -> None:
+    frozen, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    of_frozen, of_other = sgd(frozen), sgd(other)
+    frozen.requires_grad_(False)
+    both = Optimization(nn.ModuleList([frozen, other]), [of_frozen, of_other])
+    loss: Tensor = frozen(other(torch.ones(1, 2))).mean()
+    both.backward(loss, 1.0, of_frozen)
+    assert all(parameter.grad is None for parameter in other.parameters())
+    both.backward(loss, 1.0, of_other)
+    assert all(parameter.grad is not None for parameter in other.parameters())
+
+
+def test_freezing_within_a_step_gets_a_hint_of_its_own() -> None:
+    model = nn.Linear(2, 1)
+    one = Optimization(model, [sgd(model)])
+    one.begin()
+    model.requires_grad_(False)
+    one.check_rates()
+    model.requires_grad_(True)
+    assert "leave it out" in refused(one.check_rates).hint
+
+
+# job.batches --------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_like_that_of_a_loader() -> None:
+    ids = torch.zeros(3, 2)
+    pair, by_name = MicroBatch(ids, ids + 1), MicroBatch({"ids": ids}, None)
+    inputs, target = pair
+    assert (inputs is ids, target is pair[1], len(pair)) == (True, True, 2)
+    assert (list(by_name), list(by_name.items()), len(by_name)) == (["ids"], [("ids", ids)], 1)
+    assert dict(**by_name)["ids"] is by_name["ids"] is ids
+    assert MicroBatch(Named(ids), None).features is ids
+    assert copy.copy(by_name).inputs is by_name.inputs
+
+
+def test_what_no_batch_has_is_named() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'input_ids': batch.inputs and"):
+        _ = MicroBatch({"ids": 1}, None).input_ids
+    with pytest.raises(AttributeError, match="a tuple here"):
+        MicroBatch(1, 2).to("cpu")
+
+
+# job.log and job.evaluate -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unnamed", "named", "hint"),
+    [
+        (("loss", 3), {}, "job.log(loss=3)"),
+        (("loss", 3, 7), {}, "job.log(loss=3); brim knows the step"),
+        (("train/loss", 0.5), {}, "job.log(**{'train/loss': 0.5})"),
+        (({"loss": 3, "hits": 1},), {}, "job.log(**{'loss': 3, 'hits': 1})"),
+        ((torch.ones(()),), {}, "job.log(loss=...)"),
+        ((), {"loss": "low"}, "job.log(loss=float(value))"),
+        ((), {"loss": None}, "job.log(loss=float(value))"),
+        ((), {"loss": torch.ones(2)}, "job.log(loss=float(value))"),
+    ],
+)
+def test_values_without_a_name_or_number_are_refused(
+    unnamed: tuple[Any, ...], named: dict[str, Any], hint: str
+) -> None:
+    model = nn.Linear(2, 1)
+    job = brim.join(model, sgd(model))
+    assert refused(lambda: job.log(*unnamed, **named)).hint == hint
+    job.log(loss=torch.ones(()), hits=True)
+    assert job.metrics == {"loss": 1.0, "hits": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "got"),
+    [
+        ({"half": lambda output, target: 0.5}, "<lambda> as 'half'"),
+        ({"accuracy": brim.metrics.accuracy}, "accuracy as 'accuracy'"),
+        ({"mean": torch.mean}, "mean as 'mean'"),
+        ([brim.metrics.accuracy()], "a list"),
+        (brim.metrics.accuracy(), "a brim._Mean"),
+        (None, "None"),
+    ],
+)
+def test_metrics_that_are_functions_are_refused(metrics: Any, got: str) -> None:
+    model = nn.Linear(2, 1)
+    job = brim.join(model, sgd(model))
+    wrong = refused(lambda: job.evaluate(DATA, metrics))
+    assert (wrong.field, wrong.got) == ("job.evaluate", got)
