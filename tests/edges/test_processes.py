@@ -32,8 +32,8 @@ from brim.process import (
     name_of,
     own_memory_of,
     state_of,
-    work_of,
     variable_of,
+    work_of,
 )
 from brim.storage.contact import is_alive
 from brim_lab.driver import MarkedProcesses
