@@ -34,7 +34,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.script = folder / "python"
-        self.script.write_text(f"#!/bin/sh\necho $$ > {folder}/$4\nexec sleep 60\n")
+        self.script.write_text(f"#!/bin/sh\necho $$ > {folder}/$5\nexec sleep 60\n")
         self.script.chmod(0o755)
         self.lives: list[Nodes] = []
         self.revive()
@@ -233,9 +233,9 @@ def test_a_nodes_agent_imports_as_slowly_as_it_must(
 # Of a session of its own, by way of a shell that ends; called as the masters are, which an agent of
 # a node leaves time.
 LEAVES = """#!/bin/sh
-echo $$ > {folder}/$4
+echo $$ > {folder}/$5
 cp /bin/sleep {folder}/brim-master
-sh -c 'setsid {folder}/brim-master 600 & echo $! > {folder}/left-$0' $4
+sh -c 'setsid {folder}/brim-master 600 & echo $! > {folder}/left-$0' $5
 exec sleep 60
 """
 

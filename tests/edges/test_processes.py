@@ -107,7 +107,7 @@ def test_the_census_of_a_trial_counts_a_process_whatever_it_is_called() -> None:
 
 
 LEAVES = """#!/bin/sh
-echo $$ > {folder}/$4
+echo $$ > {folder}/$5
 setsid {python} -c '{program}' fffe < {folder}/fifo > {folder}/called &
 echo $! > {folder}/left
 timeout 30 sh -c 'until [ -s {folder}/called ]; do sleep 0.01; done'
@@ -124,7 +124,7 @@ def test_what_a_job_leaves_ends_whatever_it_is_called_and_the_node_goes_on(host:
     left = host.folder / "left"
     until(lambda: left.exists() and left.read_text().endswith("\n"), "what it leaves")
     until(lambda: has_ended(int(left.read_text())), "its end")
-    host.script.write_text(f"#!/bin/sh\necho $$ > {host.folder}/$4\nexec sleep 60\n")
+    host.script.write_text(f"#!/bin/sh\necho $$ > {host.folder}/$5\nexec sleep 60\n")
     assert not has_ended(host.begin("job-2"))
     assert host.look().pid == pid
     os.close(line)
