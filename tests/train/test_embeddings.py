@@ -206,7 +206,7 @@ def test_ids_that_are_written_to_after_the_lookup_are_an_error_as_in_torch() -> 
     next(batches)
     loss = model.table(ids).sum()
     ids.fill_(7)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(SpecError, match="was changed in place after it was computed"):
         job.step(loss)
 
 

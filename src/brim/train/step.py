@@ -331,6 +331,7 @@ class Steps:
         assert step is not None, "the loop looks"
         micro = step.micro
         assert micro is not None, "the loop looks"
+        self.is_amid_batch = False
         index = self._index_of(optimizer, micro)
         _check_loss(loss)
         if not self._saw_a_loss:
@@ -347,6 +348,7 @@ class Steps:
         micro.losses[index] = loss.detach().reshape(1)
         micro.taken += 1 if optimizer is not None else len(micro.losses)
         if micro.taken < len(micro.losses):
+            self.is_amid_batch = True
             return None
         self._complete(round, step)
         return None if step.todo else (step, index)
