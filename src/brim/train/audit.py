@@ -108,12 +108,13 @@ def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *,
     different += [path for path in seen if path not in made]
     owner, auditor = names[finding.owner], names[finding.auditor]
     workers = f"twice by {owner}" if owner == auditor else f"by {owner} and by {auditor}"
+    apart = "" if owner == auditor else "the workers do not agree: "
     if different[0] == SAMPLES:
         what, why, hint = "from other samples", _IN_DATA, _TO_READ
     else:
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
         what, why, hint = f"with different {different[0]}{more}", _IN_STATE, _TO_KEEP
     return (
-        f"micro-batch {finding.micro} of step {step} was computed {workers}, {what}\n  {why}\n"
+        f"{apart}micro-batch {finding.micro} of step {step} was computed {workers}, {what}\n  {why}\n"
         f"  hint: {hint}"
     )
