@@ -413,6 +413,21 @@ def test_more_workers_than_micro_batches_are_not_added(tmp_path: Path) -> None:
     assert warning == "add 7 at step 1: 15 workers are more than the 8 micro-batches of a step"
 
 
+def test_micro_batches_of_a_script_bound_its_workers(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1, agents=1)
+
+    async def story(desk: Desk) -> None:
+        await desk.join("A")
+        hello = wire.Hello(address="h:1", layout="", facts=FACTS, micro_batches=16)
+        await desk.hear("A", "w1", hello)
+        answer = await desk.master.answer(wire.Ask(verb="resize", workers=17))
+        need = "workers: got 17, need 1 to 16, the micro-batches of a step"
+        assert (answer.ok, answer.detail) == (False, need)
+        assert (await desk.master.answer(wire.Ask(verb="resize", workers=12))).ok
+
+    play(desk, story)
+
+
 def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 

@@ -168,7 +168,8 @@ class Decisions:
 
     def refusal(self, question: wire.Ask) -> str:
         """The reason why people cannot have what they ask for; empty where they can."""
-        return refusal(question, self.spec, is_stopping=self._rendezvous.is_stopping)
+        most = self._rendezvous.parts or self.spec.micro_batches  # a script may have chosen others
+        return refusal(question, self.spec, most=most, is_stopping=self._rendezvous.is_stopping)
 
     def take(self, entry: Entry) -> list[Effect]:
         """Take the next entry of the journal; the effects are to be performed in order."""
@@ -865,8 +866,15 @@ class Decisions:
         return f"agent {agent}" if known is None else f"{known.host} (agent {agent})"
 
 
-def refusal(question: wire.Ask, spec: JobSpec, *, is_stopping: bool) -> str:
-    """Return why what a user asks of a living job is refused; empty where it is not."""
+def refusal(question: wire.Ask, spec: JobSpec, *, most: int, is_stopping: bool) -> str:
+    """Return why what a user asks of a living job is refused; empty where it is not.
+
+    Args:
+        question: that the user asks.
+        spec: of the job.
+        most: workers that an exact job can have: the micro-batches of a step.
+        is_stopping: the job is.
+    """
     if question.verb == "suspend":
         return ""
     if question.verb != "resize":
@@ -882,7 +890,6 @@ def refusal(question: wire.Ask, spec: JobSpec, *, is_stopping: bool) -> str:
     if servers is not None and not 0 <= servers <= LARGEST_COUNT:
         return f"servers: got {servers}, need a whole number from 0"
     if workers or servers is None:
-        most = spec.micro_batches
         if not workers >= 1 or (spec.exact and workers > most):
             return f"workers: got {workers}, need 1 to {most}, the micro-batches of a step"
         if places and (sum(places.values()) != workers or min(places.values()) < 1):

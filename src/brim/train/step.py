@@ -410,7 +410,6 @@ class Steps:
         micro = step.micro
         assert micro is not None
         step.micro = None
-        self.is_amid_batch = False
         taken = [loss for loss in micro.losses if loss is not None]
         if not taken:
             raise SpecError(
