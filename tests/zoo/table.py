@@ -812,12 +812,10 @@ LOOPS = [
         like="gradient accumulation by micro_batches=4",
         options={"micro_batches": 4},
     ),
-    refused(
+    exact(
         "accumulated_unsaid",
         "loop_accumulate.py",
-        like="micro_batches=4 in the script alone, where a master must know them",
-        words="hint: brim run --micro-batches 4",
-        harmless_alone=True,
+        like="micro_batches=4 in the script alone, which its master hears of the first worker",
     ),
     refused(
         "other_epochs",
