@@ -19,7 +19,7 @@ from brim.master.progress import Progress
 from brim.storage.bundles import digest_of, pack
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import open_place
-from brim.storage.job_file import CODE, read_job, write_job
+from brim.storage.job_file import CODE, JOB_FILE, read_job, write_job
 from brim.storage.journal import read_frames
 from brim.storage.kept_runs import Keeping
 from brim_lab.driver import Driver
@@ -154,12 +154,17 @@ def test_records_that_are_kept_elsewhere_are_brought_back(tmp_path: Path) -> Non
 
 
 def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
+    """From a volume of Kubernetes, whose files are links to links."""
     folder, code = tmp_path / "job", pack({"digits.py": Path(DIGITS).read_bytes()})
-    folder.mkdir()
+    written = folder / "..2026_11_28"
+    written.mkdir(parents=True)
     spec = recorded_run.spec(file="digits.py", bundle=digest_of(code), faults=())
-    write_job(folder, spec)
-    (folder / CODE).write_bytes(code)
-    job = str(folder / "job.json")
+    write_job(written, spec)
+    (written / CODE).write_bytes(code)
+    (folder / "..data").symlink_to(written.name)
+    for name in (JOB_FILE, CODE):
+        (folder / name).symlink_to(f"..data/{name}")
+    job = str(folder / JOB_FILE)
     typed = Driver(tmp_path, BRIM_TOKEN="t").call(
         "master", job, *LISTEN, "--epochs", "3", codes=(2,)
     )

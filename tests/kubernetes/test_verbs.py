@@ -142,10 +142,10 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         assert holder.startswith("one_")
         until(lambda: told(ports["one"], "/readyz") == "ok\n")
         assert told(ports["one"], "/healthz") == "ok\n"
-        assert "brim_lease_held 1" in metrics("one")
-        assert 'brim_jobs{state="running"} 0' in metrics("one")
+        until(lambda: "brim_lease_held 1" in metrics("one"))
+        until(lambda: 'brim_jobs{state="running"} 0' in metrics("one"))
         lists = 'brim_api_requests_total{verb="list",code="200"} 5'
-        assert lists in metrics("one"), "of nodes, pods, jobs, tenants and Services"
+        until(lambda: lists in metrics("one"))  # nodes, pods, jobs, tenants and Services
         standby = begun("two")
         until(lambda: told(ports["two"], "/readyz") == "ok\n")
         assert "brim_lease_held 0" in metrics("two")

@@ -61,11 +61,19 @@ def test_the_same_seed_gives_the_same_schedule(seed: int) -> None:
 
 
 def test_seeds_give_every_kind_and_different_schedules() -> None:
-    schedules = [
-        random_faults(seed, kinds=ANY, steps=90, workers=3, hosts=2) for seed in range(300)
-    ]
-    assert {fault.kind for faults in schedules for fault in faults} == set(ANY)
-    assert len(set(schedules)) > 290
+    schedules = {
+        hosts: [
+            random_faults(seed, kinds=ANY, steps=90, workers=3, hosts=hosts) for seed in range(300)
+        ]
+        for hosts in (1, 2)
+    }
+    drawn = {
+        hosts: {fault.kind for faults in those for fault in faults}
+        for hosts, those in schedules.items()
+    }
+    assert drawn[1] == set(ANY) - ON_HOSTS
+    assert drawn[2] == set(ANY) - {FaultKind.STOP_AGENT}
+    assert all(len(set(those)) > 290 for those in schedules.values())
 
 
 @given(seeds, st.integers(1, 4), st.integers(0, 4))

@@ -209,8 +209,10 @@ def _job_of(
         check_training_file(file)
         return build_spec(values, file=str(file)), b"", given(ctx)
     _check_given(ctx, _OF_A_JOB, need=f"nothing of the kind: {file} says what the job is")
-    spec = read_job(file.parent)
-    code = bundle_of(file.parent, spec.bundle) if spec.bundle else b""
+    # A kubelet's volume has links to links: whoever could put others there has the pod.
+    folder = file.resolve().parent
+    spec = read_job(folder)
+    code = bundle_of(folder, spec.bundle) if spec.bundle else b""
     return spec, code, {each.name for each in fields(spec)} - {"faults"}
 
 

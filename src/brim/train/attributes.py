@@ -40,7 +40,7 @@ class Attributes:
     >>> model.calls += 1
     >>> attributes.check()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    brim.errors.SpecError: model attribute 'calls': got 1, which was 0 before training, need ...
+    brim.errors.SpecError: model attribute 'calls': got 1, which was 0 before, need ...
     """
 
     def __init__(self, model: nn.Module) -> None:
