@@ -248,6 +248,14 @@ def test_jobs_with_the_same_steps_have_one_fingerprint() -> None:
     assert wanted(elastic_job(template=image("a:1"), file="other.py")).fingerprint != one
 
 
+def test_no_tenant_teaches_another_one_speeds() -> None:
+    known = read_tenants([tenant("ads", "*"), tenant("web", "*")])
+    ads, web = (
+        wanted(elastic_job(tenant=name), known=known).fingerprint for name in ("ads", "web")
+    )
+    assert ads != web
+
+
 # Wishes -------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from brim.domain.submission import (
     MOST_BYTES,
     NO_TENANT,
     Submission,
+    by_tenant,
     check_spec,
     fingerprint,
     parse_priority,
@@ -122,7 +123,7 @@ def read_job(
         processes=processes,
     )
     reading.of(_check_size, wanted)
-    return tuple(reading.problems) or wanted
+    return tuple(reading.problems) or by_tenant(wanted)
 
 
 def read_metadata(thing: object) -> Mapping[str, Any]:

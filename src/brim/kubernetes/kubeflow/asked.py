@@ -17,7 +17,7 @@ from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Wish
 from brim.domain.options import LARGEST_COUNT
 from brim.domain.scheduled_job import ScheduledJob
-from brim.domain.submission import Submission, fingerprint, parse_priority
+from brim.domain.submission import Submission, by_tenant, fingerprint, parse_priority
 from brim.errors import SpecError
 from brim.kubernetes.amounts import PODS, Totals, parse_amount, write_amount
 from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
@@ -306,13 +306,14 @@ def submission_of(
         spares=0,
     )
     source = json.dumps([each.template for each in asked.replicas], sort_keys=True).encode()
-    return Submission(
+    submission = Submission(
         spec=spec,
         fingerprint=fingerprint(spec, source),
         tenant=tenant,
         priority=parse_priority(priority),
         opaque=True,
     )
+    return by_tenant(submission)
 
 
 def first_replicas(job: ScheduledJob) -> int:
