@@ -55,8 +55,8 @@ def nobody_joins() -> Iterator[None]:
 def join(
     model: nn.Module | Sequence[nn.Module],
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    *,
     scheduler: Any = None,
+    *,
     scheduler_interval: str | None = None,
     monitor: str | None = None,
     scaler: torch.amp.GradScaler | None = None,
