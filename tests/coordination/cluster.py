@@ -52,8 +52,10 @@ from brim.coordination.membership import (
     StartWorker,
     Stop,
     Straggling,
+    UserFailed,
     WorkerAsksToLeave,
     WorkerCutOff,
+    WorkerDisagrees,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -104,6 +106,7 @@ from brim.wire.messages import (
     Commits,
     Completed,
     CutOff,
+    Disagree,
     Dismissed,
     EndRun,
     FromWorker,
@@ -159,7 +162,8 @@ class Fault:
     `kill`, `term`, `resize`, `serve` (so many servers), `place` (so many on each agent), `stop`,
     `hurry` (stop, without some who are late), `lose_agent`, `kill_all`, `kill_workers` (all but the
     servers), `straggle` (some are found to be slow), `idle` (one waits for data in its next step),
-    `depart` (a host is to be free), `cut` (streams between hosts break, and all live).
+    `depart` (a host is to be free), `cut` (streams between hosts break, and all live), `estrange`
+    (workers that start from now on do not agree with those that have made steps; or do again).
     """
 
     after: int
@@ -295,6 +299,7 @@ class SimWorker:
         # Steps of a worker alone wait for company until it says something else, or its heart beats.
         self.participant = Participant(name, company=math.inf)
         self.alive, self.asked = True, False
+        self.is_strange = cluster.is_estranged
         self.inbox: deque[WorkerBound] = deque()
         self.outbox: deque[WorkerMessage | Gone] = deque()
         self.backlog: deque[Stream] = deque()
@@ -585,8 +590,15 @@ class SimWorker:
         """The state with those of the others; nobody else has it where this worker is alone."""
         if self.participant.is_alone:
             return
-        states = yield from self._arrive("agree", self.state)
-        assert all(state == self.state for state in states), "the workers do not agree"
+        assert self.world is not None
+        own = self.state, self.name if self.is_strange else ""
+        states = yield from self._arrive("agree", own)
+        strangers = {name for _, name in states}.intersection(self.world.newcomers)
+        if strangers:
+            if self.name in strangers:
+                self.tell(Disagree(message=""))
+            raise PeerLost("it does not agree")
+        assert all(state == self.state for state, _ in states), "the workers do not agree"
 
     def _compute(self) -> Iterator[Wait]:
         """This rank's micro-batches."""
@@ -921,6 +933,7 @@ class Cluster:
         self.end: End | None = None
         self.weights: Tree = None
         self.seen: Counter[str] = Counter()
+        self.is_estranged, self.has_failed = False, False
         self.story: list[
             tuple[int, Event | Command | Fault]
         ] = []  # to be printed when a promise breaks
@@ -1065,6 +1078,10 @@ class Cluster:
                 self._handle(WorkerIdle(worker, round))
             case CutOff(round=round):
                 self._handle(WorkerCutOff(worker, round))
+            case Disagree():
+                can_go_on = self.rendezvous.can_do_without(worker)
+                self.has_failed |= not can_go_on
+                self._handle((WorkerDisagrees if can_go_on else UserFailed)(worker))
             case CheckpointDrafted(step=step):
                 ahead = f"a checkpoint of step {step} is ahead of the records"
                 assert step <= self._committed, ahead
@@ -1204,6 +1221,8 @@ class Cluster:
             case "cut" if alive and self.rendezvous._progress:
                 for worker in alive:
                     worker.loses_streams_in = self.rendezvous.round
+            case "estrange":
+                self.is_estranged = not self.is_estranged
             case "kill_workers":
                 servers = {server.id for server in serving(self.rendezvous.roster.members)}
                 for worker in alive:
@@ -1269,7 +1288,7 @@ class Cluster:
     def check(self) -> None:
         assert self.end is not None, "it hangs"
         gone = not self.rendezvous.roster.agents and bool(self._departing)
-        if self.end.outcome is RunOutcome.FAILED and not gone:
+        if self.end.outcome is RunOutcome.FAILED and not gone and not self.has_failed:
             assert "died young" in self.end.reason, self.end
             attempts = self.rendezvous.attempts
             assert any(attempts.given_up(agent) for agent in self.rendezvous.roster.agents)

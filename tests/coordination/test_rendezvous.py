@@ -34,6 +34,7 @@ from brim.coordination.membership import (
     UserFailed,
     WorkerAsksToLeave,
     WorkerCutOff,
+    WorkerDisagrees,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -374,6 +375,53 @@ def test_who_was_asked_to_leave_does_not_die_young() -> None:
     rendezvous = running(2, most=1)
     tell(rendezvous, WorkerAsksToLeave("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
+
+
+# Newcomers that do not agree ----------------------------------------------------------------------
+
+
+def newcomers_of(commands: list[Command]) -> tuple[str, ...]:
+    (world,) = (command.world for command in commands if isinstance(command, Install))
+    return world.newcomers
+
+
+def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
+    rendezvous = running(1)
+    tell(rendezvous, ResizeRequested(3), *ready(2, 3))
+    assert newcomers_of(rendezvous.handle(Held(1, 2))) == ("w2", "w3")
+    installed(rendezvous, 2)
+    assert tell(rendezvous, WorkerDisagrees("w2"), WorkerDisagrees("w3")) == [
+        "kill w2 (it does not agree with the others)",
+        "kill w3 (it does not agree with the others)",
+    ]
+    told = tell(rendezvous, *gone(2, 3))
+    assert told[-1] == "round 4: w1 (w3 lost (signal 9))"
+    assert rendezvous.target == 1
+    # Whoever asks again gets another try.
+    assert tell(rendezvous, ResizeRequested(2))[-1] == "start w4 on A"
+
+
+def test_a_place_of_a_newcomer_that_disagrees_stays_empty() -> None:
+    rendezvous = running(1)
+    tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), Held(1, 2))
+    installed(rendezvous, 2)
+    tell(rendezvous, WorkerDisagrees("w2"))
+    assert tell(rendezvous, *gone(2)) == ["round 3: w1 (w2 lost (signal 9))"]
+    assert (rendezvous.target, rendezvous.roster.places.wanted) == (1, {"A": 1})
+
+
+@pytest.mark.parametrize("worker", ["w1", "w2"])
+def test_a_job_whose_old_members_disagree_fails(worker: str) -> None:
+    rendezvous = running(2)
+    assert not rendezvous.can_do_without(worker)
+    assert tell(rendezvous, WorkerDisagrees(worker)) == ["kill w1", "kill w2"]
+
+
+def test_a_job_whose_first_members_disagree_fails() -> None:
+    rendezvous = job(2)
+    tell(rendezvous, AgentJoined("A"), *ready(1, 2))
+    installed(rendezvous)
+    assert not rendezvous.can_do_without("w2")
 
 
 # Shares -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from brim.coordination.membership import Install, LetGo
+from brim.coordination.membership import Install, LetGo, WorkerDisagrees
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))
@@ -82,6 +82,19 @@ def test_any_schedule_in_which_streams_break(batch: int) -> None:
         causes = (each.cause for _, each in cluster.story if isinstance(each, Install))
         again += sum("lost its connection" in each for each in causes)
     assert 100 * again > SCHEDULES, "hardly a stream broke"
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_any_schedule_in_which_newcomers_disagree(batch: int) -> None:
+    turned_away = 0
+    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
+        cluster = at_random(seed, more=("estrange",) * 8)
+        try:
+            cluster.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        turned_away += sum(isinstance(each, WorkerDisagrees) for _, each in cluster.story)
+    assert 40 * turned_away > SCHEDULES, "hardly a newcomer was turned away"
 
 
 def kill_at(state: str, *, world: int, spares: int, rank: int, agents: int) -> bool:

@@ -40,6 +40,10 @@ class Zoo:
     def results(self, case: Case) -> dict[str, Ended]:
         return {name: run.result() for name, run in self._runs[case.name].items()}
 
+    def lives(self, case: Case) -> Ended:
+        """Run one more case through what happens to it, and return how its last life ended."""
+        return self._pool.submit(self._through_faults, case).result()
+
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
@@ -91,6 +95,7 @@ def zoo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         if isinstance(item, pytest.Function)
         and item.module is request.module
         and hasattr(item, "callspec")
+        and "case" in item.callspec.params
     ]
     with Nursery(imports=sorted({case.needs for case in selected if case.needs})) as nursery:
         zoo = Zoo(nursery, tmp_path_factory.mktemp("zoo"), selected)

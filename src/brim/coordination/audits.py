@@ -10,10 +10,19 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+TO_KEEP = (
+    "give networks to brim.join([model, target], optimizer), make values buffers of the model, or "
+    'change them once a step and name them: job.register_state("bank", bank)'
+)
+NOT_KEPT = (
+    "Something that no checkpoint has decides what a step comes to: most often a network, a queue or a "
+    "running value that the script keeps beside the model. Or the new worker has a processor of "
+    "another kind, or a device that adds up in any order."
+)
 _EARLY = (0, 1, 4, 16, 64)  # steps of a round: most mistakes show in the first
 _INTERVAL = 256  # steps; with one micro-batch a worker, an audit takes as long as its step
 
@@ -93,3 +102,31 @@ class AuditPlan:
             if owner is not None and seen and seen != words[owner][0]:
                 found.append(Finding(self.shares[owner].start, owner, auditor))
         return found
+
+
+def newcomers_apart(
+    findings: Sequence[Finding], newcomers: Collection[int]
+) -> tuple[frozenset[int], Finding]:
+    """Return the newcomers without whom nothing comes out in two ways, and what shows it.
+
+    Args:
+        findings: of a step; at least one.
+        newcomers: ranks that have made no step, where another one has.
+
+    Returns:
+        Their ranks, and a finding with one of them; none of them, and another finding, where
+        those that have made steps differ among themselves.
+
+    >>> one, other = Finding(0, 0, 1), Finding(3, 1, 2)
+    >>> newcomers_apart([one, other], {1}) == ({1}, one)
+    True
+    >>> newcomers_apart([one, other], {2}) == (set(), one)
+    True
+    """
+    ranks: set[int] = set()
+    for finding in findings:
+        involved = {finding.owner, finding.auditor}.intersection(newcomers)
+        if not involved:
+            return frozenset(), finding
+        ranks |= involved
+    return frozenset(ranks), findings[0]

@@ -80,6 +80,7 @@ class World:
             donates.
         shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
             share is a server; the first has one.
+        newcomers: workers that have made no step, where another one has.
     """
 
     round: int
@@ -87,6 +88,7 @@ class World:
     donors: dict[str, str]
     restore: bool
     shares: tuple[int, ...]
+    newcomers: tuple[str, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -238,6 +240,13 @@ class WorkerCutOff:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerDisagrees:
+    """A newcomer does not come to what the others come to: the run goes on without it."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerGone:
     """The worker's process has ended and can touch nothing any more."""
 
@@ -334,6 +343,7 @@ Event = (
     | WorkerAsksToLeave
     | WorkerIdle
     | WorkerCutOff
+    | WorkerDisagrees
     | WorkerGone
     | Committed
     | Held

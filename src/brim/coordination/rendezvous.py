@@ -54,6 +54,7 @@ from brim.coordination.membership import (
     Worker,
     WorkerAsksToLeave,
     WorkerCutOff,
+    WorkerDisagrees,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -139,6 +140,12 @@ class Rendezvous:
         there = sum(room.get(agent, self.target) for agent in open_agents)
         return max(0, min(self.minimum, self.target) - there)
 
+    def can_do_without(self, worker: str) -> bool:
+        """Return whether a worker has made no step, and another member has."""
+        others = at_work(each for each in self.roster.staying if each.id != worker)
+        has_made_none = worker in self.workers and not self.workers[worker].steps
+        return has_made_none and any(other.steps for other in others)
+
     @property
     def _newcomers(self) -> Newcomers:
         return self.roster.newcomers(self.target, self.servers)
@@ -180,6 +187,8 @@ class Rendezvous:
                 )
             case WorkerCutOff(worker, round):
                 return self._cut_off(worker) if round == self.round and self._progress else []
+            case WorkerDisagrees(worker):
+                return self._turn_away(worker)
             case WorkerGone(worker, reason):
                 return self._worker_gone(worker, reason)
             case Committed(round, _):
@@ -336,6 +345,25 @@ class Rendezvous:
             return []
         self._causes.append(f"{worker} lost its connection to another")
         return self._after_loss(was_member=True)
+
+    def _turn_away(self, worker: str) -> list[Command]:
+        """Go on without a newcomer that does not agree with those who have made steps.
+
+        Another one in its place would not, either.
+        """
+        if worker not in self.workers or self.phase is RendezvousPhase.ENDING:
+            return []
+        if not self.can_do_without(worker):
+            return self._fail(f"{worker} failed")
+        newcomer = self.workers[worker]
+        newcomer.state, newcomer.wants_out = WorkerState.LEAVING, True
+        others = at_work(self.roster.staying)
+        self.target = min(self.target, len(others))
+        wanted = self.roster.places.wanted
+        if newcomer.agent in wanted:
+            wanted[newcomer.agent] = sum(other.agent == newcomer.agent for other in others)
+        killed = Kill(worker, "it does not agree with the others")
+        return [killed, *self._dismiss_surplus()]
 
     def _worker_gone(self, worker: str, reason: str) -> list[Command]:
         gone = self.roster.workers.pop(worker, None)

@@ -34,6 +34,8 @@ def world_of(
     holders = [worker for worker in chosen if worker.has_state]
     sources = holders or chosen[:1]
     needy = [worker for worker in chosen if worker not in sources and not worker.has_state]
+    has_made_steps = any(worker.steps for worker in at_work(chosen))
+    newcomers = [w.id for w in at_work(chosen) if not w.steps] if has_made_steps else []
     return World(
         round=round,
         members=tuple(
@@ -43,4 +45,5 @@ def world_of(
         donors={worker.id: sources[index % len(sources)].id for index, worker in enumerate(needy)},
         restore=not holders,
         shares=tuple(0 if worker.serves else next(shares) for worker in chosen),
+        newcomers=tuple(newcomers),
     )

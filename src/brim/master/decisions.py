@@ -44,6 +44,7 @@ from brim.coordination.membership import (
     UserFailed,
     WorkerAsksToLeave,
     WorkerCutOff,
+    WorkerDisagrees,
     WorkerGone,
     WorkerIdle,
     WorkerInstalled,
@@ -354,6 +355,8 @@ class Decisions:
             case wire.CutOff(round=round):
                 self.state.rounds.notice(now=self.state.now)
                 self._handle(WorkerCutOff(worker, round))
+            case wire.Disagree(message=text):
+                self._on_disagreement(worker, text)
             case wire.CheckpointDrafted(step=step):
                 # Its agent sent every commit before these words: what becomes official is on
                 # record, and on disk.
@@ -449,6 +452,15 @@ class Decisions:
         self._event("failed", who=failure.who, message=failure.message, trace=failure.trace)
         self._handle(UserFailed(source))
 
+    def _on_disagreement(self, worker: str, text: str) -> None:
+        if not self._rendezvous.can_do_without(worker):
+            self._on_failed(worker, wire.JobFailed(who="user", message=text))
+            return
+        name = self._name_of(worker)
+        self._handle(WorkerDisagrees(worker))
+        left = self._rendezvous.target
+        self._event("warning", message=words.newcomer_turned_away(name, text, left=left))
+
     def _spoils_the_end(self, failure: wire.JobFailed) -> bool:
         """Return whether a script that has trained to the end of its loop fails behind it.
 
@@ -508,6 +520,7 @@ class Decisions:
         fields = step_fields(record, reports)
         self._record(STEPS, fields)
         self.state.commits += 1
+        self._compare_with_before(fields)
         self.progress.committed(fields)
         self._handle(Committed(record.round, record.step))
         self._mind_stragglers(record, reports)
@@ -515,6 +528,16 @@ class Decisions:
             self._perform_fault(self.state.faults.pop(0), step=record.step)
         if record.held:
             self._on_held(record.round, record.step)
+
+    def _compare_with_before(self, fields: dict[str, Any]) -> None:
+        """Warn where a step that is made again comes to another loss. Its weights are other ones."""
+        earlier = self.progress.loss_before(fields)
+        is_audited = self.spec.exact and self.spec.audit and self.spec.asynchronous is None
+        if earlier is None or self.state.has_differed or not is_audited:
+            return
+        self.state.has_differed = True
+        text = words.made_again(fields["step"], before=earlier, now=fields["loss"])
+        self._event("warning", message=text)
 
     def _mind_stragglers(self, record: wire.CommitRecord, reports: list[wire.StepReport]) -> None:
         """Look for stragglers, where reduction is canonical: else every rank has one part.

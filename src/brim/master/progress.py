@@ -5,6 +5,7 @@ Pure: records in, numbers out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 
 # what a rank does by itself, and the more of it the larger its share is
 _OWN_WORK = ("data", "compute")
+_REMEMBERED = 256  # steps whose losses are known, if a checkpoint is older than they are
 
 
 def step_fields(record: CommitRecord, reports: list[StepReport]) -> dict[str, Any]:
@@ -117,6 +119,7 @@ class Progress:
     first_commit: float = 0.0
     last_commit: float = 0.0
     first_installed: float = 0.0
+    losses: dict[int, float] = field(default_factory=dict)  # of the last steps
     samples: int = 0
     epochs: int = 0  # the last that was told to be over
     _logged: dict[str, int] = field(
@@ -128,6 +131,14 @@ class Progress:
         self.first_commit = self.first_commit or fields["at"]
         self.last_commit = fields["at"]
         self.samples += fields["samples"]
+        self.losses.pop(self.step - _REMEMBERED, None)
+        self.losses[self.step] = fields["loss"]
+
+    def loss_before(self, fields: dict[str, Any]) -> float | None:
+        """Return the loss of a step when it was made before, where it has another one now."""
+        now: float = fields["loss"]
+        earlier = self.losses.get(fields["step"], now)
+        return None if earlier == now or (math.isnan(earlier) and math.isnan(now)) else earlier
 
     def ended(self, epoch: int, metrics: dict[str, float]) -> bool:
         """Take note that an epoch is over, and return whether that is news.

@@ -136,6 +136,7 @@ class State:
         too_large: why the last worker was ended that had more memory than it may have.
         patience_told: people know that scripts go on behind their loops.
         failure_told: people know why the job fails.
+        has_differed: people know that a step which was made again came to another loss.
         outcome: None where the job goes on.
         grace_ends: when a run that waits for its last boundary does without who is late, monotonic.
     """
@@ -164,6 +165,7 @@ class State:
     too_large: str = ""
     patience_told: bool = False
     failure_told: bool = False
+    has_differed: bool = False
     outcome: RunOutcome | None = None
     grace_ends: float | None = None
 

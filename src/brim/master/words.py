@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brim.coordination.audits import NOT_KEPT, TO_KEEP
 from brim.coordination.membership import GiveUpOn
 from brim.coordination.stragglers import Bottleneck
 from brim.domain.job import JobSpec
@@ -86,6 +87,20 @@ def waiting_for_any_host(step: int) -> str:
 def turned_away(agent: str, reason: str) -> str:
     """An agent that is not in the job knows more than its master: that is lost."""
     return f"agent {agent} was turned away: {reason}; its workers start from scratch"
+
+
+def made_again(step: int, *, before: float, now: float) -> str:
+    """A step that had counted, and was made again from a checkpoint, came to another loss."""
+    return (
+        f"step {step} was made again, and came to loss {now!r} where it had come to {before!r}: its "
+        f"weights are not those of a run that nothing happened to\n  {NOT_KEPT}\n  hint: {TO_KEEP}"
+    )
+
+
+def newcomer_turned_away(name: str, reason: str, *, left: int) -> str:
+    """A newcomer does not come to what the others come to."""
+    workers = f"{left} worker{'' if left == 1 else 's'}"
+    return f"{name} was turned away, and the run goes on with {workers}: {reason}"
 
 
 def host_departs(host: str) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
-from brim.coordination.audits import AuditPlan, Finding
+from brim.coordination.audits import NOT_KEPT, TO_KEEP, AuditPlan, Finding
 from brim.data.feed import MicroBatchRequest
 from brim.train.digests import Digests, digests_of, root_of
 
 SAMPLES = "samples"
+_BEHIND = "committed"
 _IN_STATE = (
     "Something else than the weights, the seed and the samples decides what it comes to: most often "
     "a network, a queue or a running value that the script keeps beside the model given to "
@@ -25,10 +26,6 @@ _IN_STATE = (
 _IN_DATA = (
     "The workers read different files or splits, or the data depends on more than indices and the "
     "seed: a transform draws from a generator of its own, or reading changes what is read."
-)
-_TO_KEEP = (
-    "give networks to brim.join([model, target], optimizer), make values buffers of the model, or "
-    'change them once a step and name them: job.register_state("bank", bank)'
 )
 _TO_READ = (
     "draw from torch's, numpy's or Python's global generator, return copies of samples, and seed what "
@@ -75,6 +72,37 @@ class StepAudit:
         else:
             self.made = digests
 
+    def ahead(self, committed: int) -> dict[str, Any]:
+        """Return what the micro-batch that this worker computed again came to, for a checkpoint.
+
+        Args:
+            committed: steps of its state.
+        """
+        return {_BEHIND: committed, **_by_kind(self.seen)}
+
+    def apart_from(self, ahead: Mapping[str, Any], *, step: int) -> str:
+        """Return a warning where the first micro-batch came to something else before the job stood.
+
+        Empty where it did not, and where this worker has another micro-batch.
+
+        Args:
+            ahead: of the checkpoint that the job goes on from; empty where it has none.
+            step: the steps that are committed.
+        """
+        if self.own != 0 or ahead.get(_BEHIND) != step:
+            return ""
+        made = _by_kind(self.made)
+        apart = next((kind for kind in made if made[kind] != ahead.get(kind)), "")
+        if not apart:
+            return ""
+        what, why, hint = f"another {apart}", NOT_KEPT, TO_KEEP
+        if apart == SAMPLES:
+            what, why, hint = "other samples", _IN_DATA, _TO_READ
+        return (
+            f"micro-batch 0 of step {step + 1} has {what} than before the job was suspended: its weights "
+            f"will not be those of a job that was not\n  {why}\n  hint: {hint}"
+        )
+
     @property
     def word(self) -> bytes:
         """Return the word on it for the others, one digest for each of the two."""
@@ -85,6 +113,17 @@ class StepAudit:
     def tables(self) -> bytes:
         """Return all digests of the two, for the others."""
         return msgspec.msgpack.encode([self.made, self.seen])
+
+
+def _by_kind(digests: Digests) -> dict[str, str]:
+    """Return one digest of the samples, of the loss, of the gradient, and so on."""
+    kinds = dict.fromkeys(path.partition(" ")[0] for path in digests)
+    return {
+        kind: root_of(
+            {path: each for path, each in digests.items() if path.partition(" ")[0] == kind}
+        ).hex()
+        for kind in kinds
+    }
 
 
 def findings_of(plan: AuditPlan, words: Sequence[bytes]) -> list[Finding]:
@@ -113,7 +152,7 @@ def describe(finding: Finding, tables: Sequence[bytes], names: Sequence[str], *,
         what, why, hint = "from other samples", _IN_DATA, _TO_READ
     else:
         more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
-        what, why, hint = f"with different {different[0]}{more}", _IN_STATE, _TO_KEEP
+        what, why, hint = f"with different {different[0]}{more}", _IN_STATE, TO_KEEP
     return (
         f"{apart}micro-batch {finding.micro} of step {step} was computed {workers}, {what}\n  {why}\n"
         f"  hint: {hint}"

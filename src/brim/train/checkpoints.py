@@ -29,6 +29,7 @@ from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import WorkerContext
 from brim.train.flattening import flatten
 from brim.train.job_state import TrainingState
+from brim.train.membership import LookAhead
 from brim.train.table_file import NumberedRows, RowTable
 from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
 from brim.train.tables.tree import PLACES, TABLES
@@ -62,6 +63,7 @@ class Checkpoints:
 
     Attributes:
         asynchrony: this worker's part in asynchronous training, or None.
+        wants_ahead: what comes next can be noted in the state before that is written, and is not.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Checkpoints:
         self._is_owed = False  # a checkpoint that was due before its bases were there
         self._passes = 0  # for the next checkpoint
         self.asynchrony: Asynchrony | None = None
+        self.wants_ahead = False
         self._secret = context.secret if context is not None else b""
         if context is not None:
             self.keep_in(location_of(spec.checkpoints, context.run_dir), writer=context.worker)
@@ -302,10 +305,13 @@ class Checkpoints:
         It is official when this returns.
 
         Raises:
+            LookAhead: what comes next is to be noted in it first.
             EnvironmentFault: the place did not take it, or the master did not permit it.
         """
         if self._writer is None or self._has_this_state():
             return
+        if self.wants_ahead:
+            raise LookAhead
         self._take_back()
         self._begin(patience=_LONG, needed=True)
         self.await_copy()

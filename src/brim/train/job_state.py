@@ -82,6 +82,8 @@ class TrainingState:
         self.epoch = 0  # epochs that are over
         self.order = 0  # of the epoch's samples, where a sampler draws them: a checksum
         self.streams: dict[str, list[int]] = {}  # how far all have read them: see `Witness`
+        # What the next micro-batch came to before the state was written: see `StepAudit.ahead`.
+        self.ahead: dict[str, Any] = {}
         self.due = False  # a checkpoint, at the boundary where the job stands
         self.stop_after: int | None = None  # epochs, where job.stop() was called
         self.unsound_since: int | None = (
@@ -156,6 +158,7 @@ class TrainingState:
             "epoch": self.epoch,
             "order": self.order,
             "streams": self.streams,
+            "ahead": self.ahead,
             "due": self.due,
             STOP: self.stop_after,
             "unsound_since": self.unsound_since,
@@ -265,6 +268,7 @@ class TrainingState:
         self.committed, self.epoch = tree["committed"], tree["epoch"]
         self.order = tree["order"]
         self.streams = dict(tree.get("streams", {}))  # a checkpoint of an older brim has none
+        self.ahead = dict(tree.get("ahead", {}))  # nor this
         self.due, self.stop_after = tree["due"], tree[STOP]
         self.unsound_since = tree["unsound_since"]
         self.lineage = Lineage(**tree.get("lineage", {}))  # a checkpoint of an older brim has none

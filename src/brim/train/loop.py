@@ -23,6 +23,7 @@ from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.job_parts import JobParts
+from brim.train.membership import LookAhead
 from brim.train.memory import make_own
 from brim.train.round import Round, agree, enter, settle_tables
 from brim.train.state import weights_sha256
@@ -75,6 +76,8 @@ class Loop:
         self.has_left = False
         self.is_over = False
         self._round: Round | None = None
+        self._last: Round | None = None  # that was left, without what takes memory
+        self._left: Round | None = None  # behind which a look ahead is due
         # Nothing but a neighbour's state has changed the state since all compared it.
         self._at_hold = False
         self._is_state_checked = False
@@ -184,6 +187,9 @@ class Loop:
             case Interrupted() | PeerLost():
                 self._leave_round()
                 self._parts.members.await_replacement()
+            case LookAhead():
+                self._parts.checkpoints.wants_ahead = False
+                self._left = self._last if self._last and self._last.can_look_ahead else None
             case SystemExit():
                 self.has_left = True
                 self._leave_round()
@@ -201,6 +207,7 @@ class Loop:
         if self._round is not None:
             self._round.stop_reading()
             self._round.exchange.close()
+            self._last = self._round.emptied()
         self._round = None
         self.steps.give_up()
 
@@ -305,10 +312,36 @@ class Loop:
         if parts.asynchrony is not None:
             yield from self._asynchronous_epoch(parts.asynchrony, feed, end)
             return
-        while parts.state.committed < end and parts.state.stop_after is None:
-            with self.while_it_lasts():
-                yield from self._steps_of(self._in_round(), feed, end)
+        spec, keeps = parts.spec, parts.checkpoints
+        keeps.wants_ahead = spec.exact and spec.audit and not feed.is_stream
+        try:
+            while parts.state.committed < end and parts.state.stop_after is None:
+                with self.while_it_lasts():
+                    yield from self._steps_of(self._in_round(), feed, end)
+                if self._left is not None:
+                    yield from self._look_ahead(self._left, feed)
+                    self._left = None
+        finally:
+            keeps.wants_ahead = False
         self.steps.under_way = None
+
+    def _look_ahead(self, left: Round, feed: Feed) -> Iterator[MicroBatch]:
+        """Have a micro-batch of the next step computed, for the state that is to be written."""
+        parts = self._parts
+        wanted = requests(
+            self._data.schedule,
+            parts=left.parts,
+            micro_batches=(0,),
+            after=parts.state.committed,
+            audited=lambda _: 0,
+        )
+        self._round = left
+        loaders = self._data.part_of(feed.loaders)
+        left.reads = Reads(feed.read(islice(wanted, 1), loaders=loaders), is_quick=False)
+        try:
+            yield from self.steps.look_ahead(left, left.reads)
+        finally:
+            self._leave_round()
 
     def _steps_of(self, round: Round, feed: Feed, end: int) -> Iterator[MicroBatch]:
         """Steps until the epoch ends; leaves by RoundChanged where the round is over before."""

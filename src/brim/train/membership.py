@@ -7,7 +7,7 @@ import math
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
 from brim.clock import SystemClock, monotonic, sleep
@@ -51,6 +51,7 @@ from brim.train.trade import Trade
 from brim.wire.link import WorkerLink
 from brim.wire.messages import (
     Beat,
+    Disagree,
     Dismissed,
     Facts,
     Hello,
@@ -72,6 +73,10 @@ _COMPANY = (
 _PATIENCE = 60.0
 _PIECE_BYTES = 1 << 20  # of a row, that go to other hosts together: 8 ms at 1 Gbit/s
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
+
+
+class LookAhead(Exception):
+    """What comes next is to be noted before the state is written; `next_round` is called again then."""
 
 
 class Tree(Protocol):
@@ -107,7 +112,10 @@ class Kept(Protocol):
         ...
 
     def now(self) -> None:
-        """Have this very state in storage when this returns."""
+        """Have this very state in storage when this returns.
+
+        Raises LookAhead where what comes next can be noted in it, and is not.
+        """
         ...
 
     def permit(self, answer: Publish) -> None:
@@ -160,6 +168,19 @@ class Members(Protocol):
         ...
 
     @property
+    def newcomers(self) -> frozenset[int]:
+        """Ranks that have made no step, where another one has."""
+        ...
+
+    def turn_away(self, ranks: Collection[int], reason: str) -> None:
+        """Have the run go on without newcomers that do not agree with the others.
+
+        Raises:
+            PeerLost: always; another round comes.
+        """
+        ...
+
+    @property
     def is_newcomer(self) -> bool:
         """Return whether this worker got the state of this round from a neighbour."""
         ...
@@ -178,6 +199,7 @@ class Members(Protocol):
             How contributions are combined in this round.
 
         Raises:
+            LookAhead: the state is to be written, and what comes next is not noted in it.
             SystemExit: nothing of this worker is needed any more.
         """
         ...
@@ -292,6 +314,7 @@ class Loner:
     shares: tuple[int, ...] = ()
     names = ("this process",)
     is_newcomer = False
+    newcomers = frozenset[int]()
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         pass
@@ -302,6 +325,9 @@ class Loner:
 
     def await_replacement(self) -> None:
         raise InternalError("a process by itself has no neighbours")
+
+    def turn_away(self, ranks: Collection[int], reason: str) -> None:
+        raise InternalError("a process by itself has no newcomers")
 
     def poll(self) -> None:
         pass
@@ -367,6 +393,7 @@ class Membership:
         self._looked = 0.0
         self._meanwhile: Callable[[], None] | None = None  # until the next wait
         self._moves = 0  # of the main thread: it does not hang in the user's code
+        self._waiting: tuple[Flow[Any], Need] | None = None  # for what comes next to be noted
         context.before_failing.append(self._tell_made)
         beat_forever(self._beat, interval=context.spec.heartbeat_timeout / 4)
 
@@ -401,6 +428,15 @@ class Membership:
     @property
     def is_newcomer(self) -> bool:
         return self._context.worker in self._round.donors
+
+    @property
+    def newcomers(self) -> frozenset[int]:
+        return frozenset(map(self._round.rank_of, self._round.newcomers))
+
+    def turn_away(self, ranks: Collection[int], reason: str) -> None:
+        if self.rank in ranks:
+            self.tell(Disagree(message=reason))
+        raise PeerLost(reason)
 
     @property
     def _round(self) -> World:
@@ -459,30 +495,35 @@ class Membership:
 
     # Meeting needs --------------------------------------------------------------------------------
 
-    def _run(self, flow: Flow[T], kept: Kept | None = None) -> T:
+    def _run(self, flow: Flow[T], kept: Kept | None = None, need: Need | None = None) -> T:
         """Run a flow of the protocol to its end.
 
         Args:
             kept: the state of the job, where the flow needs it.
+            need: that the flow waits for; None where it is to begin.
         """
         resume: Callable[[Any], Need] = flow.send
         answer: Any = None
         while True:
-            with self._speaking:
-                try:
-                    need = resume(answer)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                finally:
-                    self._send_out()
-            resume = flow.send
-            if isinstance(need, Receive):
-                answer = self._receive(need.within)
+            if need is None:
+                with self._speaking:
+                    try:
+                        need = resume(answer)
+                    except StopIteration as end:
+                        result: T = end.value
+                        return result
+                    finally:
+                        self._send_out()
+            resume, met, need = flow.send, need, None
+            if isinstance(met, Receive):
+                answer = self._receive(met.within)
                 continue
-            assert kept is not None, f"{need} outside of next_round"
+            assert kept is not None, f"{met} outside of next_round"
             try:
-                answer = self._meet(need, kept)
+                answer = self._meet(met, kept)
+            except LookAhead:
+                self._waiting = flow, met
+                raise
             except (Interrupted, PeerLost) as error:
                 resume = flow.throw
                 answer = error
@@ -603,7 +644,9 @@ class Membership:
 
     def next_round(self, kept: Kept) -> Exchange:
         self._link.on_publish = kept.permit
-        exchange: Exchange = self._run(self._participant.next_round(), kept)
+        flow, need = self._waiting or (self._participant.next_round(), None)
+        self._waiting = None
+        exchange: Exchange = self._run(flow, kept, need)
         return exchange
 
     def _leave_behind(self, kept: Kept) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -13,14 +13,15 @@ from brim.coordination.reduction import ReductionPlan
 from brim.data.feed import Reads
 from brim.errors import EnvironmentFault, UserCodeError
 from brim.train.accumulate import Accumulator
-from brim.train.digests import describe_difference, root_of
+from brim.train.digests import Digests, describe_difference, root_of
 from brim.train.early import EarlySums
-from brim.train.exchange import Exchange
+from brim.train.exchange import Alone, Exchange
 from brim.train.job_parts import JobParts
 from brim.train.job_state import ATTRIBUTES, SAME_DATA, SAMPLES, STOP
 from brim.train.membership import parts_of
 from brim.train.rows import RowSums
 
+_LONG = 2.0  # seconds of a micro-batch that nobody waits for where a job is suspended
 _RATE = re.compile(r"param_groups\.\d+\.lr\b")
 
 
@@ -73,6 +74,27 @@ class Round:
             return None
         owner = self.audits.owner_for(self.rank)
         return None if owner is None else self.audits.micro_of(owner)
+
+    @property
+    def can_look_ahead(self) -> bool:
+        """Return whether a micro-batch of the next step may be computed before the state is written.
+
+        One that takes long would be waited for.
+        """
+        each = self.pace / max(1, len(self.mine))
+        return self.parts > 1 and each < _LONG
+
+    def emptied(self) -> Round:
+        """Return the same without what takes memory, in which nothing is added up."""
+        return replace(
+            self,
+            exchange=Alone(),
+            accumulator=Accumulator(self.parts, (), {}),
+            rows=RowSums(self.parts, ()),
+            early=None,
+            audits=None,
+            reads=None,
+        )
 
     def stop_reading(self) -> None:
         """Drop samples that were read ahead."""
@@ -150,14 +172,16 @@ def agree(parts: JobParts, *, at_hold: bool = False) -> None:
     if len(set(roots)) == 1:
         return
     everyone = members.arrive(step, "differ", msgspec.msgpack.encode(digests)).payloads
-    tables = [msgspec.msgpack.decode(each, type=dict[str, bytes]) for each in everyone]
-    what = describe_difference(_comparable(tables), members.names)
+    tables = _comparable([msgspec.msgpack.decode(each, type=Digests) for each in everyone])
+    what = describe_difference(tables, members.names)
     if not what:
         return
-    raise UserCodeError(
-        f"the workers do not agree after step {step}: {what}\n  {_advice(what)}\n"
-        "  The last checkpoint on which all agreed is kept."
-    )
+    text = f"the workers do not agree after step {step}: {what}\n  {_advice(what)}"
+    old = [table for rank, table in enumerate(tables) if rank not in members.newcomers]
+    apart = [rank for rank in members.newcomers if tables[rank] != old[0]]
+    if apart and all(table == old[0] for table in old):
+        members.turn_away(apart, text)
+    raise UserCodeError(f"{text}\n  The last checkpoint on which all agreed is kept.")
 
 
 def _comparable(tables: list[dict[str, bytes]]) -> list[dict[str, bytes]]:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from brim.clock import monotonic
 from brim.coordination import steps
+from brim.coordination.audits import newcomers_apart
 from brim.coordination.participant import RoundChanged
 from brim.coordination.steps import Act, Action, Add, Stand
 from brim.data.feed import MicroBatchRequest, Read
@@ -256,20 +257,51 @@ class Steps:
         while step.todo:
             parts.members.poll()
             round.asked = monotonic()
-            read = next(reads)
-            with parts.state.registered_kept() if read.request.is_audit else nullcontext():
-                micro_batch = self._hand_out(round, step, read)
-                self.is_amid_batch = True
-                try:
-                    yield micro_batch
-                finally:
-                    self.is_amid_batch = False
-            if self.under_way is not step:
-                raise RoundChanged  # job.step found it out
-            if step.micro is not None:
-                self._complete(round, step)
+            yield from self._lend(round, step, next(reads))
         if parts.state.committed == number:
             self.commit(round, step)
+
+    def look_ahead(self, round: Round, reads: Iterator[Read]) -> Iterator[MicroBatch]:
+        """Hand out a micro-batch of the next step that adds nothing, and note what it comes to.
+
+        The state is written with that: who goes on from it must come to the same.
+        """
+        parts = self._parts
+        number = parts.state.committed
+        step = self.under_way = StepUnderWay(
+            number=number,
+            batch=number,
+            span=self._data.schedule.span(number),
+            todo=deque(),
+            due=False,
+            since=monotonic(),
+            audit=StepAudit(own=None),
+        )
+        parts.optimization.begin()
+        parts.contributions.begin()
+        yield from self._lend(round, step, next(reads))
+        self.give_up()
+        assert step.audit is not None, "it has one"
+        parts.state.ahead = step.audit.ahead(number)
+
+    def _lend(self, round: Round, step: StepUnderWay, read: Read) -> Iterator[MicroBatch]:
+        """Hand out a micro-batch, and take what came of it.
+
+        Raises:
+            RoundChanged: the round ended meanwhile.
+        """
+        keeps = self._parts.state.registered_kept() if read.request.is_audit else nullcontext()
+        with keeps:
+            micro_batch = self._hand_out(round, step, read)
+            self.is_amid_batch = True
+            try:
+                yield micro_batch
+            finally:
+                self.is_amid_batch = False
+        if self.under_way is not step:
+            raise RoundChanged  # job.step found it out
+        if step.micro is not None:
+            self._complete(round, step)
 
     def _skip_empty(self, round: Round, step: StepUnderWay) -> None:
         parts = self._parts
@@ -351,7 +383,7 @@ class Steps:
             self.is_amid_batch = True
             return None
         self._complete(round, step)
-        return None if step.todo else (step, index)
+        return None if step.todo or micro.read.request.is_audit else (step, index)
 
     def _look_for_left_over(self, loss: Tensor, samples: int, *, is_part: bool) -> None:
         """Warn, once in a run, of what the loop still does by itself.
@@ -544,12 +576,18 @@ class Steps:
             alone = members.world_size == 1
             return [word] if alone else members.arrive(step.number, phase, word).payloads
 
+        ahead, self._parts.state.ahead = self._parts.state.ahead, {}
+        if text := audit.apart_from(ahead, step=step.number):
+            members.tell(Warn(message=text))
         findings = findings_of(round.audits, together("audited", audit.word))
         if findings:
             tables = together("differ", audit.tables)
-            text = describe(findings[0], tables, members.names, step=step.number + 1)
+            apart, finding = newcomers_apart(findings, members.newcomers)
+            text = describe(finding, tables, members.names, step=step.number + 1)
             is_deterministic = torch.are_deterministic_algorithms_enabled()
             if self._parts.device.type == "cpu" or is_deterministic:
+                if apart:
+                    members.turn_away(apart, text)
                 raise UserCodeError(text)
             if round.rank == 0 and not self._warned_of_audit:
                 members.tell(Warn(message=f"{text}{NOT_DETERMINISTIC}"))

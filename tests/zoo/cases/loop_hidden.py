@@ -1,6 +1,7 @@
 """Loops whose losses depend on more than the weights, the seed and the samples."""
 
 import sys
+import time
 
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from toys import images
 
 import brim
 
-kind = sys.argv[1]
+kind, pause = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 0.0
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
 target = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -36,6 +37,7 @@ for _ in job.epochs(4):
         elif kind == "other_optimizer":
             other.step()
         if job.step(loss) is not None:
+            time.sleep(pause)
             weights *= 0.9
             for slow, fast in zip(target.parameters(), model.parameters(), strict=True):
                 slow.data.lerp_(fast.data, 0.1)

@@ -151,6 +151,12 @@ class Idle(Message, frozen=True):
     round: int
 
 
+class Disagree(Message, frozen=True):
+    """This worker, a newcomer, does not come to what the others come to; the message says in what."""
+
+    message: str
+
+
 class CutOff(Message, frozen=True):
     """A stream of the member to another has broken, and nobody says that the other is gone."""
 
@@ -232,6 +238,7 @@ WorkerMessage = (
     | LeaveAsked
     | Idle
     | CutOff
+    | Disagree
     | CheckpointDrafted
     | CheckpointMade
     | NowWritten
