@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import brim
 from brim.errors import SpecError
@@ -104,6 +104,8 @@ def test_an_optimizer_is_no_scheduler() -> None:
     net = nn.Linear(2, 1)
     with pytest.raises(SpecError, match="got a SGD, need a scheduler"):
         brim.join(net, sgd(net), scheduler=sgd(net))
+    with pytest.raises(SpecError, match="got a DataLoader, need a scheduler"):
+        brim.join(net, sgd(net), DataLoader(TensorDataset(torch.zeros(1))))  # as others take their arguments
 
 
 @pytest.mark.parametrize(
