@@ -17,7 +17,7 @@ import fcntl
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brim.errors import SpecError
@@ -45,11 +45,11 @@ class Inherited:
 
     Attributes:
         files: regular files that are open for reading.
-        connections: descriptors of connected sockets.
+        connections: connected sockets, by descriptor, with their identities.
     """
 
     files: Sequence[_File]
-    connections: Sequence[int]
+    connections: Mapping[int, tuple[int, int]]
 
     @property
     def unforkable(self) -> str:
@@ -70,7 +70,9 @@ class Inherited:
         for file in self.files:
             if _identity(file.descriptor) == file.identity:
                 self._open_again(file)
-        for descriptor in self.connections:
+        for descriptor, identity in self.connections.items():
+            if _identity(descriptor) != identity:
+                continue  # a thread has closed it before the fork: its number is free, or another's
             here, there = socket.socketpair()
             there.close()
             _replace(descriptor, here.detach())
@@ -88,7 +90,8 @@ def inherited_by_forks() -> Inherited:
     Raises:
         SpecError: a file is open that this process may not open again.
     """
-    files, connections = [], []
+    files: list[_File] = []
+    connections: dict[int, tuple[int, int]] = {}
     for name in os.listdir(_DESCRIPTORS):
         descriptor = int(name)
         with contextlib.suppress(OSError):  # it was the listing's own
@@ -96,7 +99,7 @@ def inherited_by_forks() -> Inherited:
             if descriptor >= _STANDARD and stat.S_ISREG(mode):
                 files += _file_of(descriptor)
             elif stat.S_ISSOCK(mode) and _is_connection(descriptor):
-                connections.append(descriptor)
+                connections[descriptor] = _identity(descriptor)
     return Inherited(files, connections)
 
 

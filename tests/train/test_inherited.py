@@ -124,9 +124,14 @@ def _descriptor_of(path: Path) -> int:
     return next(n for place, n in places.items() if os.path.realpath(place) == str(path.resolve()))
 
 
-def in_fork(act: Callable[[], bytes]) -> bytes:
-    """What a fork that has made its descriptors its own returns."""
+def in_fork(act: Callable[[], bytes], *, meanwhile: Callable[[], None] = lambda: None) -> bytes:
+    """What a fork that has made its descriptors its own returns.
+
+    Args:
+        meanwhile: called between the listing of descriptors and the fork.
+    """
     inherited = inherited_by_forks()
+    meanwhile()
     here, there = os.pipe()
     child = os.fork()
     if not child:
@@ -179,6 +184,14 @@ def test_connection_ends_in_fork_alone() -> None:
         peer.sendall(b"answer")
         assert in_fork(lambda: client.recv(6) or b"over") == b"over"
         assert client.recv(6) == b"answer"
+
+
+def test_connection_that_was_closed_before_fork_is_left_alone() -> None:
+    """By another thread, between the listing of descriptors and the fork."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        with server.accept()[0]:
+            assert in_fork(lambda: b"there", meanwhile=client.close) == b"there"
 
 
 def test_pair_of_sockets_stays_in_fork() -> None:

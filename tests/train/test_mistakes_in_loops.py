@@ -105,7 +105,9 @@ def test_an_optimizer_is_no_scheduler() -> None:
     with pytest.raises(SpecError, match="got a SGD, need a scheduler"):
         brim.join(net, sgd(net), scheduler=sgd(net))
     with pytest.raises(SpecError, match="got a DataLoader, need a scheduler"):
-        brim.join(net, sgd(net), DataLoader(TensorDataset(torch.zeros(1))))  # as others take their arguments
+        brim.join(
+            net, sgd(net), DataLoader(TensorDataset(torch.zeros(1)))
+        )  # as others take their arguments
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from brim.inherited import Inherited, inherited_by_forks
 from brim.process import be_called, die_with_parent
 
 _PATIENCE = 60.0  # seconds for all of them
+_NONE = -1  # where none was read, and the process ended before
 _LOOK = 0.2  # seconds between looks at something else
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _fork = multiprocessing.get_context("fork")
@@ -35,7 +36,7 @@ def find_deadly_sample(
         indices: of the samples that somebody died over.
         meanwhile: called now and then; may raise.
     """
-    index = _fork.RawValue("q", -1)
+    index = _fork.RawValue("q", _NONE)
     inherited = inherited_by_forks()
     process = _fork.Process(
         target=_read_each, args=(dataset, indices, index, inherited, os.getpid()), daemon=True
@@ -52,7 +53,7 @@ def find_deadly_sample(
         process.kill()
         process.join()
     status = process.exitcode or 0
-    if status == 0 or -status in _FROM_OUTSIDE:
+    if status == 0 or -status in _FROM_OUTSIDE or index.value == _NONE:
         return None
     return _named(type(dataset).__name__, index.value, status)
 
