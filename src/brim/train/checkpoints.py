@@ -299,18 +299,21 @@ class Checkpoints:
             self._listen(_LOOK)
         return True
 
-    def now(self) -> None:
+    def now(self, *, ahead: bool = False) -> None:
         """Write a checkpoint of this very state.
 
         It is official when this returns.
 
+        Args:
+            ahead: what comes next is noted in it first, where that can be.
+
         Raises:
-            LookAhead: what comes next is to be noted in it first.
+            LookAhead: that is to be done now.
             EnvironmentFault: the place did not take it, or the master did not permit it.
         """
         if self._writer is None or self._has_this_state():
             return
-        if self.wants_ahead:
+        if ahead and self.wants_ahead:
             raise LookAhead
         self._take_back()
         self._begin(patience=_LONG, needed=True)

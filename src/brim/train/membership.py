@@ -76,7 +76,7 @@ _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
 
 class LookAhead(Exception):
-    """What comes next is to be noted before the state is written; `next_round` is called again then."""
+    """The state is to be written: what comes next is noted first, then `next_round` is called again."""
 
 
 class Tree(Protocol):
@@ -111,10 +111,11 @@ class Kept(Protocol):
         """Have the state after the last step on record, made by another member of this host."""
         ...
 
-    def now(self) -> None:
+    def now(self, *, ahead: bool = False) -> None:
         """Have this very state in storage when this returns.
 
-        Raises LookAhead where what comes next can be noted in it, and is not.
+        Args:
+            ahead: raise LookAhead where what comes next can be noted in it, and is not.
         """
         ...
 
@@ -578,7 +579,7 @@ class Membership:
                 return kept.state.committed
             case WriteState(recorded):
                 kept.catch_up(recorded or 0)
-                kept.now()
+                kept.now(ahead=True)
             case LeaveState():
                 self._leave_behind(kept)
             case BeHeir(on_me):

@@ -74,7 +74,7 @@ class Parts:
     def catch_up(self, recorded: int) -> None:
         """Do nothing: nobody else changes the state of this worker."""
 
-    def now(self) -> None:
+    def now(self, *, ahead: bool = False) -> None:
         """Do nothing: every committed step is written."""
 
     def leave(self) -> None:

@@ -152,7 +152,7 @@ class Idle(Message, frozen=True):
 
 
 class Disagree(Message, frozen=True):
-    """This worker, a newcomer, does not come to what the others come to; the message says in what."""
+    """The word of a newcomer that it does not come to what the others come to; it says in what."""
 
     message: str
 
