@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ import pytest
 
 from brim.domain.faults import parse_faults
 from brim.domain.job import JobSpec, WorkerRange
+from tiers import LONG
 from zoo.exhibits import AT_ONCE
 from zoo.running import Ended, Nursery
 
@@ -35,6 +36,7 @@ class Port:
         options: that `brim run` reads in the script.
         needs: a package without which it is skipped.
         imports: modules of it that take seconds.
+        is_long: others show a port in the gate.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Port:
     options: Mapping[str, Any] = field(default_factory=dict)
     needs: str = "torch"
     imports: tuple[str, ...] = ()
+    is_long: bool = False
 
     @property
     def changes(self) -> list[str]:
@@ -56,9 +59,9 @@ class Port:
 
 
 PORTS = [
-    Port(name="mnist", steps=10, says="Test set: loss"),
+    Port(name="mnist", steps=10, says="Test set: loss", is_long=True),
     Port(name="nanogpt", steps=10, says="iter 10: loss", options={"micro_batches": 4}),
-    Port(name="dcgan", steps=10, says="Loss_G: "),
+    Port(name="dcgan", steps=10, says="Loss_G: ", is_long=True),
     Port(name="tabular", steps=16, says="epoch 3: train"),
     Port(
         name="hugging_face",
@@ -70,28 +73,35 @@ PORTS = [
             "transformers.data.data_collator",
             "transformers.optimization",
         ),
+        is_long=True,
     ),
 ]
 
 
-def each_port() -> pytest.MarkDecorator:
+def each_port(*, trains: bool) -> pytest.MarkDecorator:
+    """A test of each port.
+
+    Args:
+        trains: it does, so that some are left to the night.
+    """
     return pytest.mark.parametrize(
-        "port",
-        [
-            pytest.param(
-                port,
-                id=port.name,
-                marks=pytest.mark.skipif(find_spec(port.needs) is None, reason=f"no {port.needs}"),
-            )
-            for port in PORTS
-        ],
+        "port", [pytest.param(port, id=port.name, marks=_marks(port, trains)) for port in PORTS]
     )
 
 
-class Runs:
-    """Runs of the scripts, begun together."""
+def _marks(port: Port, trains: bool) -> list[pytest.MarkDecorator]:
+    absent = pytest.mark.skipif(find_spec(port.needs) is None, reason=f"no {port.needs}")
+    return [absent, *([LONG] if port.is_long and trains else [])]
 
-    def __init__(self, nursery: Nursery, folder: Path) -> None:
+
+class Runs:
+    """Runs of the scripts, begun together.
+
+    Args:
+        ports: whose scripts.
+    """
+
+    def __init__(self, nursery: Nursery, folder: Path, ports: Sequence[Port]) -> None:
         self._nursery, self._folder = nursery, folder
         self._pool = ThreadPoolExecutor(AT_ONCE)
         self._begun: dict[str, dict[str, Future[Ended]]] = {
@@ -101,8 +111,7 @@ class Runs:
                 "two": self._pool.submit(self._two, port, ""),
                 "killed": self._pool.submit(self._two, port, KILL),
             }
-            for port in PORTS
-            if find_spec(port.needs)
+            for port in ports
         }
 
     def of(self, port: Port) -> dict[str, Ended]:
@@ -132,10 +141,23 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    imports = [name for port in PORTS if find_spec(port.needs) for name in port.imports]
-    with Nursery(imports=imports) as nursery:
-        runs = Runs(nursery, tmp_path_factory.mktemp("ports"))
+def runs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runs]:
+    trained = {
+        item.name
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.module is request.module
+        and "runs" in item.fixturenames
+    }
+    ports = [
+        port
+        for port in PORTS
+        if find_spec(port.needs) and any(f"[{port.name}]" in name for name in trained)
+    ]
+    with Nursery(imports=[name for port in ports for name in port.imports]) as nursery:
+        runs = Runs(nursery, tmp_path_factory.mktemp("ports"), ports)
         try:
             yield runs
         finally:
@@ -143,7 +165,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @pytest.mark.e2e
-@each_port()
+@each_port(trains=True)
 def test_a_port_has_the_same_weights_through_a_kill(runs: Runs, port: Port) -> None:
     ended = runs.of(port)
     plain = ended.pop("plain")
@@ -164,7 +186,7 @@ def test_a_port_has_the_same_weights_through_a_kill(runs: Runs, port: Port) -> N
     assert ended["killed"].exactly_once
 
 
-@each_port()
+@each_port(trains=False)
 def test_the_page_counts_the_lines_of_a_port(port: Port) -> None:
     went = sum(line.startswith("-") for line in port.changes)
     (row,) = re.findall(
