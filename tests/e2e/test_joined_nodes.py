@@ -56,15 +56,17 @@ def test_a_job_outlives_drained_leaving_and_killed_nodes(cluster: Cluster, calm:
     cluster.until(lambda: cluster.on(job) == {first: 2, free: 2}, "others in their place")
     cluster.until(lambda: not cluster.workers_of(cluster.named(drained)), "the end of its workers")
     cluster.until_steps(job)
-    since = cluster.rounds(job)[before - 1 :]
-    fewer = next(at for at, count, _ in since if count < 4)
-    again = next(at for at, count, _ in reversed(since) if count == 4)
+    rounds = cluster.rounds(job)[before - 1 :]
+    fewer = next(at for at, count, _ in rounds if count < 4)
+    again = next(at for at, count, _ in reversed(rounds) if count == 4)
     _log.info("seconds with fewer workers: %.2f", again - fewer)
-    assert not any("resize to 2" in cause for _, _, cause in since), "they were asked for later"
+    assert not any("resize to 2" in cause for _, _, cause in rounds), "they were asked for later"
     cluster.brim("drain", drained, "--undo")
 
     # Ended by SIGTERM: it gives way.
+    since = time.monotonic()
     cluster.give_way(free)
+    assert time.monotonic() - since < 20.0, "it waited until it is ended, 30 s later"
     assert free not in cluster.told()
     assert not cluster.workers_of(cluster.named(free))
     cluster.until(lambda: cluster.on(job) == begun, "those in its place")

@@ -285,5 +285,5 @@ def _changes(
     missing = any(nodes.get(node, 0) and node not in one.agents for node in wanted)
     if missing:
         return [], [Resize(one.job, wanted)]
-    left = sorted(one.agents - wanted.keys() - held.keys() - {one.home})
-    return [Leave(one.job, node) for node in left], []
+    left = sorted(one.agents - wanted.keys() - {one.home})
+    return [Leave(one.job, node) for node in left if not held.get(node)], []
