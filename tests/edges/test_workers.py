@@ -18,6 +18,7 @@ from brim.agent.templates import Template
 from brim.agent.workers import Callbacks, Workers
 from brim.process import readable
 from brim.stacks import Stacks
+from brim.storage.trails import SamplesRead, Trail
 from brim.wire.frames import frame
 from brim.wire.messages import (
     Codec,
@@ -256,3 +257,21 @@ def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
 
     assert asyncio.run(live()) == (-signal.SIGKILL, "signal 9")
     assert not stumbles
+
+
+def test_the_end_leaves_no_trail_of_a_worker_that_was_killed(tmp_path: Path) -> None:
+    """Where others looked for it, it was not gone yet."""
+    child = os.fork()
+    if not child:
+        Trail(tmp_path, "w1").note(SamplesRead(size=8, epoch=0, start=0, stop=4))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert list(tmp_path.glob(".reading-*"))
+
+    async def live() -> None:
+        bench = Bench(tmp_path)
+        with await bench.begin("w2"):
+            await bench.end()
+
+    asyncio.run(live())
+    assert not list(tmp_path.glob(".reading-*"))

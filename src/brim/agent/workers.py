@@ -23,6 +23,7 @@ from brim.errors import ProtocolError
 from brim.process import WORKER, children_of, end_family, state_of, variable_of
 from brim.stacks import Stack, Stacks
 from brim.storage.files import open_log
+from brim.storage.trails import trails_of_the_dead
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
     Codec,
@@ -504,6 +505,8 @@ class Workers:
             self._stop_watching(process)
             self._stop_reading_notice(process)
             process.stacks.close()
+        for _ in trails_of_the_dead(self._run_dir):
+            pass  # who died last was not gone yet when the others looked
         os.close(self._memory)
         os.close(self._tables)  # an agent that joins again has other workers
 
