@@ -100,7 +100,7 @@ def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
     home.file.write_text(CLUSTER.replace("nodes: [{name: n1, workers: 4}]", nodes))
     home.brim("up", "--cluster", str(home.file))
     # With a pause for each of its micro-batches it really is faster on 4 workers, also on 2 cores.
-    job = home.submit("--workers", "1:4", "--set", "pause=0.005")
+    job = home.submit("--workers", "1:4", "--set", "pause=0.01")
     until(lambda: len(world(home, job)) == 4, "4 workers")
     started = {e["worker"]: e for e in home.events(job, "worker") if e.get("pid")}
     where = {worker: started[worker]["agent"] for worker in world(home, job)}
