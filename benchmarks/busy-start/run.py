@@ -84,7 +84,7 @@ def tell(report: Report, found: dict[str, Sequence[float]], *, count: int, besid
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, epilog="It takes about 5 minutes.")
+    parser = argparse.ArgumentParser(description=__doc__, epilog="It takes about 9 minutes.")
     parser.add_argument("--quick", action="store_true", help="a smoke run: no report is written")
     quick: bool = parser.parse_args().quick
     count, beside = (2, 4) if quick else (20, 40)

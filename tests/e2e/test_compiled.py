@@ -88,7 +88,7 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"), long_after(1, [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
+    ("file", "text"), long_after(0, [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
 )
 def test_a_compiled_model_is_exact_through_a_kill_and_a_join(
     file: str, text: str, tmp_path: Path

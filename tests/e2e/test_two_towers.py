@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 def test_two_towers_find_more_films_than_popularity_does(tmp_path: Path) -> None:
     path = tmp_path / "u.data"
     write_ratings(path)

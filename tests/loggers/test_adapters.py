@@ -160,6 +160,7 @@ def in_mlflow(uri: str) -> Callable[[Path], Found]:
     return read
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of its own packages, of one another
 def test_mlflow_has_each_step_once_in_one_run(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="the extra `mlflow` is not installed")
