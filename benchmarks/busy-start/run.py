@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from benchmarks.harness.report import Report, seconds, table
 HERE = Path(__file__).parent
 FILE = HERE.parent / "harness" / "training_file.py"
 LOOP = HERE.parents[1] / "examples" / "03-your-script" / "mnist_brim.py"
-DEADLINE = 400.0
+DEADLINE = 600.0
 VERBS = {
     "train": (str(FILE), "--workers", "1", "--global-batch-size", "512", "--set", "samples=5120"),
     "run": ("--workers", "1", "--", sys.executable, str(LOOP)),
@@ -41,7 +42,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def starts(verb: str, count: int, folder: Path) -> list[float]:
-    """Start a verb so many times at once, and return the seconds of those that ended well."""
+    """Start a verb so many times at once, and return the seconds of those that did."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("BRIM_")}
     environment["PYTHONPATH"] = str(repository())
     begun: dict[Path, tuple[float, subprocess.Popen[bytes]]] = {}
@@ -61,16 +62,25 @@ def starts(verb: str, count: int, folder: Path) -> list[float]:
     while len(took) < count and time.monotonic() < end:
         time.sleep(0.1)
         for place, (since, process) in begun.items():
-            if place not in took and process.poll() is not None:
+            if place not in took and has_started(verb, place, process):
                 took[place] = time.monotonic() - since
     for place, (_, process) in begun.items():
-        if process.poll() != 0:
-            process.kill()
+        if place not in took:
             print(f"{verb}: {(place / 'said').read_text()[-500:]}")
+        process.send_signal(signal.SIGTERM)
+    for place, (_, process) in begun.items():
+        process.wait(DEADLINE)
         if verb == "up":
             down = [*BRIM, "down", "--state", "state"]
             subprocess.run(down, cwd=place, env=environment, check=False, capture_output=True)
-    return [seconds for place, seconds in took.items() if begun[place][1].returncode == 0]
+    return list(took.values())
+
+
+def has_started(verb: str, place: Path, process: subprocess.Popen[bytes]) -> bool:
+    """Whether a scheduler is up, or a run has made its first step."""
+    if verb == "up":
+        return process.poll() == 0
+    return any(steps.stat().st_size for steps in place.glob("runs/*/steps.jsonl"))
 
 
 def tell(report: Report, found: dict[str, Sequence[float]], *, count: int, beside: int) -> None:
@@ -79,7 +89,7 @@ def tell(report: Report, found: dict[str, Sequence[float]], *, count: int, besid
     ]
     report.add(
         f"All {count} at once, beside {beside} busy processes. Seconds, median (minimum–maximum).\n\n"
-        + table(["verb", "started and ended well", "seconds"], rows)
+        + table(["verb", "started", "seconds"], rows)
     )
 
 
