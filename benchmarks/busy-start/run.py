@@ -52,7 +52,7 @@ def starts(verb: str, count: int, folder: Path) -> list[float]:
         process = subprocess.Popen(
             [*BRIM, verb, *VERBS[verb]],
             cwd=place,
-            env=environment | {"HOME": str(place)},
+            env=environment,
             stdout=subprocess.DEVNULL,
             stderr=(place / "said").open("wb"),
         )
