@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,24 +36,27 @@ STATES = [
 ]
 
 
-@pytest.mark.parametrize("batch", range(10))
-def test_any_schedule(batch: int) -> None:
-    for seed in range(batch * SCHEDULES // 10, (batch + 1) * SCHEDULES // 10):
+def run_each(batch: int, *, of: int, more: tuple[str, ...] = ()) -> Iterator[Cluster]:
+    """Run the schedules of one of so many batches, and yield each job behind its end."""
+    for seed in range(batch * SCHEDULES // of, (batch + 1) * SCHEDULES // of):
+        cluster = at_random(seed, more=more)
         try:
-            at_random(seed).run()
+            cluster.run()
         except AssertionError as error:
             raise AssertionError(f"schedule {seed}: {error}") from error
+        yield cluster
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_any_schedule(batch: int) -> None:
+    for _ in run_each(batch, of=10):
+        pass
 
 
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
     still = 0
-    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
-        cluster = at_random(seed, more=("idle",) * 8)
-        try:
-            cluster.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+    for cluster in run_each(batch, of=5, more=("idle",) * 8):
         still += sum(isinstance(each, Install) and each.still for _, each in cluster.story)
     assert 40 * still > SCHEDULES, "hardly a step was given up since it had no data"
 
@@ -60,12 +64,7 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
     let_go = 0
-    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
-        cluster = at_random(seed, more=("depart", "depart"))
-        try:
-            cluster.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+    for cluster in run_each(batch, of=5, more=("depart", "depart")):
         let_go += sum(isinstance(each, LetGo) for _, each in cluster.story)
     assert 100 * let_go > SCHEDULES, "hardly a host was let go"
 
@@ -73,12 +72,7 @@ def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_streams_break(batch: int) -> None:
     again = 0
-    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
-        cluster = at_random(seed, more=("cut",) * 8)
-        try:
-            cluster.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+    for cluster in run_each(batch, of=5, more=("cut",) * 8):
         causes = (each.cause for _, each in cluster.story if isinstance(each, Install))
         again += sum("lost its connection" in each for each in causes)
     assert 100 * again > SCHEDULES, "hardly a stream broke"
@@ -87,12 +81,7 @@ def test_any_schedule_in_which_streams_break(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(5))
 def test_any_schedule_in_which_newcomers_disagree(batch: int) -> None:
     turned_away = 0
-    for seed in range(batch * SCHEDULES // 5, (batch + 1) * SCHEDULES // 5):
-        cluster = at_random(seed, more=("estrange",) * 8)
-        try:
-            cluster.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+    for cluster in run_each(batch, of=5, more=("estrange",) * 8):
         turned_away += sum(isinstance(each, WorkerDisagrees) for _, each in cluster.story)
     assert 40 * turned_away > SCHEDULES, "hardly a newcomer was turned away"
 

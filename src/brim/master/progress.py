@@ -135,7 +135,13 @@ class Progress:
         self.losses[self.step] = fields["loss"]
 
     def loss_before(self, fields: dict[str, Any]) -> float | None:
-        """Return the loss of a step when it was made before, where it has another one now."""
+        """Return the loss of a step when it was made before, where it has another one now.
+
+        >>> progress = Progress(run="run", started=0.0, losses={1: 0.5, 2: math.nan})
+        >>> [progress.loss_before({"step": step, "loss": 0.5}) for step in (1, 2, 3)]
+        [None, nan, None]
+        >>> progress.loss_before({"step": 2, "loss": math.nan})
+        """
         now: float = fields["loss"]
         earlier = self.losses.get(fields["step"], now)
         return None if earlier == now or (math.isnan(earlier) and math.isnan(now)) else earlier

@@ -76,8 +76,8 @@ class Loop:
         self.has_left = False
         self.is_over = False
         self._round: Round | None = None
-        self._last: Round | None = None  # that was left, without what takes memory
-        self._left: Round | None = None  # behind which a look ahead is due
+        self._previous: Round | None = None  # the last one, without what takes memory
+        self._is_look_due = False  # ahead, since the state is to be written
         # Nothing but a neighbour's state has changed the state since all compared it.
         self._at_hold = False
         self._is_state_checked = False
@@ -189,7 +189,8 @@ class Loop:
                 self._parts.members.await_replacement()
             case LookAhead():
                 self._parts.checkpoints.wants_ahead = False
-                self._left = self._last if self._last and self._last.can_look_ahead else None
+                previous = self._previous
+                self._is_look_due = previous is not None and previous.can_look_ahead
             case SystemExit():
                 self.has_left = True
                 self._leave_round()
@@ -207,7 +208,7 @@ class Loop:
         if self._round is not None:
             self._round.stop_reading()
             self._round.exchange.close()
-            self._last = self._round.emptied()
+            self._previous = self._round.emptied()
         self._round = None
         self.steps.give_up()
 
@@ -318,28 +319,28 @@ class Loop:
             while parts.state.committed < end and parts.state.stop_after is None:
                 with self.while_it_lasts():
                     yield from self._steps_of(self._in_round(), feed, end)
-                if self._left is not None:
-                    yield from self._look_ahead(self._left, feed)
-                    self._left = None
+                if self._is_look_due and self._previous is not None:
+                    self._is_look_due = False
+                    yield from self._look_ahead(self._previous, feed)
         finally:
             keeps.wants_ahead = False
         self.steps.under_way = None
 
-    def _look_ahead(self, left: Round, feed: Feed) -> Iterator[MicroBatch]:
+    def _look_ahead(self, previous: Round, feed: Feed) -> Iterator[MicroBatch]:
         """Have a micro-batch of the next step computed, for the state that is to be written."""
         parts = self._parts
         wanted = requests(
             self._data.schedule,
-            parts=left.parts,
+            parts=previous.parts,
             micro_batches=(0,),
             after=parts.state.committed,
             audited=lambda _: 0,
         )
-        self._round = left
+        self._round = previous
         loaders = self._data.part_of(feed.loaders)
-        left.reads = Reads(feed.read(islice(wanted, 1), loaders=loaders), is_quick=False)
+        previous.reads = Reads(feed.read(islice(wanted, 1), loaders=loaders), is_quick=False)
         try:
-            yield from self.steps.look_ahead(left, left.reads)
+            yield from self.steps.look_ahead(previous, previous.reads)
         finally:
             self._leave_round()
 

@@ -515,15 +515,15 @@ class Membership:
                         return result
                     finally:
                         self._send_out()
-            resume, met, need = flow.send, need, None
-            if isinstance(met, Receive):
-                answer = self._receive(met.within)
+            resume, current, need = flow.send, need, None
+            if isinstance(current, Receive):
+                answer = self._receive(current.within)
                 continue
-            assert kept is not None, f"{met} outside of next_round"
+            assert kept is not None, f"{current} outside of next_round"
             try:
-                answer = self._meet(met, kept)
+                answer = self._meet(current, kept)
             except LookAhead:
-                self._waiting = flow, met
+                self._waiting = flow, current
                 raise
             except (Interrupted, PeerLost) as error:
                 resume = flow.throw
