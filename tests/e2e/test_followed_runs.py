@@ -95,6 +95,7 @@ def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path:
         mirror.process.kill()
         mirror = Run(stack.enter_context(followed.master(*options)).process, followed.into)
         mirror.wait_for_step(13)
+        until(lambda: bool(mirror.events("checkpoint")), "a checkpoint", mirror)
         assert followed.mirror.restarts == 0, "the same records went on"
         agent.kill()
         mirror.process.kill()
