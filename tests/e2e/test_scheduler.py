@@ -187,7 +187,8 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     home.brim("up")
     for job in jobs:
         end = home.finished(job)
-        assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1)
+        story = home.brim("explain", job)
+        assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1), story
         assert end["weights_sha256"] == calm
         assert end["steps_redone"] == 0
     out, err = waiting.communicate(timeout=60)
