@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import brim
-from brim.kubernetes.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
-from brim.kubernetes.schemas import in_yaml
+from brim.kubernetes.install.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
+from brim.kubernetes.objects.schemas import in_yaml
 
 FOLDER = Path(__file__).parent
 IMAGE = "brim:1"  # of the base, which an overlay replaces

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from brim.backends.live import write_down
-from brim.coordination.scheduled_jobs import Event, ScheduledJobs, Submitted, Wished
+from brim.coordination.cluster.scheduled_jobs import Event, ScheduledJobs, Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.estimates import Estimates
 from brim.domain.lifecycle import Happening

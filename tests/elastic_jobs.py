@@ -6,8 +6,8 @@ from typing import Any
 
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
-from brim.kubernetes.elastic_jobs import new_job, read_job
-from brim.kubernetes.identities import GROUP, KIND, VERSION
+from brim.kubernetes.objects.elastic_jobs import new_job, read_job
+from brim.kubernetes.objects.identities import GROUP, KIND, VERSION
 
 MADE = "2026-11-24T17:00:00Z"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.control_groups import make_group
+from brim.host.control_groups import make_group
 
 
 def groups_can_be_made() -> bool:

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from brim.kubernetes.identities import SERVICE
-from brim.kubernetes.known_pods import KnownPods
-from brim.kubernetes.kube_types import KubeNode, KubePod
-from brim.kubernetes.places import NodePlaces, slot_of
-from brim.kubernetes.pods import KubeStart, Manifest
-from brim.kubernetes.refusals import NoAnswer
+from brim.kubernetes.client.kube_types import KubeNode, KubePod
+from brim.kubernetes.client.refusals import NoAnswer
+from brim.kubernetes.nodes.places import NodePlaces, slot_of
+from brim.kubernetes.objects.identities import SERVICE
+from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.pods.manifests import KubeStart, Manifest
 from brim.storage.mirror import RecordsMirror
 from kube_objects import SLOT, node
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.kube_types import KubeNode, KubePod
-from brim.kubernetes.pods import KubeStart, PodWishes, master_pod, worker_pod
+from brim.kubernetes.client.kube_types import KubeNode, KubePod
+from brim.kubernetes.objects.identities import KubeJob
+from brim.kubernetes.pods.manifests import KubeStart, PodWishes, master_pod, worker_pod
 
 JOB = KubeJob("team", "flights")
 SLOT: dict[str, Any] = {"cpu": "1", "memory": "2Gi"}

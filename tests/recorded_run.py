@@ -15,11 +15,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from brim.clock import VirtualClock
-from brim.coordination.reduction import even_shares
+from brim.coordination.job.reduction import even_shares
 from brim.domain.accounting import sample_checksum
 from brim.domain.job import GLOBAL_BATCH_SIZE, JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
+from brim.host.clock import VirtualClock
 from brim.interfaces import Clock
 from brim.telemetry.record_files import EVENTS, STEPS, RecordFile
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from brim.kubernetes.access import Access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.credentials import Credentials, FixedProof, Proof
-from brim.kubernetes.resources import PlainObject
+from brim.kubernetes.client.access import Access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.credentials import Credentials, FixedProof, Proof
+from brim.kubernetes.client.resources import PlainObject
 
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

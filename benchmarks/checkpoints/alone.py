@@ -27,11 +27,11 @@ from brim.data import fetch
 from brim.domain.batch import Schedule
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.order import EpochOrder
+from brim.embeddings.embedding import Embeddings
 from brim.train.checkpoints import Checkpoints
-from brim.train.embeddings import Embeddings
-from brim.train.job_state import TrainingState
-from brim.train.optimization import Optimization
 from brim.train.params import ENVIRONMENT_VARIABLE
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
 
 BATCH = 512

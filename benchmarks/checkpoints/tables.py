@@ -21,11 +21,11 @@ import torch
 from benchmarks.harness.report import Report, ms, seconds, spread, table
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
+from brim.embeddings.table_file import NumberedRows
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import TrainingState
-from brim.train.table_file import NumberedRows
+from brim.train.state.job_state import TrainingState
 from brim.wire.messages import CheckpointDrafted, CheckpointMade, Publish, WorkerMessage
 
 DIM, LOOKUPS, EVERY = 16, 20_000, 200  # rows that a step looks up, not all of them distinct; steps

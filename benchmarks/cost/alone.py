@@ -30,9 +30,9 @@ from brim.data.feed import Feed, requests
 from brim.domain.batch import Schedule
 from brim.domain.order import EpochOrder
 from brim.train.context import spec_of_a_loner
-from brim.train.contribution import StepOutcome
-from brim.train.digests import root_of
+from brim.train.exchange.contribution import StepOutcome
 from brim.train.job import Job
+from brim.train.state.digests import root_of
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"

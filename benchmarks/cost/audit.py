@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import Report, table
-from brim.coordination.audits import AuditPlan
+from brim.coordination.job.audits import AuditPlan
 
 HERE = Path(__file__).parent
 TRAINING_FILE = HERE.parent / "harness" / "training_file.py"

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from brim.train.memory import keep_what_is_freed
-from brim.train.tables.index import Index, Shape
+from brim.embeddings.tables.index import Index, Shape
+from brim.tensors.memory import keep_what_is_freed
 
 KEYS = 23_600  # distinct ones of a step of 4,096 clicks with 26 fields
 TURNS = 40

@@ -18,11 +18,11 @@ from typing import Any
 import psutil
 
 from benchmarks.harness.report import Report, table
-from brim.kubernetes.access import find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.pod_requests import PODS
-from brim.kubernetes.reflector import Reflector
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.pods.pod_requests import PODS
 from brim_lab.kubernetes.api import kubeconfig
 from brim_lab.kubernetes.binaries import VERSION
 from brim_lab.kubernetes.control_plane import (

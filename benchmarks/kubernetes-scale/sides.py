@@ -21,10 +21,10 @@ from pathlib import Path
 import psutil
 import yaml
 
-from brim.kubernetes.identities import JOB, ROLE, WORKER
+from brim.kubernetes.client.resources import PlainObject, Resource
+from brim.kubernetes.objects.identities import JOB, ROLE, WORKER
+from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.record import ELASTIC_JOBS
-from brim.kubernetes.resources import PlainObject, Resource
-from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.control_plane import HALF, ControlPlane
 from brim_lab.kubernetes.peers import TRAINING_OPERATOR, build_peer
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from benchmarks.harness.report import Report, table
 from brim.errors import EnvironmentFault
-from brim.kubernetes.neighbours import VOLCANO_QUEUE
+from brim.kubernetes.nodes.neighbours import VOLCANO_QUEUE
 from brim_lab.kubernetes.cluster import NodeCluster, is_up
 from brim_lab.kubernetes.guide import IMAGE, Guide
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until

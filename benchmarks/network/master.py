@@ -26,10 +26,10 @@ import psutil
 
 from benchmarks.harness.brim_run import repository
 from benchmarks.harness.report import spread, table
-from brim.clock import SystemClock
-from brim.coordination.barrier import COMMIT
-from brim.coordination.session import Outbox
+from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.session import Outbox
 from brim.domain.job import JobSpec, WorkerRange
+from brim.host.clock import SystemClock
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import Records

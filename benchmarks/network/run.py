@@ -25,7 +25,7 @@ from benchmarks.harness.torchrun import Torchrun
 from benchmarks.network import master
 from benchmarks.network.hosts import DEVICE, Place, hosts
 from brim.demo import flights
-from brim.process import own_memory_of
+from brim.host.process import own_memory_of
 from brim.storage.contact import read_contact
 from brim.telemetry.history import RunReader
 from brim_lab.driver import Driver

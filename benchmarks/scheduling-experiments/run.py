@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brim.domain.resizing import OVERHEADS
+from brim.policies.baselines.elasticflow import elasticflow
+from brim.policies.baselines.fifo_gang import fifo_gang
 from brim.policies.brim import brim
-from brim.policies.elasticflow import elasticflow
-from brim.policies.fifo_gang import fifo_gang
 from brim_lab.experiments.simulated import around_a_service, two_jobs
 
 

@@ -14,11 +14,11 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import median
 
-from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.schedule import Admitted, Decision, JobState, Policy, Snapshot, Standing
 from brim.domain.workload import Job
+from brim.host.clock import SystemClock
 from brim.policies.brim import Remembered, brim
 from brim.policies.cycle import cycle
 from brim.simulator.compare import run_policy

@@ -16,8 +16,8 @@ from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
+from brim.policies.baselines.ceiling import ceiling_with_capacity
 from brim.policies.brim import brim
-from brim.policies.ceiling import ceiling_with_capacity
 from brim.policies.named import POLICIES
 from brim.simulator.compare import run_policy
 from brim.simulator.engine import Settings, simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
-from brim.kubernetes.schemas import crds, in_yaml
+from brim.kubernetes.objects.schemas import crds, in_yaml
 
 FOLDER = Path(__file__).parents[2] / "src" / "brim" / "kubernetes" / "crds"
 _HEAD = "# Made by `python docs/reference/make_crds.py`: change what that reads.\n"

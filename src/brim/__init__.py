@@ -13,10 +13,10 @@ __version__ = "0.1.0"
 # public name -> the module that has it ("" where the name is a module itself)
 _LAZY = {
     "Client": "brim.client",
-    "Embedding": "brim.train.keyed",
+    "Embedding": "brim.embeddings.keyed",
     "Run": "brim.runs.run",
     "data": "brim",
-    "join": "brim.train.join",
+    "join": "brim.train.entry.join",
     "lightning": "brim",
     "metrics": "brim.train",
     "models": "brim",
@@ -24,7 +24,7 @@ _LAZY = {
     "run": "brim.runs.verbs",
     "submit": "brim.runs.verbs",
     "train": "brim",  # a package that can be called, see there
-    "weights_sha256": "brim.train.state",
+    "weights_sha256": "brim.train.state.transfer",
 }
 
 __all__ = ["__version__", *_LAZY]

@@ -16,13 +16,13 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from brim.account import home
-from brim.clock import monotonic, sleep
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.account import home
+from brim.host.clock import monotonic, sleep
 from brim.storage.contact import is_alive, read_contact, read_scheduler_contact, read_token
 from brim.wire.cluster import (
     ChangeView,

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from brim.train.entry.join import join
+from brim.train.entry.lightning import fitting_of
 from brim.train.job import Job
-from brim.train.join import join
-from brim.train.lightning import fitting_of
 
 __all__ = ["fit"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from brim.backends.processes import Launch
-from brim.coordination.reconcile import ByNode, Start
-from brim.coordination.scheduled_jobs import Decided, Looked
-from brim.coordination.sightings import NodeSeen, Reached
+from brim.coordination.cluster.reconcile import ByNode, Start
+from brim.coordination.cluster.scheduled_jobs import Decided, Looked
+from brim.coordination.cluster.sightings import NodeSeen, Reached
 from brim.domain.cluster import Cluster
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.resizing import BELIEVED

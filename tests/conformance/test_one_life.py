@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.coordination.reconcile import Force, Leave, Resize, Start, Suspend
-from brim.coordination.scheduled_jobs import Answered, Decided, Looked
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.reconcile import Force, Leave, Resize, Start, Suspend
+from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster
 from brim.domain.lifecycle import Phase
 from brim.domain.measuring import Measured

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.lifecycle import Phase
 from brim.domain.resizing import BELIEVED

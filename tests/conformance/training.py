@@ -14,14 +14,14 @@ from pathlib import Path
 
 from brim.backends.live import _LOOK, LiveBackend
 from brim.backends.processes import Launch
-from brim.clock import VirtualClock
-from brim.coordination.reconcile import ByNode
-from brim.coordination.scheduled_jobs import Foretold, Submitted
-from brim.coordination.sightings import Reached
+from brim.coordination.cluster.reconcile import ByNode
+from brim.coordination.cluster.scheduled_jobs import Foretold, Submitted
+from brim.coordination.cluster.sightings import Reached
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
+from brim.host.clock import VirtualClock
 from brim.loop import run_cluster
 from brim.scheduler.loop import Scheduler, decide
 from brim.scheduler.replay import Replay, replay

@@ -12,10 +12,9 @@ from typing import Any, Protocol, TypeVar
 
 from brim.backends.live import LiveBackend
 from brim.backends.processes import Launch
-from brim.clock import VirtualClock
-from brim.coordination.reconcile import ByNode
-from brim.coordination.scheduled_jobs import Submitted, Wished
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.reconcile import ByNode
+from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.measuring import Measured
@@ -24,6 +23,7 @@ from brim.domain.schedule import Decision, Judgement, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault
+from brim.host.clock import VirtualClock
 from brim.interfaces import Backend
 from brim.simulator.engine import Settings, _World
 from brim.storage.book import Book

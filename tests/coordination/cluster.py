@@ -25,11 +25,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from brim.coordination import steps
-from brim.coordination.attempts import Attempts
-from brim.coordination.barrier import COMMIT, Barrier, Point
-from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
-from brim.coordination.membership import (
+from brim.coordination.job import steps
+from brim.coordination.job.attempts import Attempts
+from brim.coordination.job.barrier import COMMIT, Barrier, Point
+from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
     AgentLost,
@@ -64,8 +64,8 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.membership import JobCompleted as WorkerCompleted
-from brim.coordination.participant import (
+from brim.coordination.job.membership import JobCompleted as WorkerCompleted
+from brim.coordination.job.participant import (
     AskedToLeave,
     BeHeir,
     CatchUp,
@@ -83,10 +83,10 @@ from brim.coordination.participant import (
     WriteState,
     round_of,
 )
-from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.coordination.rendezvous import Rendezvous
-from brim.coordination.roster import at_work, serving
-from brim.coordination.steps import Act, Action, Add, Settle, Stand
+from brim.coordination.job.reduction import Block, ReductionPlan, fold
+from brim.coordination.job.rendezvous import Rendezvous
+from brim.coordination.job.roster import at_work, serving
+from brim.coordination.job.steps import Act, Action, Add, Settle, Stand
 from brim.domain.accounting import (
     CommittedPart,
     Restore,

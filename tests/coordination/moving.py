@@ -19,11 +19,11 @@ import msgspec
 import numpy as np
 
 import recorded_run
-from brim.clock import VirtualClock
-from brim.coordination.membership import RunOutcome
-from brim.coordination.session import Outbox, is_new
+from brim.coordination.job.membership import RunOutcome
+from brim.coordination.job.session import Outbox, is_new
 from brim.domain.accounting import Restore, StepRecord, audit, lasting, sample_checksum
 from brim.domain.job import WorkerRange
+from brim.host.clock import VirtualClock
 from brim.master.copying import CopyFeed
 from brim.master.decisions import Decisions, Record
 from brim.master.entrance import age_of_copy

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from brim.coordination.reconcile import Force, Leave, Resize, Start, Suspend
-from brim.coordination.scheduled_jobs import (
+from brim.coordination.cluster.reconcile import Force, Leave, Resize, Start, Suspend
+from brim.coordination.cluster.scheduled_jobs import (
     Command,
     Decide,
     Event,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from brim.coordination.barrier import COMMIT, Barrier, Point, Release
+from brim.coordination.job.barrier import COMMIT, Barrier, Point, Release
 from brim.errors import ProtocolError
 
 BLOCKS, DONE = Point(0, "blocks"), Point(0, COMMIT)

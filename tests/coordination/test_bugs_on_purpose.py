@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from brim.coordination import participant, rendezvous, steps
-from brim.coordination.barrier import Barrier, Point, Release
-from brim.coordination.hub import Hub, HubCommand
-from brim.coordination.membership import Command, RendezvousPhase, Worker, World
-from brim.coordination.participant import Flow, Heard, Participant
-from brim.coordination.rendezvous import Rendezvous
-from brim.coordination.steps import Act, Action, Add, Stand
+from brim.coordination.job import participant, rendezvous, steps
+from brim.coordination.job.barrier import Barrier, Point, Release
+from brim.coordination.job.hub import Hub, HubCommand
+from brim.coordination.job.membership import Command, RendezvousPhase, Worker, World
+from brim.coordination.job.participant import Flow, Heard, Participant
+from brim.coordination.job.rendezvous import Rendezvous
+from brim.coordination.job.steps import Act, Action, Add, Stand
 from brim.errors import ProtocolError
 from brim.wire.messages import (
     Arrive,

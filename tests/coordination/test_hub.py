@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from brim.coordination.barrier import COMMIT
-from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
-from brim.coordination.membership import Member, World
-from brim.coordination.turns import TURN, Turns
+from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.membership import Member, World
+from brim.coordination.job.turns import TURN, Turns
 from brim.errors import ProtocolError
 from brim.wire.messages import (
     Arrive,

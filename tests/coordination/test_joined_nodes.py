@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.coordination.joined_nodes import (
+from brim.coordination.cluster.joined_nodes import (
     _REMEMBERED,
     DRIFT,
     REFUSALS,
@@ -28,7 +28,7 @@ from brim.coordination.joined_nodes import (
     NodeRenewed,
     TurnAway,
 )
-from brim.coordination.sightings import AgentSeen, NodeSeen, NodesSeen
+from brim.coordination.cluster.sightings import AgentSeen, NodeSeen, NodesSeen
 from brim.domain.cluster import Cluster, Node
 
 N1 = Node(id="n1", devices=2)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from brim.coordination.reconcile import Resize, Start
-from brim.coordination.scheduled_jobs import Answered, Decided, Looked
-from brim.coordination.sightings import NodeSeen, Reached, Seen
+from brim.coordination.cluster.reconcile import Resize, Start
+from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
+from brim.coordination.cluster.sightings import NodeSeen, Reached, Seen
 from brim.domain.measuring import Measured
 from brim.domain.schedule import Decision
 from coordination.scheduled import Heard

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from brim.coordination.liveness import Liveness
+from brim.coordination.job.liveness import Liveness
 
 
 @pytest.mark.parametrize(

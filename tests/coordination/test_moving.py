@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from brim.coordination.messages.agents import JournalPlace
+from brim.coordination.job.messages.agents import JournalPlace
 from brim.errors import ProtocolError
 from brim.master.copying import CopyFeed
 from brim.master.decisions import Decisions

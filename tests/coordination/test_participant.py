@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from brim.coordination.membership import Member, World
-from brim.coordination.participant import (
+from brim.coordination.job.membership import Member, World
+from brim.coordination.job.participant import (
     AgentGone,
     AskedToLeave,
     BeHeir,

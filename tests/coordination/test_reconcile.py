@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.coordination.reconcile import (
+from brim.coordination.cluster.reconcile import (
     Action,
     ByNode,
     Force,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.coordination.reduction import Block, ReductionPlan, blocks_of, fold, share
+from brim.coordination.job.reduction import Block, ReductionPlan, blocks_of, fold, share
 
 EVERY_PARTS, EVERY_WORLD = range(1, 18), range(1, 21)
 

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from brim.coordination.attempts import Attempts
-from brim.coordination.membership import (
+from brim.coordination.job.attempts import Attempts
+from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
     AgentLost,
@@ -42,7 +42,7 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.rendezvous import Rendezvous
+from brim.coordination.job.rendezvous import Rendezvous
 from coordination.cluster import validate
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from brim.coordination.reconcile import Force, Resize, Start, Suspend
-from brim.coordination.scheduled_jobs import (
+from brim.coordination.cluster.reconcile import Force, Resize, Start, Suspend
+from brim.coordination.cluster.scheduled_jobs import (
     REPLAN,
     Answered,
     Decide,
@@ -32,7 +32,7 @@ from brim.coordination.scheduled_jobs import (
     Unanswered,
     Wished,
 )
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from brim.coordination.membership import Install, LetGo, WorkerDisagrees
+from brim.coordination.job.membership import Install, LetGo, WorkerDisagrees
 from coordination.cluster import Cluster, Fault, Setting, at_random
 
 SCHEDULES = int(os.environ.get("BRIM_SCHEDULES", "1000"))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from brim.coordination.session import Outbox, is_new
+from brim.coordination.job.session import Outbox, is_new
 from brim.errors import ProtocolError
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from brim.coordination.scheduled_jobs import Decided, Looked, Wished
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.scheduled_jobs import Decided, Looked, Wished
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.lifecycle import Happening
 from brim.domain.schedule import Admitted, Decision, Reason
 from brim.domain.tenancy import Tenant

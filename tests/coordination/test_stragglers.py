@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.coordination.reduction import even_shares
-from brim.coordination.stragglers import Advice, Bottleneck, Load, Stragglers, Uneven, best_shares
+from brim.coordination.job.reduction import even_shares
+from brim.coordination.job.stragglers import (
+    Advice,
+    Bottleneck,
+    Load,
+    Stragglers,
+    Uneven,
+    best_shares,
+)
 
 Pace = Callable[[int, int], float]  # (step, rank) -> seconds per micro-batch
 

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from brim.coordination.turns import Allotment, Answer, Applied, Granted, Proceed, Turns
+from brim.coordination.job.turns import Allotment, Answer, Applied, Granted, Proceed, Turns
 from brim.errors import ProtocolError
 
 

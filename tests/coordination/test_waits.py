@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.coordination.waits import Doing, Hangs, Hung, Overdue, Waits
+from brim.coordination.job.waits import Doing, Hangs, Hung, Overdue, Waits
 
 STEP = Doing(kind="step", words="in step 3", step=3, round=1)
 START = Doing(kind="start", words="starting", at_least=300.0)

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from brim.coordination.reconcile import Resize, Start, Suspend
-from brim.coordination.scheduled_jobs import Answered, Decided, Looked
-from brim.coordination.sightings import NodeSeen, Reached, Seen
+from brim.coordination.cluster.reconcile import Resize, Start, Suspend
+from brim.coordination.cluster.scheduled_jobs import Answered, Decided, Looked
+from brim.coordination.cluster.sightings import NodeSeen, Reached, Seen
 from brim.domain.measuring import Measured
 from brim.scheduler.loop import decide
 from coordination.scheduled import Heard

@@ -24,7 +24,7 @@ from typing import Any
 import grpc
 
 import brim.wire.authority  # noqa: F401
-from brim.coordination.participant import PeerLost
+from brim.coordination.job.participant import PeerLost
 from brim.errors import BrimError
 from brim.wire.control import ask
 from brim.wire.messages import Ask

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from brim.coordination.participant import PeerLost
+from brim.coordination.job.participant import PeerLost
 from brim.errors import BrimError
 from brim.wire.control import ask
 from brim.wire.identity import Identity, client_context, server_name

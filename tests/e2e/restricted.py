@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-from brim.process import children_of
+from brim.host.process import children_of
 from e2e.reachable import reachable
 
 ACCOUNT = 10001

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from brim.death_notice import signal_that_ended
+from brim.host.death_notice import signal_that_ended
 from brim_lab.chaos.hosts import Host
 from brim_lab.driver import Driver, Output
 

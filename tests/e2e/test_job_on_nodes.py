@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.kubernetes.amounts import asked_by, parse_amount, total
-from brim.kubernetes.kube_types import KubeNode, KubePod
+from brim.kubernetes.client.amounts import asked_by, parse_amount, total
+from brim.kubernetes.client.kube_types import KubeNode, KubePod
 from brim_lab.driver import Driver
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.jobs import GPU, JobsOnNodes, until

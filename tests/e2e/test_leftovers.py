@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.control_groups import groups_of
+from brim.host.control_groups import groups_of
 from e2e.running import FILES, PACED, Run, has_ended, started, until
 from groups import needs_groups
 

@@ -147,7 +147,7 @@ def test_a_job_has_the_environment_that_was_declared_and_no_secrets_of_the_admin
 DIES_BEFORE_ITS_ANSWER = """
 import os, signal
 from brim.scheduler import loop
-from brim.up import main
+from brim.backends.up import main
 submit = loop.Scheduler.submit
 def die(*words, **more):
     submit(*words, **more)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from brim.process import MASTER
+from brim.host.process import MASTER
 from e2e.running import leftovers, until
 from e2e.test_scheduler import CLUSTER, Home, alive, calm, world
 

@@ -26,7 +26,7 @@ JOB = (DIGITS, "--epochs", "40", "--global-batch-size", "128")
 # Two ends of a stream between workers: what each sees, and after how many seconds.
 _STREAM = """
 import sys, time
-from brim.coordination.participant import PeerLost
+from brim.coordination.job.participant import PeerLost
 from brim.wire.peer import Listener, connect, read_exactly, write_all
 def never(): return False
 if sys.argv[1] == "listen":

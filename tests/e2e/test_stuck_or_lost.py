@@ -162,7 +162,7 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
         agent = psutil.Process(run.pid(run.members()[0])).parent()
         assert agent is not None
         template = next(
-            each for each in agent.children() if "brim.train.template" in each.cmdline()
+            each for each in agent.children() if "brim.worker.template" in each.cmdline()
         )
         victim = run.pid("w2")
         template.kill()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from brim.account import acting_as, acting_uid, check_account, environment_of, give, owns
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.account import acting_as, acting_uid, check_account, environment_of, give, owns
 from brim.scheduler.loop import check_accounts
 from brim.telemetry.logs import Tail
 

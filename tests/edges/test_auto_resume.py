@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import recorded_run
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.membership import RunOutcome
 from brim.master.alone import encode_summary
 from brim.master.entries import Began, decode
 from brim.master.progress import Progress

@@ -22,9 +22,9 @@ from bookkeeping import submit
 from brim.cli import down as cli_down
 from brim.cli.__main__ import cli
 from brim.client import Client
-from brim.clock import SystemClock
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.errors import EnvironmentFault, StorageFault
+from brim.host.clock import SystemClock
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
 from brim.storage.contact import read_scheduler_contact
@@ -190,7 +190,7 @@ def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -
 def test_a_start_that_the_environment_does_not_allow_is_tried_again_for_as_long_as_it_takes(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from brim.coordination import scheduled_jobs
+    from brim.coordination.cluster import scheduled_jobs
 
     monkeypatch.setattr(scheduled_jobs, "_BACKOFF", 0.01)
     monkeypatch.setattr(scheduled_jobs, "_LONGEST_BACKOFF", 0.02)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bookkeeping import hear, submit, wish
-from brim.coordination.scheduled_jobs import Foretold
+from brim.coordination.cluster.scheduled_jobs import Foretold
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import JobSpec
 from brim.domain.lifecycle import Happening

@@ -18,11 +18,11 @@ import pytest
 
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, SpecError
-from brim.own_code import CodeFile, collect
 from brim.runs.starting import bundle_of as packed_for
 from brim.storage import bundles
 from brim.storage.bundles import LARGEST, digest_of, pack, read_bundle, unpack
 from brim.storage.job_file import code_of
+from brim.user_code.own_code import CodeFile, collect
 
 FILES = {"job.py": b"import helper\n", "deep/er/helper.py": b"x = 1\n"}
 

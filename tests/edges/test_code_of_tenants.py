@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from brim import own_code
 from brim.agent.code import keep_code_apart
 from brim.backends.processes import Launch
-from brim.clock import monotonic
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.domain.submission import check_spec
 from brim.errors import EnvironmentFault, SpecError
-from brim.own_code import CodeFile, collect, parse
+from brim.host.clock import monotonic
 from brim.runs.training_file import check_training_file
 from brim.storage.bundles import LARGEST, MOST_FILES, digest_of, pack, read_bundle
 from brim.storage.job_file import CODE, bundle_of, code_of, keep_code, kept_bundle, write_job
+from brim.user_code import own_code
+from brim.user_code.own_code import CodeFile, collect, parse
 from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 from submissions import submission
 

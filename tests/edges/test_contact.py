@@ -16,7 +16,7 @@ import pytest
 
 from brim.client import Client
 from brim.errors import EnvironmentFault
-from brim.process import birth_of
+from brim.host.process import birth_of
 from brim.storage.contact import (
     SchedulerContact,
     is_alive,

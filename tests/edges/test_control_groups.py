@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brim import control_groups
-from brim.control_groups import ControlGroup, files_about_us, groups_of, make_group, processors
+from brim.host import control_groups
+from brim.host.control_groups import ControlGroup, files_about_us, groups_of, make_group, processors
 from e2e.running import has_ended, until
 from groups import needs_groups
 
@@ -19,7 +19,7 @@ from groups import needs_groups
 LEAVES = """
 import os, subprocess, sys
 from pathlib import Path
-from brim.control_groups import ControlGroup
+from brim.host.control_groups import ControlGroup
 assert ControlGroup(Path(sys.argv[1])).enter()
 script = "setsid sleep 600 >/dev/null 2>&1 & echo $!"
 print(subprocess.run(["sh", "-c", script], stdout=subprocess.PIPE, text=True).stdout, end="")
@@ -66,7 +66,7 @@ def test_it_is_found_by_its_folder_wherever_it_was_made(
     """By a process that is in another group, as one of another service or session is."""
     elsewhere = make_group(tmp_path / "elsewhere")
     assert elsewhere is not None
-    look = "import sys; from pathlib import Path; from brim.control_groups import *\n"
+    look = "import sys; from pathlib import Path; from brim.host.control_groups import *\n"
     look += (
         "assert ControlGroup(Path(sys.argv[1])).enter(); print(*(each.path for each in "
         "groups_of(Path(sys.argv[2]))))"
@@ -90,7 +90,7 @@ def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: Co
 @needs_groups
 def test_who_leaves_removes_it_unless_somebody_is_left(group: ControlGroup) -> None:
     come_and_go = (
-        "import sys; from pathlib import Path; from brim.control_groups import ControlGroup\n"
+        "import sys; from pathlib import Path; from brim.host.control_groups import ControlGroup\n"
     )
     come_and_go += "group = ControlGroup(Path(sys.argv[1])); assert group.enter(); group.leave()"
     command = [sys.executable, "-c", come_and_go, str(group.path)]
@@ -206,7 +206,7 @@ def test_where_the_group_of_this_process_is(
 
 @needs_groups
 def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
-    forks = "import os, sys, time; from pathlib import Path; from brim.control_groups import processors, ControlGroup\n"
+    forks = "import os, sys, time; from pathlib import Path; from brim.host.control_groups import processors, ControlGroup\n"
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)

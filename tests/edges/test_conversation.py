@@ -16,8 +16,8 @@ import pytest
 import recorded_run
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.keeper import Keeper
-from brim.clock import VirtualClock, monotonic
 from brim.errors import EnvironmentFault
+from brim.host.clock import VirtualClock, monotonic
 from brim.wire import messages as wire
 from brim.wire.control import AgentStream
 

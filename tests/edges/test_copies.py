@@ -16,8 +16,8 @@ import pytest
 import recorded_run
 from brim.agent.conversation import Conversation, Displaced
 from brim.agent.copy import JournalCopy
-from brim.clock import SystemClock, VirtualClock
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock, VirtualClock
 from brim.master import copying
 from brim.master.copying import CopyFeed
 from brim.master.entrance import Entrance

@@ -21,8 +21,8 @@ import brim
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Directory
-from brim.train.checkpoint import state_of
-from brim.train.distributed import Distributed
+from brim.train.exchange.distributed import Distributed
+from brim.train.state.checkpoint import state_of
 from brim.wire.nodes import listen_on_node
 
 SOURCES = Path(brim.__file__).parent

@@ -20,11 +20,11 @@ from click.testing import CliRunner
 from bookkeeping import submit, wish
 from brim.cli.__main__ import cli
 from brim.client import Client, _AnswerLost
-from brim.clock import VirtualClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, InternalError, SpecError
+from brim.host.clock import VirtualClock
 from brim.scheduler import forgetting as forgetting_module
 from brim.scheduler.cluster_file import cluster_spec
 from brim.scheduler.forgetting import Forgetting

@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import recorded_run
-from brim.clock import VirtualClock
-from brim.coordination.membership import Member, World
+from brim.coordination.job.membership import Member, World
 from brim.domain.faults import parse_faults
 from brim.domain.quantities import parse_duration
 from brim.errors import BrimError
+from brim.host.clock import VirtualClock
 from brim.master import entries
 from brim.master.state import State, freeze, thaw
 from brim.storage.checkpoints import Checkpoint, Store
@@ -29,7 +29,7 @@ from brim.storage.file_stores import Directory
 from brim.storage.job_file import JOB_FILE, read_job, write_job
 from brim.storage.journal import Journal, read_frames
 from brim.telemetry.record_files import EVENTS, follow_events
-from brim.train.checkpoint import Image, state_of
+from brim.train.state.checkpoint import Image, state_of
 from brim.wire import messages as wire
 from brim.wire.frames import FrameBuffer, frame
 from edges.test_master import FACTS, REPORT

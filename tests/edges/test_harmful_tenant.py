@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from brim.client import Client
-from brim.clock import monotonic, sleep
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.tenancy import Tenant
-from brim.process import run_module
+from brim.host.clock import monotonic, sleep
+from brim.host.process import run_module
 from brim.scheduler.loop import CLUSTER
 from brim.storage.bundles import digest_of, pack
 from brim.storage.contact import SchedulerContact, read_scheduler_contact
@@ -43,7 +43,9 @@ def contact(tmp_path: Path) -> Iterator[SchedulerContact]:
     database.put(CLUSTER, msgspec.json.encode(spec))
     database.close()
     with (tmp_path / "scheduler.log").open("wb") as log:
-        process = subprocess.Popen(run_module("brim.up", str(tmp_path)), stdout=log, stderr=log)
+        process = subprocess.Popen(
+            run_module("brim.backends.up", str(tmp_path)), stdout=log, stderr=log
+        )
     until(lambda: read_scheduler_contact(tmp_path) is not None, "the scheduler")
     contact = read_scheduler_contact(tmp_path)
     assert contact is not None

@@ -21,11 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from brim.backends.joined import TOKEN, FarNodes
-from brim.clock import SystemClock
-from brim.coordination.joined_nodes import SILENCE
-from brim.coordination.sightings import AgentSeen
+from brim.coordination.cluster.joined_nodes import SILENCE
+from brim.coordination.cluster.sightings import AgentSeen
 from brim.domain.cluster import Cluster, Node
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock
 from brim.wire import joining
 from brim.wire.authority import Authority
 from brim.wire.frames import frame

@@ -109,7 +109,7 @@ LAWS = {
     "connections": Law(
         opens_a_connection,
         ("wire/",),
-        {"train/gpus.py": "a name that says whose a GPU is: nobody listens there, nor calls"},
+        {"worker/gpus.py": "a name that says whose a GPU is: nobody listens there, nor calls"},
     ),
     "cancellations": Law(may_lose_a_cancellation, (), {}),
     "writes": Law(
@@ -126,7 +126,7 @@ LAWS = {
             "serving/contents.py": "a private copy, checked before anybody reads it",
             "telemetry/record_files.py": "record files: each line has its place, the journal has it too",
             "telemetry/log_limit.py": "cuts logs of processes that have them open",
-            "train/predictions.py": "rows of any number are streamed by pyarrow into a draft",
+            "train/inference/predictions.py": "rows of any number are streamed by pyarrow into a draft",
         },
     ),
 }

@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from brim.coordination.participant import Interrupted, PeerLost
+from brim.coordination.job.participant import Interrupted, PeerLost
 from brim.wire import peer as peers
 from brim.wire.authority import Authority
 from brim.wire.identity import Identity, client_context, server_context, server_name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brim.clock import VirtualClock
+from brim.host.clock import VirtualClock
 from brim.runs.live import LiveView
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec

@@ -17,7 +17,7 @@ import pytest
 from brim.agent.templates import start_template
 from brim.agent.workers import Callbacks, Workers
 from brim.backends.local import LocalRun, start
-from brim.process import birth_of
+from brim.host.process import birth_of
 from brim.storage.contact import Contact, write_contact
 from brim.storage.job_file import write_job
 from recorded_run import spec

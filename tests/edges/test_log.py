@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.log import LogLine
+from brim.host.log import LogLine
 from brim.master import records
 from brim.wire import messages as wire
 from e2e.running import until
@@ -22,7 +22,7 @@ __all__ = ["served"]
 
 WRITES = """
 import logging
-from brim.log import LogLine, write_to_stderr
+from brim.host.log import LogLine, write_to_stderr
 write_to_stderr(usual={usual!r})
 logging.getLogger("brim.part").info(LogLine("cycle", jobs=2))
 logging.getLogger("brim.part").warning(LogLine("failed", why="no disk"))

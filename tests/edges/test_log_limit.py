@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from brim import holes as files_with_holes
 from brim.agent import prints as agents
-from brim.coordination.membership import Member, World
+from brim.coordination.job.membership import Member, World
+from brim.host import holes as files_with_holes
 from brim.telemetry import log_limit
 from brim.telemetry.log_limit import LogLimit
 from brim.telemetry.logs import Tail, last_line

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from brim.agent.births import Forked
-from brim.process import readable
+from brim.host.process import readable
 from brim.wire.frames import frame
 from brim.wire.link import WorkerLink
 from brim.wire.messages import Codec, Dismissed, WorkerBound

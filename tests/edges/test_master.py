@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 import recorded_run
-from brim.clock import VirtualClock
-from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.membership import RunOutcome
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import InternalError
+from brim.host.clock import VirtualClock
 from brim.master.entries import Before, Began
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records

@@ -14,10 +14,10 @@ import pytest
 
 import recorded_run
 from brim.agent.conversation import Conversation
-from brim.clock import VirtualClock
-from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.membership import RunOutcome
 from brim.domain.job import WorkerRange
+from brim.host.clock import VirtualClock
 from brim.interfaces import Clock
 from brim.master.decisions import Decisions
 from brim.master.entries import Asked, Before, Began, Entry, Joined

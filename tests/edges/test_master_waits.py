@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.membership import RunOutcome
 from brim.wire import messages as wire
 from edges.test_master import Desk
 

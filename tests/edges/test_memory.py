@@ -18,9 +18,9 @@ from brim.agent import memory
 from brim.agent.conversation import Conversation
 from brim.agent.loop import Agent, Settings
 from brim.agent.memory import KillCounts, Memory, check_limit, kill_counts
-from brim.clock import VirtualClock
 from brim.errors import SpecError
-from brim.process import memory_of, own_memory_of
+from brim.host.clock import VirtualClock
+from brim.host.process import memory_of, own_memory_of
 from brim.wire.messages import LoseWorker
 
 MIB = 1 << 20
@@ -283,7 +283,7 @@ def test_where_nobody_tells_a_limit_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 def test_workers_go_first_and_nobody_is_taken_back() -> None:
     program = (
-        "from brim.process import go_first_when_memory_is_short as go; from pathlib import Path; "
+        "from brim.host.process import go_first_when_memory_is_short as go; from pathlib import Path; "
         "import sys\n"
         "own = Path('/proc/self/oom_score_adj'); own.write_text(sys.argv[1]); go(); "
         "print(own.read_text())"

@@ -18,9 +18,9 @@ import pytest
 
 import brim
 from brim.backends.nodes import Nodes
-from brim.clock import SystemClock
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock
 from brim.wire.nodes import Begin, EndAt, KillJob
 from e2e.running import has_ended, until
 from groups import needs_groups

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 import recorded_run
 from brim import data as tables
-from brim.coordination.participant import PeerLost
+from brim.coordination.job.participant import PeerLost
 from brim.data import fitted
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import Cluster, Node
@@ -55,8 +55,8 @@ from brim.storage.file_stores import Directory
 from brim.storage.job_file import JOB_FILE, read_job
 from brim.storage.yaml_file import read_yaml
 from brim.telemetry.record_files import STEPS, follow_steps
-from brim.train.checkpoint import Image
-from brim.train.state import receive_state, send_state
+from brim.train.state.checkpoint import Image
+from brim.train.state.transfer import receive_state, send_state
 from brim.wire.cluster import Submit
 from brim.wire.nodes import Begin, KillJob, receive
 from brim.wire.peer import Listener, connect

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brim.process import run_module
+from brim.host.process import run_module
 from tiers import long_after
 
 pytestmark = pytest.mark.cold
@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "module", long_after(2, ["brim.up", "brim.agent", "brim.master", "brim.node"])
+    "module", long_after(2, ["brim.backends.up", "brim.agent", "brim.master", "brim.node"])
 )
 def test_process_imports_nothing_from_its_folder(folder: Path, module: str) -> None:
     done = subprocess.run(

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from bookkeeping import job_of
-from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.estimates import Estimate
 from brim.domain.job import JobSpec, WorkerRange
@@ -22,6 +21,7 @@ from brim.domain.lifecycle import Life, Phase, Wish
 from brim.domain.schedule import Standing
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import SpecError
+from brim.host.clock import SystemClock
 from brim.scheduler.loop import CLUSTER
 from brim.storage.book import Book
 from brim.storage.database import Database

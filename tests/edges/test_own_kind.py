@@ -8,7 +8,7 @@ import sys
 import torch
 
 import brim
-from brim.own_kind import kind_of_this_host
+from brim.host.own_kind import kind_of_this_host
 
 
 def test_it_is_what_torch_says() -> None:
@@ -24,5 +24,5 @@ def test_it_is_what_torch_says() -> None:
 
 
 def test_torch_is_not_imported_for_it() -> None:
-    code = "import sys; from brim.own_kind import kind_of_this_host as k; k(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from brim.host.own_kind import kind_of_this_host as k; k(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from brim.own_code import CodeFile, collect
 from brim.storage.bundles import LARGEST
+from brim.user_code.own_code import CodeFile, collect
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from brim import plugins
 from brim.cli.__main__ import cli
+from brim.user_code import plugins
 
 MODULE = """
 import click
 from brim.domain.schedule import Decision
-from brim.policies.edf import admit_all, edf
+from brim.policies.baselines.edf import admit_all, edf
 
 @click.command()
 def greet():
@@ -65,7 +65,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if no other package were installed."""
-    for module in ("brim.cli.open_group", "brim.cli.demo", "brim.simulator.compare"):
+    for module in ("brim.cli.shared.open_group", "brim.cli.demo", "brim.simulator.compare"):
         __import__(module)
         monkeypatch.setattr(f"{module}.plugins", lambda group: {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from brim.agent import prints as agents
-from brim.coordination.membership import Member, World
+from brim.coordination.job.membership import Member, World
 from brim.runs.prints import Prints
 from brim.telemetry.history import RunReader
 from recorded_run import RecordedRun, spec

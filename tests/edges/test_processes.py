@@ -23,8 +23,8 @@ from brim.agent.conversation import Conversation
 from brim.agent.loop import Agent, Settings
 from brim.agent.memory import KillCounts, Memory
 from brim.agent.workers import Workers
-from brim.clock import VirtualClock
-from brim.process import (
+from brim.host.clock import VirtualClock
+from brim.host.process import (
     birth_of,
     children_of,
     end_family,
@@ -194,7 +194,7 @@ def test_orphans_that_have_ended_are_cleared_away_but_not_who_is_waited_for() ->
     """In a process of its own, as what it forks would be adopted by ours."""
     code = """
 import os, time
-from brim.process import Orphans, adopt_orphans, children_of, state_of
+from brim.host.process import Orphans, adopt_orphans, children_of, state_of
 adopt_orphans()
 first = os.fork()
 if not first:
@@ -220,7 +220,7 @@ print(len(left), len(children_of(os.getpid())))
 def test_a_process_may_open_as_many_files_as_its_host_allows() -> None:
     program = """
 import resource
-from brim.process import open_many_files
+from brim.host.process import open_many_files
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
 open_many_files()

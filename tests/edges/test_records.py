@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from brim.clock import SystemClock, VirtualClock
 from brim.domain.accounting import throughput, time_breakdown
 from brim.errors import EnvironmentFault, InternalError
+from brim.host.clock import SystemClock, VirtualClock
 from brim.report.run import render_report
 from brim.runs.outcome import facts_of, summary_of
 from brim.storage.files import is_locked, lock, write_whole

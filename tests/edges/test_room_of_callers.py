@@ -23,13 +23,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from starlette.requests import Request
 
-from brim.clock import VirtualClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Life, Phase
 from brim.domain.rights import Caller
 from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, ProtocolError, SpecError
+from brim.host.clock import VirtualClock
 from brim.scheduler.audit import AUDIT, Audit
 from brim.scheduler.cluster_file import cluster_spec
 from brim.scheduler.turns import TenantTurns

@@ -30,10 +30,9 @@ from brim import client as client_module
 from brim.backends.live import LiveBackend
 from brim.backends.processes import Launch
 from brim.cli.__main__ import cli
-from brim.cli.ending import say
+from brim.cli.shared.ending import say
 from brim.client import Client
-from brim.clock import SystemClock
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.host_kind import HostKind
 from brim.domain.job import WorkerRange
@@ -43,6 +42,7 @@ from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, by_tenant
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import SystemClock
 from brim.policies.named import POLICIES
 from brim.policies.what_if import AdmissionForecast, what_if
 from brim.runs.handle import JobHandle, ending_of
@@ -692,7 +692,7 @@ def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("brim.cli.screen.sleep", sleep)
+    monkeypatch.setattr("brim.cli.shared.screen.sleep", sleep)
     shown = brim("jobs", "--watch").stdout.split("\n\n")
     assert len(shown) == 3  # what had not changed was not shown again
     assert shown[0].startswith("8 of 8 devices · 1 running, 0 waiting · policy brim\njob ")
@@ -769,7 +769,9 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
 
 
 def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
-    modules = "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.tables"
+    modules = (
+        "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.shared.tables"
+    )
     code = f"import {modules}, sys; print({{'grpc', 'numpy', 'torch'}} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

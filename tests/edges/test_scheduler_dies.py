@@ -15,13 +15,13 @@ import pytest
 
 from brim.backends.live import LiveBackend
 from brim.backends.processes import Launch
-from brim.clock import VirtualClock
-from brim.coordination.reconcile import ByNode
+from brim.coordination.cluster.reconcile import ByNode
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.lifecycle import Happening
 from brim.domain.schedule import Decision
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault
+from brim.host.clock import VirtualClock
 from brim.scheduler.loop import CLUSTER, Scheduler
 from brim.storage.book import Book
 from brim.storage.database import Database
@@ -155,7 +155,7 @@ class House:
         self.live()
 
     def live(self) -> None:
-        """As `brim.up` does."""
+        """As `brim.backends.up` does."""
         self.database = Database(self.folder / "scheduler.db")
         self.database._sql.execute(
             "pragma synchronous = off"

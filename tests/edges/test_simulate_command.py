@@ -241,7 +241,7 @@ def test_what_is_wrong_with_a_policy_of_ones_own_is_said_in_four_parts(
 ) -> None:
     file = tmp_path / "own.py"
     head = (
-        "from brim.domain.schedule import Decision as D\nfrom brim.policies.edf import "
+        "from brim.domain.schedule import Decision as D\nfrom brim.policies.baselines.edf import "
         "admit_all as yes\n"
     )
     file.write_text(head + (code or ""))

@@ -10,9 +10,9 @@ from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.domain.workload import Job
 from brim.errors import InternalError
+from brim.policies.baselines.edf import admit_all, edf
+from brim.policies.baselines.fifo_gang import fifo_gang
 from brim.policies.brim import brim
-from brim.policies.edf import admit_all, edf
-from brim.policies.fifo_gang import fifo_gang
 from brim.policies.named import POLICIES
 from brim.simulator.courses import course_of
 from brim.simulator.engine import Settings, simulate

@@ -10,13 +10,13 @@ import pytest
 
 from brim.agent.conversation import Conversation
 from brim.agent.loop import _PREPARING, _STARTING, _start_of
-from brim.clock import VirtualClock
-from brim.coordination.waits import Doing, Overdue
+from brim.coordination.job.waits import Doing, Overdue
 from brim.errors import EnvironmentFault
+from brim.host.clock import VirtualClock
+from brim.host.stacks import Stack, imported
 from brim.runs import following
 from brim.runs.following import _Watch
 from brim.runs.views import View
-from brim.stacks import Stack, imported
 from brim.telemetry.events import StillStarting, Warned
 from brim.telemetry.history import RunHistory, RunReader, describe_event, read_history
 from brim.wire import messages as wire

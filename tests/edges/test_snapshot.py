@@ -16,9 +16,9 @@ import pytest
 
 import brim
 import recorded_run
-from brim.coordination.barrier import COMMIT, Barrier
-from brim.coordination.membership import Event, RunOutcome, World
-from brim.coordination.rendezvous import Rendezvous
+from brim.coordination.job.barrier import COMMIT, Barrier
+from brim.coordination.job.membership import Event, RunOutcome, World
+from brim.coordination.job.rendezvous import Rendezvous
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault

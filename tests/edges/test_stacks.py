@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from brim.process import state_of
-from brim.stacks import Stack, Stacks
+from brim.host.process import state_of
+from brim.host.stacks import Stack, Stacks
 
 PROGRAM = """
 import ctypes, re, sys, time
-from brim.stacks import show_when_asked
+from brim.host.stacks import show_when_asked
 
 def hang(how):
     if how == "python":

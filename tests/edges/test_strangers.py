@@ -59,7 +59,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     database.close()
     with (state / "scheduler.log").open("wb") as log:
         process = subprocess.Popen(
-            f'ulimit -n {DESCRIPTORS}; exec "{sys.executable}" -m brim.up "{state}"',
+            f'ulimit -n {DESCRIPTORS}; exec "{sys.executable}" -m brim.backends.up "{state}"',
             shell=True,
             stdout=log,
             stderr=log,

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 
 from brim.cli.__main__ import cli
 from brim.client import Client
-from brim.clock import VirtualClock
 from brim.domain.cluster import Cluster, ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.domain.rights import RIGHTS, Caller
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import VirtualClock
 from brim.scheduler.api import openapi
 from brim.scheduler.audit import AUDIT, Audit
 from brim.storage.contact import read_scheduler_contact, token_of

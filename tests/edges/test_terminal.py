@@ -15,11 +15,11 @@ import pytest
 from rich.live import Live
 from rich.text import Text
 
-from brim.clock import VirtualClock
 from brim.domain.printable import printable
+from brim.host.clock import VirtualClock
+from brim.host.terminal import console, guarded, guarded_streams
 from brim.runs.live import LiveView
 from brim.telemetry.history import RunReader
-from brim.terminal import console, guarded, guarded_streams
 from recorded_run import RecordedRun, spec
 
 # Rename the window, answer a question as if typed, clear the screen, the same in C1, overwrite a

@@ -17,6 +17,7 @@ from brim.backends.local import agent_log
 from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
 from brim.errors import EnvironmentFault
+from brim.host.untrusted import NotRegularError, open_regular, read_regular
 from brim.storage import backup, journal
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
@@ -24,7 +25,6 @@ from brim.storage.journal import set_aside_if_damaged
 from brim.telemetry.events import CheckpointPublished, Event, RunFailed
 from brim.telemetry.logs import Tail, last_line
 from brim.telemetry.record_files import EVENTS, STEPS, follow_events, follow_steps
-from brim.untrusted import NotRegularError, open_regular, read_regular
 from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 
 __all__ = ["launch", "nodes"]

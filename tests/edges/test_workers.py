@@ -16,8 +16,8 @@ import pytest
 from brim.agent import workers as agents
 from brim.agent.templates import Template
 from brim.agent.workers import Callbacks, Workers
-from brim.process import readable
-from brim.stacks import Stacks
+from brim.host.process import readable
+from brim.host.stacks import Stacks
 from brim.storage.trails import SamplesRead, Trail
 from brim.wire.frames import frame
 from brim.wire.messages import (
@@ -144,8 +144,8 @@ def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(
 
 LARGE = """
 import mmap, os, sys, threading
-from brim.death_notice import give_notice
-from brim.train.memory import have_mapped
+from brim.host.death_notice import give_notice
+from brim.tensors.memory import have_mapped
 
 file = os.memfd_create("large")
 os.truncate(file, 64 << 20)
@@ -163,7 +163,7 @@ while True:
 """
 CLOSES = """
 import os, sys, time
-from brim.death_notice import give_notice
+from brim.host.death_notice import give_notice
 give_notice(int(sys.argv[2]))
 os.close(int(sys.argv[1]))
 print("closed", flush=True)

@@ -11,9 +11,9 @@ import signal
 import sys
 import time
 
-from brim.kubernetes.access import find_access
-from brim.kubernetes.holder import LeaseHolder, LeaseLost
-from brim.kubernetes.lease import LeaseTerms
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.holder import LeaseHolder, LeaseLost
+from brim.kubernetes.client.lease import LeaseTerms
 
 TERMS = LeaseTerms(duration=3.0, renew_within=2.0, retry=0.4)
 

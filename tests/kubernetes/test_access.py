@@ -27,9 +27,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.access import KUBECONFIG, Access, find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.credentials import (
+from brim.kubernetes.client.access import KUBECONFIG, Access, find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.credentials import (
     ExecEnvironment,
     ExecPlugin,
     FixedProof,
@@ -37,8 +37,8 @@ from brim.kubernetes.credentials import (
     Proof,
     TokenFromFile,
 )
-from brim.kubernetes.refusals import NoAnswer
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.client.refusals import NoAnswer
+from brim.kubernetes.client.resources import PlainObject, Resource
 
 
 def certificate(owner: str = "someone") -> tuple[bytes, bytes]:

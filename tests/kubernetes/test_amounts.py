@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brim.errors import SpecError
-from brim.kubernetes.amounts import asked_by, parse_amount
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.amounts import asked_by, parse_amount
+from brim.kubernetes.client.kube_types import KubePod
 
 
 @pytest.mark.parametrize(

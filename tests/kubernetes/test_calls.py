@@ -12,11 +12,11 @@ import pytest
 from aiohttp import web
 
 from brim.errors import ProtocolError
-from brim.kubernetes import transport
-from brim.kubernetes.access import Access
-from brim.kubernetes.api_server import ApiServer, NotPermitted
-from brim.kubernetes.credentials import FixedProof, Proof
-from brim.kubernetes.refusals import (
+from brim.kubernetes.client import transport
+from brim.kubernetes.client.access import Access
+from brim.kubernetes.client.api_server import ApiServer, NotPermitted
+from brim.kubernetes.client.credentials import FixedProof, Proof
+from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
     Forbidden,
@@ -29,7 +29,7 @@ from brim.kubernetes.refusals import (
     TooManyRequests,
     Unauthorized,
 )
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.client.resources import PlainObject, Resource
 from scripted_api import ScriptedApi, made, page, refuses, says
 
 PODS = Resource("v1", "pods", PlainObject)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
-from brim.process import name_of
+from brim.host.clock import monotonic, sleep
+from brim.host.process import name_of
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.control_plane import kubectl, kubectl_command
 from brim_lab.kubernetes.groups import members

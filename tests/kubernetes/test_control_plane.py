@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 from brim_lab.kubernetes.binaries import VERSION
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
-from brim.kubernetes.schemas import crds
+from brim.kubernetes.objects.schemas import crds
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "reference" / "make_crds.py"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brim.kubernetes.times import read_time, write_time
+from brim.kubernetes.client.times import read_time, write_time
 from clusters import need
 from kubernetes.test_operator import House, house, plane, run
 from recorded_run import RecordedRun, spec

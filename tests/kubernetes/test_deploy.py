@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from brim.kubernetes.install.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
 from brim.kubernetes.kubeflow.asked import KUBEFLOW
-from brim.kubernetes.manifests import Installation, Manifest, kinds_of_kubeflow, manifests
 from brim_lab.kubernetes.binaries import binary
 from clusters import need, no_cluster
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.kubernetes.difference import (
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.objects.identities import KubeJob, identity_of
+from brim.kubernetes.pods.difference import (
     NewWorker,
     PodChanges,
     beyond,
@@ -20,8 +22,6 @@ from brim.kubernetes.difference import (
     differences_anywhere,
     pods_of,
 )
-from brim.kubernetes.identities import KubeJob, identity_of
-from brim.kubernetes.kube_types import KubePod
 from kube_objects import JOB, master, pod, worker
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from brim.coordination.scheduled_jobs import Decided, RangeChanged, Submitted, Wished
+from brim.coordination.cluster.scheduled_jobs import Decided, RangeChanged, Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import OPTIONS, JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase, Wish
@@ -20,14 +20,21 @@ from brim.domain.submission import Submission
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Priority
 from brim.errors import SpecError
-from brim.kubernetes.elastic_jobs import FIELDS, code_in, idle_gpus, new_job, read_job, wishes_of
-from brim.kubernetes.fields import PLAIN_FIELDS
-from brim.kubernetes.reading import LONGEST_TEXT
-from brim.kubernetes.record_text import unpack_record
-from brim.kubernetes.schemas import job_crd, tenant_crd
-from brim.kubernetes.status import status_of
-from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
-from brim.kubernetes.times import read_time
+from brim.kubernetes.client.reading import LONGEST_TEXT
+from brim.kubernetes.client.times import read_time
+from brim.kubernetes.objects.elastic_jobs import (
+    FIELDS,
+    code_in,
+    idle_gpus,
+    new_job,
+    read_job,
+    wishes_of,
+)
+from brim.kubernetes.objects.fields import PLAIN_FIELDS
+from brim.kubernetes.objects.record_text import unpack_record
+from brim.kubernetes.objects.schemas import job_crd, tenant_crd
+from brim.kubernetes.objects.status import status_of
+from brim.kubernetes.objects.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import decide
 from brim.storage.bundles import digest_of, pack
 from coordination.scheduled import Heard

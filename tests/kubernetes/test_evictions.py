@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.kubernetes.evictions import Eviction, EvictionAnswer, answer_to, with_responder
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.pods import worker_pod
-from brim.kubernetes.schemas import crds
-from brim.kubernetes.times import read_time
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.times import read_time
+from brim.kubernetes.objects.schemas import crds
+from brim.kubernetes.pods.evictions import Eviction, EvictionAnswer, answer_to, with_responder
+from brim.kubernetes.pods.manifests import worker_pod
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,

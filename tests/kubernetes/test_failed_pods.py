@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.kubernetes.failed_pods import LONGEST_LINES, MOST_FAILED, failed_pod, failed_pods
-from brim.kubernetes.kube_types import (
+from brim.kubernetes.client.kube_types import (
     ContainerReport,
     ContainerState,
     KubePod,
     PodReport,
     Terminated,
 )
+from brim.kubernetes.objects.failed_pods import LONGEST_LINES, MOST_FAILED, failed_pod, failed_pods
 from kube_objects import master, pod, worker
 
 AT = "2026-11-24T17:00:00Z"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.cluster import Node
-from brim.kubernetes.freed_slots import FreedSlots
+from brim.kubernetes.nodes.freed_slots import FreedSlots
 
 
 def counted(slots: FreedSlots, now: float, **devices: int) -> dict[str, int]:

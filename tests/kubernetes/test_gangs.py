@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from brim.clock import monotonic
 from brim.errors import SpecError
-from brim.kubernetes import unplaced_masters
-from brim.kubernetes.gangs import gang_of
-from brim.kubernetes.identities import NODE, ROLE, WORKER
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.pods import owned, worker_pod
-from brim.kubernetes.schemas import crds
-from brim.kubernetes.templates import read_templates
+from brim.host.clock import monotonic
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.nodes.neighbours import handed_on
+from brim.kubernetes.objects.identities import NODE, ROLE, WORKER
+from brim.kubernetes.objects.schemas import crds
+from brim.kubernetes.objects.templates import read_templates
+from brim.kubernetes.pods import unplaced_masters
+from brim.kubernetes.pods.gangs import gang_of
+from brim.kubernetes.pods.manifests import owned, worker_pod
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,

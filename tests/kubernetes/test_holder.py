@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from brim.kubernetes.access import KUBECONFIG, find_access
-from brim.kubernetes.holder import LeaseHolder, LeaseLost
-from brim.kubernetes.lease import LeaseTerms
+from brim.kubernetes.client.access import KUBECONFIG, find_access
+from brim.kubernetes.client.holder import LeaseHolder, LeaseLost
+from brim.kubernetes.client.lease import LeaseTerms
 from brim_lab.kubernetes.control_plane import API_SERVER, ControlPlane
 
 pytestmark = pytest.mark.e2e

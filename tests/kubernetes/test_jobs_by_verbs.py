@@ -20,11 +20,11 @@ from brim.domain.submission import Submission, fingerprint
 from brim.domain.workload import Priority
 from brim.errors import SpecError
 from brim.kubernetes.cluster_client import read_line
-from brim.kubernetes.elastic_jobs import code_in, read_job
-from brim.kubernetes.schemas import crds, in_yaml
-from brim.kubernetes.status import status_of
-from brim.kubernetes.templates import read_templates
-from brim.kubernetes.written_jobs import LARGEST_CODE, PodChoices, code_map, elastic_job
+from brim.kubernetes.objects.elastic_jobs import code_in, read_job
+from brim.kubernetes.objects.schemas import crds, in_yaml
+from brim.kubernetes.objects.status import status_of
+from brim.kubernetes.objects.templates import read_templates
+from brim.kubernetes.objects.written_jobs import LARGEST_CODE, PodChoices, code_map, elastic_job
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
 from elastic_jobs import MADE, everything, submitted

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.kubernetes.known_objects import KnownObjects, ObjectChange, Sighting
-from brim.kubernetes.resources import ObjectKey
+from brim.kubernetes.client.known_objects import KnownObjects, ObjectChange, Sighting
+from brim.kubernetes.client.resources import ObjectKey
 
 NAMES = "abc"
 

@@ -16,7 +16,7 @@ from brim.domain.job import WorkerRange
 from brim.domain.lifecycle import Life, Phase, Wish
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import (
     KubeflowSpec,
     Rank,
@@ -30,8 +30,8 @@ from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import pod_of, service
 from brim.kubernetes.kubeflow.ranks import NewPod, changes, failures_of, outcome_of, ranked
 from brim.kubernetes.kubeflow.status import status_of
-from brim.kubernetes.places import slot_of
-from brim.kubernetes.tenants import KnownTenants
+from brim.kubernetes.nodes.places import slot_of
+from brim.kubernetes.objects.tenants import KnownTenants
 
 FILES = Path(__file__).parent / "files"
 SLOT = slot_of({"cpu": "1", "memory": "2Gi", "nvidia.com/gpu": 1})

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.clock import monotonic
 from brim.errors import SpecError
-from brim.kubernetes.identities import stands_for
-from brim.kubernetes.kube_types import KubePod
+from brim.host.clock import monotonic
+from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import Rank, read_asked
 from brim.kubernetes.kubeflow.gangs import gang_of_kubeflow, pod_group_of
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod
+from brim.kubernetes.objects.identities import stands_for
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,

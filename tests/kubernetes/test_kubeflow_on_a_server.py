@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import yaml
 
-from brim.clock import SystemClock, monotonic, sleep
 from brim.errors import EnvironmentFault
-from brim.kubernetes.access import Access, find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.install import resource_of
+from brim.host.clock import SystemClock, monotonic, sleep
+from brim.kubernetes.client.access import Access, find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.install.manifests import NAME, Installation, manifests
+from brim.kubernetes.install.objects import resource_of
 from brim.kubernetes.kubeflow.mpi import HOSTS
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
-from brim.kubernetes.manifests import NAME, Installation, manifests
+from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.operator import Operator, OperatorSettings
-from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane, control_plane
 from clusters import need

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.kubernetes.lease import (
+from brim.kubernetes.client.lease import (
     Candidate,
     LeaseSeen,
     LeaseStep,

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.identities import GROUP, SERVICE, KubeJob
+from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, deployment, manifests
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW
-from brim.kubernetes.manifests import MEMORY, NAME, Installation, deployment, manifests
-from brim.kubernetes.pods import KubeStart, network_policy
-from brim.kubernetes.schemas import in_yaml
+from brim.kubernetes.objects.identities import GROUP, SERVICE, KubeJob
+from brim.kubernetes.objects.schemas import in_yaml
+from brim.kubernetes.pods.manifests import KubeStart, network_policy
 from brim_lab.kubernetes.control_plane import ControlPlane
 
 EVERYWHERE = Installation(image="images/brim:1", arguments=("--headroom", "1"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brim.kubernetes.schemas import crds
+from brim.kubernetes.objects.schemas import crds
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,

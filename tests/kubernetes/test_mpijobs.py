@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from brim.kubernetes.install import ForeignObject
-from brim.kubernetes.known_pods import KnownPods
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.install.manifests import kinds_of_kubeflow
+from brim.kubernetes.install.objects import ForeignObject
 from brim.kubernetes.kubeflow.asked import KubeflowSpec, Rank, read_asked
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.mpi import (
@@ -27,8 +27,8 @@ from brim.kubernetes.kubeflow.mpi import (
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import pod_of
 from brim.kubernetes.kubeflow.ranks import NewPod, changes, outcome_of, ranked
-from brim.kubernetes.manifests import kinds_of_kubeflow
-from brim.kubernetes.places import NodePlaces
+from brim.kubernetes.nodes.places import NodePlaces
+from brim.kubernetes.pods.known_pods import KnownPods
 from kubernetes.test_kubeflow import SLOT, asked_of, env_of, thing
 from scripted_api import ScriptedApi
 

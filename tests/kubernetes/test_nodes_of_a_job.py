@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.clock import monotonic, sleep
-from brim.coordination.sightings import NodesSeen
-from brim.kubernetes import unplaced_masters
-from brim.kubernetes.kube_types import KubeNode, KubePod, Taint
-from brim.kubernetes.node_selection import (
+from brim.coordination.cluster.sightings import NodesSeen
+from brim.host.clock import monotonic, sleep
+from brim.kubernetes.client.kube_types import KubeNode, KubePod, Taint
+from brim.kubernetes.nodes.node_selection import (
     ANY_NODE,
     NodeChoice,
     choice_in,
     common_choice,
     nodes_for,
 )
-from brim.kubernetes.places import NodePlaces, slot_of
-from brim.kubernetes.schemas import crds
+from brim.kubernetes.nodes.places import NodePlaces, slot_of
+from brim.kubernetes.objects.schemas import crds
+from brim.kubernetes.pods import unplaced_masters
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,

@@ -20,11 +20,11 @@ from brim.domain.schedule import Judgement, Standing
 from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault
-from brim.kubernetes.elastic_jobs import new_job, read_job
-from brim.kubernetes.identities import GROUP, KIND, VERSION
-from brim.kubernetes.schemas import MAY_CHANGE
-from brim.kubernetes.status import INVALID_SPEC, Stall, stalled_status, status_of
-from brim.kubernetes.tenants import read_tenants
+from brim.kubernetes.objects.elastic_jobs import new_job, read_job
+from brim.kubernetes.objects.identities import GROUP, KIND, VERSION
+from brim.kubernetes.objects.schemas import MAY_CHANGE
+from brim.kubernetes.objects.status import INVALID_SPEC, Stall, stalled_status, status_of
+from brim.kubernetes.objects.tenants import read_tenants
 from brim_lab.kubernetes.control_plane import ControlPlane
 from edges.test_nonsense import ODD, twisted
 from elastic_jobs import elastic_job, everything

@@ -15,22 +15,22 @@ from typing import Any
 import pytest
 
 from brim.backends.processes import Launch
-from brim.clock import SystemClock, monotonic
-from brim.coordination.sightings import Seen
+from brim.coordination.cluster.sightings import Seen
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock, monotonic
 from brim.kubernetes import operator, record
-from brim.kubernetes.access import find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.elastic_jobs import read_job, wishes_of
-from brim.kubernetes.identities import SERVICE
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.manifests import MEMORY
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.install.manifests import MEMORY
+from brim.kubernetes.objects.elastic_jobs import read_job, wishes_of
+from brim.kubernetes.objects.identities import SERVICE
+from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.operator import Operator, OperatorSettings
-from brim.kubernetes.pod_requests import PODS
-from brim.kubernetes.processes import KubeProcesses
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.schemas import crds
+from brim.kubernetes.pods.pod_requests import PODS
+from brim.kubernetes.pods.processes import KubeProcesses
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
 from brim_lab.kubernetes.api import PATCH

@@ -20,10 +20,10 @@ import pytest
 
 from brim.domain.scheduled_job import ScheduledJob
 from brim.kubernetes import record
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import JOB, MASTER
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.record_text import unpack_record
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.objects.identities import JOB, MASTER
+from brim.kubernetes.objects.record_text import unpack_record
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS, STEPS
 from brim_lab.kubernetes.control_plane import ControlPlane

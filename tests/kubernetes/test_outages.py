@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.clock import VirtualClock
-from brim.kubernetes.outages import Outages, SeenClock
+from brim.host.clock import VirtualClock
+from brim.kubernetes.client.outages import Outages, SeenClock
 
 MOMENT = 1.0
 

@@ -11,24 +11,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from brim.clock import VirtualClock, monotonic
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import SpecError
-from brim.kubernetes.identities import PLACEHOLDER_CLASS, KubeJob, identity_of, stands_for
-from brim.kubernetes.job_faults import JobFaults
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.node_selection import node_requirements
-from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
-from brim.kubernetes.placeholders import (
+from brim.host.clock import VirtualClock, monotonic
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.refusals import Invalid, Status
+from brim.kubernetes.nodes.node_selection import node_requirements
+from brim.kubernetes.nodes.places import NodePlaces, slot_of
+from brim.kubernetes.objects.identities import PLACEHOLDER_CLASS, KubeJob, identity_of, stands_for
+from brim.kubernetes.objects.schemas import crds
+from brim.kubernetes.pods.job_faults import JobFaults
+from brim.kubernetes.pods.manifests import Manifest, PodWishes, worker_pod
+from brim.kubernetes.pods.placeholder_keeper import PlaceholderKeeper
+from brim.kubernetes.pods.placeholders import (
     bound_on,
     of_elastic_job,
     placeholder_changes,
     priority_class,
 )
-from brim.kubernetes.places import NodePlaces, slot_of
-from brim.kubernetes.pods import Manifest, PodWishes, worker_pod
-from brim.kubernetes.refusals import Invalid, Status
-from brim.kubernetes.schemas import crds
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,
     CONTROLLERS,

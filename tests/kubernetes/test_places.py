@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brim.coordination.sightings import AgentSeen
+from brim.coordination.cluster.sightings import AgentSeen
 from brim.errors import SpecError
-from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.kube_types import Container, KubePod, Resources
-from brim.kubernetes.places import NodePlaces, slot_of
+from brim.kubernetes.client.kube_types import Container, KubePod, Resources
+from brim.kubernetes.nodes.places import NodePlaces, slot_of
+from brim.kubernetes.objects.identities import KubeJob
 from kube_objects import SLOT, master, node, pod, worker
 
 

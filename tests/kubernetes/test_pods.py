@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.pods import (
+from brim.kubernetes.nodes.neighbours import handed_on
+from brim.kubernetes.pods.manifests import (
     Manifest,
     PodWishes,
     master_pod,

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from brim.kubernetes.metrics import ClusterFigures, JobFigures, Requests, metrics_of
+from brim.kubernetes.objects.status import STALLS, stalled_jobs
 from brim.kubernetes.probes import Signs, application
-from brim.kubernetes.status import STALLS, stalled_jobs
 from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, in_text
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on

@@ -18,21 +18,21 @@ import msgspec
 import pytest
 
 from brim.backends.live import LiveBackend, on_disk
-from brim.clock import VirtualClock
-from brim.coordination.scheduled_jobs import Submitted, Wished
+from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.schedule import Admitted, Decision, Reason
 from brim.domain.scheduled_job import ScheduledJob
-from brim.kubernetes import processes
-from brim.kubernetes.identities import SERVICE, KubeJob
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.outages import Outages, SeenClock
-from brim.kubernetes.pods import KubeStart, Manifest
-from brim.kubernetes.processes import KubeProcesses, PodOrder
-from brim.kubernetes.refusals import Invalid, NoAnswer, Status
-from brim.kubernetes.runs_seen import RunsSeen
+from brim.host.clock import VirtualClock
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.outages import Outages, SeenClock
+from brim.kubernetes.client.refusals import Invalid, NoAnswer, Status
+from brim.kubernetes.objects.identities import SERVICE, KubeJob
+from brim.kubernetes.pods import processes
+from brim.kubernetes.pods.manifests import KubeStart, Manifest
+from brim.kubernetes.pods.processes import KubeProcesses, PodOrder
+from brim.kubernetes.pods.runs_seen import RunsSeen
 from brim.policies.placement import on_nodes
 from brim.storage.book import Book
 from brim.storage.database import Database

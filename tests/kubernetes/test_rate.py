@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.kubernetes.rate import RateLimit
+from brim.kubernetes.client.rate import RateLimit
 
 
 @given(

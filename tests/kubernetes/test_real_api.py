@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.kubernetes.access import KUBECONFIG, Access, find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.credentials import FixedProof, Proof, bearer
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.refusals import (
+from brim.kubernetes.client.access import KUBECONFIG, Access, find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.credentials import FixedProof, Proof, bearer
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
     Gone,
@@ -27,7 +27,7 @@ from brim.kubernetes.refusals import (
     NotFound,
     Unauthorized,
 )
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.client.resources import PlainObject, Resource
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import (
     API_SERVER,

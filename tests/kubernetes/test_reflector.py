@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
 from scripted_api import Answering, ScriptedApi, made, page, refuses, watched
 
 PODS = Resource("v1", "pods", PlainObject)

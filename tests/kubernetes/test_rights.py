@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from brim.errors import EnvironmentFault
-from brim.kubernetes.access import find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.holder import LeaseHolder
-from brim.kubernetes.identities import GROUP, SERVICE
-from brim.kubernetes.manifests import MEMORY, NAME, Installation, manifests
-from brim.kubernetes.schemas import in_yaml
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.holder import LeaseHolder
+from brim.kubernetes.install.manifests import MEMORY, NAME, Installation, manifests
+from brim.kubernetes.objects.identities import GROUP, SERVICE
+from brim.kubernetes.objects.schemas import in_yaml
 from brim.storage.bundles import pack
 from brim_lab.kubernetes.api import PATCH, Api, kubeconfig
 from brim_lab.kubernetes.control_plane import (

@@ -9,7 +9,7 @@ import pytest
 
 from brim.domain.followed import EVENTS, Part
 from brim.errors import EnvironmentFault
-from brim.kubernetes.runs_seen import RunsSeen
+from brim.kubernetes.pods.runs_seen import RunsSeen
 from brim.storage.mirror import RecordsMirror
 
 

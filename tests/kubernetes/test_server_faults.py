@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 import pytest
 from aiohttp import web
 
-from brim.clock import monotonic, wall
-from brim.kubernetes import holder as holder_module
-from brim.kubernetes.access import Access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.holder import LeaseHolder, LeaseLost
-from brim.kubernetes.lease import LeaseTerms
-from brim.kubernetes.outages import Outages
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.refusals import NoAnswer, ServerFailed
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.host.clock import monotonic, wall
+from brim.kubernetes.client import holder as holder_module
+from brim.kubernetes.client.access import Access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.holder import LeaseHolder, LeaseLost
+from brim.kubernetes.client.lease import LeaseTerms
+from brim.kubernetes.client.outages import Outages
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.client.refusals import NoAnswer, ServerFailed
+from brim.kubernetes.client.resources import PlainObject, Resource
 from scripted_api import ScriptedApi, made, page, refuses, says, watched
 
 PODS = Resource("v1", "pods", PlainObject)

@@ -20,12 +20,13 @@ from typing import Any
 
 import pytest
 
-from brim.clock import monotonic
 from brim.errors import EnvironmentFault
-from brim.kubernetes import record, reflector
-from brim.kubernetes.access import find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.holder import LEASES
+from brim.host.clock import monotonic
+from brim.kubernetes import record
+from brim.kubernetes.client import reflector
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.holder import LEASES
 from brim_lab.kubernetes.api import kubeconfig
 from brim_lab.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane
 from kubernetes.test_operator import plane, planes, run

@@ -19,9 +19,9 @@ from brim.domain.lifecycle import ENDED, Life, Phase, Wish
 from brim.domain.schedule import Judgement, Standing
 from brim.domain.scheduled_job import Allocation, JobProgress, ScheduledJob, Starts
 from brim.errors import EnvironmentFault, SpecError
-from brim.kubernetes.record_text import LARGEST, pack_record, unpack_record
-from brim.kubernetes.schemas import UNSEEN
-from brim.kubernetes.status import (
+from brim.kubernetes.objects.record_text import LARGEST, pack_record, unpack_record
+from brim.kubernetes.objects.schemas import UNSEEN
+from brim.kubernetes.objects.status import (
     CONDITIONS,
     INVALID_SPEC,
     LONGEST_LINE,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from brim.clock import monotonic
 from brim.errors import EnvironmentFault
-from brim.kubernetes.node_selection import choice_in
+from brim.host.clock import monotonic
+from brim.kubernetes.nodes.node_selection import choice_in
 from brim_lab.kubernetes.api import PATCH
 from brim_lab.kubernetes.control_plane import ControlPlane
 from edges.test_nonsense import ODD, places, with_other

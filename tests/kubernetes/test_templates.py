@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brim.errors import SpecError
-from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.pods import KubeStart, PodWishes, master_pod, worker_pod
-from brim.kubernetes.templates import PodTemplates, read_templates
+from brim.kubernetes.objects.identities import KubeJob
+from brim.kubernetes.objects.templates import PodTemplates, read_templates
+from brim.kubernetes.pods.manifests import KubeStart, PodWishes, master_pod, worker_pod
 from brim_lab.kubernetes.control_plane import ControlPlane
 from edges.test_nonsense import twisted
 from kube_schema import PodSchema

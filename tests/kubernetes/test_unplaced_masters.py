@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.unplaced_masters import UnplacedMasters
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.pods.unplaced_masters import UnplacedMasters
 from kube_objects import JOB, master
 
 TAINTED = "0/3 nodes are available: 3 node(s) had untolerated taint(s)."

@@ -18,11 +18,11 @@ import yaml
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
+from brim.kubernetes.install.manifests import NAME
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
-from brim.kubernetes.manifests import NAME
-from brim.kubernetes.schemas import crds, in_yaml
+from brim.kubernetes.objects.schemas import crds, in_yaml
 from brim_lab.kubernetes.control_plane import ControlPlane
 
 WITHIN = 60.0

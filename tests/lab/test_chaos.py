@@ -19,11 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from brim.cli.__main__ import cli
-from brim.clock import SystemClock, VirtualClock
 from brim.domain.faults import parse_faults
 from brim.domain.job import WorkerRange
 from brim.errors import EnvironmentFault
-from brim.process import state_of
+from brim.host.clock import SystemClock, VirtualClock
+from brim.host.process import state_of
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.contact import Contact, write_contact
 from brim.storage.file_stores import Directory

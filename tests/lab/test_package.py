@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import brim
-from brim.plugins import DEMOS, POLICIES, VERBS, how_to_install, load_plugin, plugins
+from brim.user_code.plugins import DEMOS, POLICIES, VERBS, how_to_install, load_plugin, plugins
 
 ROOT = Path(__file__).resolve().parents[2]
 

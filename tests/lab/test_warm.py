@@ -67,7 +67,7 @@ def test_words_and_status_are_those_of_a_new_interpreter(words: str, tmp_path: P
 def test_descriptors_reach_a_fork_under_their_numbers(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, (tmp_path / "output").open("wb") as output:
-        command = [sys.executable, "-m", "brim.train.template", "--run-dir", str(tmp_path)]
+        command = [sys.executable, "-m", "brim.worker.template", "--run-dir", str(tmp_path)]
         stacks = os.memfd_create("stacks")
         kept = [theirs.fileno(), stacks]
         command += ["--control", str(kept[0]), "--stacks", str(kept[1])]

@@ -11,9 +11,9 @@ from brim.domain.resizing import OVERHEADS, Overheads
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.workload import Job
+from brim.policies.baselines.ceiling import ceiling_per_job
+from brim.policies.baselines.edf import edf
 from brim.policies.brim import Remembered, brim
-from brim.policies.ceiling import ceiling_per_job
-from brim.policies.edf import edf
 from brim.policies.promises import Promise
 from brim.policies.timeline import Piece
 from brim.simulator.engine import Settings, simulate

@@ -8,7 +8,11 @@ from brim.domain.cluster import Cluster
 from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.workload import Job
-from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity, least_device_time
+from brim.policies.baselines.ceiling import (
+    ceiling_per_job,
+    ceiling_with_capacity,
+    least_device_time,
+)
 from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import measure

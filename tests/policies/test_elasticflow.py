@@ -5,7 +5,7 @@ from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import JobState, Snapshot
 from brim.domain.workload import Job
-from brim.policies.elasticflow import elasticflow
+from brim.policies.baselines.elasticflow import elasticflow
 
 
 def test_a_curve_that_was_measured_meanwhile_replaces_the_one_remembered() -> None:

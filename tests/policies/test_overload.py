@@ -14,8 +14,8 @@ from brim.domain.resizing import OVERHEADS
 from brim.domain.scaling import ScalingCurve
 from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot, Standing
 from brim.domain.workload import Job
+from brim.policies.baselines.elasticflow import elasticflow
 from brim.policies.brim import Remembered, brim
-from brim.policies.elasticflow import elasticflow
 from brim.policies.joint import Wanted, plan_jointly
 from brim.policies.price import Arrivals
 from brim.policies.promises import need_of

@@ -20,8 +20,8 @@ from brim.serving.bundle import Model, changed, open_bundle
 from brim.serving.export import Exported, Exporter, export_each
 from brim.serving.inputs import ColumnReader
 from brim.serving.manifest import MANIFEST, read_manifest
-from brim.train.training_file import functions_of, load
-from brim.train.weights import trained_model
+from brim.train.entry.training_file import functions_of, load
+from brim.train.inference.weights import trained_model
 from serving.trained import TRACED, UNTRACED, WITH_FUNCTION, run_of
 
 STEPS = (10, 20, 30)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import brim
+from brim.embeddings.keyed import Embedding, HeldRows, hold
+from brim.embeddings.tables.keys import mix, unmix
 from brim.errors import SpecError
 from brim.serving.keyed import KeyedLookup, with_lookups
 from brim.serving.program import Program, Served, load_program, save_program, tables_of
-from brim.train.keyed import Embedding, HeldRows, hold
-from brim.train.tables.keys import mix, unmix
 
 IDS = torch.arange(300) * (2**62 // 300)
 

@@ -16,9 +16,9 @@ from brim.domain.inference import Inference
 from brim.domain.job import JobSpec, WorkerRange
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import open_place
-from brim.train.checkpoint import Image
 from brim.train.context import shared_environment
-from brim.train.training_file import load
+from brim.train.entry.training_file import load
+from brim.train.state.checkpoint import Image
 
 ROWS = 400
 FILE = """

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from brim.domain.cluster import Cluster
+from brim.policies.baselines.ceiling import ceiling_per_job
 from brim.policies.brim import brim
-from brim.policies.ceiling import ceiling_per_job
 from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.run import Metrics, measure

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.coordination.reduction import ReductionPlan, fold
-from brim.train.accumulate import Accumulator, combine
+from brim.coordination.job.reduction import ReductionPlan, fold
+from brim.train.exchange.accumulate import Accumulator, combine
 
 # Large and small numbers of both signs: any other order of additions rounds differently.
 VALUES = [

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import nn
 
-from brim.coordination.participant import Interrupted
+from brim.coordination.job.participant import Interrupted
 from brim.domain.job import JobSpec, WorkerRange
+from brim.embeddings.embedding import Embeddings
 from brim.errors import InternalError, SpecError
 from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
 from brim.train.asynchronous.turn import Asynchrony
-from brim.train.embeddings import Embeddings
-from brim.train.job_state import TrainingState
-from brim.train.optimization import Optimization
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
 
 
 @pytest.fixture

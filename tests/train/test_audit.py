@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from brim.coordination.audits import AuditPlan
+from brim.coordination.job.audits import AuditPlan
 from brim.errors import SpecError, UserCodeError
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
-from brim.train.state import weights_sha256
+from brim.train.state.transfer import weights_sha256
 from brim.train.step import MicroBatch
 
 DATA = [(torch.tensor([float(i), 1.0]), torch.tensor([float(i % 3)])) for i in range(32)]

@@ -13,8 +13,8 @@ from torch.utils.data import TensorDataset
 
 from brim.domain.batch import Span
 from brim.errors import SpecError
-from brim.train.carried import Carried
 from brim.train.context import spec_of_a_loner
+from brim.train.exchange.carried import Carried
 from brim.train.job import Job
 
 COLUMNS, CHUNKS, SIZE, EPOCHS = 6, 4, 5, 2

@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 from brim.domain.checkpointing import Interval
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import Directory
-from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
+from brim.train.state.checkpoint import Image, StateCopy, state_of
 from brim.wire.messages import CheckpointDrafted, Publish
 
 PATIENCE = 30.0

@@ -20,15 +20,16 @@ from brim.domain.checkpointing import Interval
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import TablePart
+from brim.embeddings import table_parts
+from brim.embeddings.table_file import RowTable
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
-from brim.train import checkpoints, table_parts
+from brim.train import checkpoints
 from brim.train.context import spec_of_a_loner
+from brim.train.inference.weights import trained_model
 from brim.train.job import Job
 from brim.train.membership import Loner
-from brim.train.table_file import RowTable
-from brim.train.weights import trained_model
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
 
 ROWS = 50

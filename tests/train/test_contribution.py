@@ -7,8 +7,8 @@ import weakref
 import pytest
 import torch
 
-from brim.train import contribution
-from brim.train.contribution import Contributions
+from brim.train.exchange import contribution
+from brim.train.exchange.contribution import Contributions
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, False), (1 << 20, True)])

@@ -12,7 +12,7 @@ import sys
 import torch
 import torch.distributed as dist
 from brim.train import dynamo
-from brim.train.optimization import Optimization
+from brim.train.state.optimization import Optimization
 
 dynamo.defer()
 model = torch.nn.Linear(4, 2)

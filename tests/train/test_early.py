@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from brim.coordination.reduction import blocks_of
-from brim.train.accumulate import Accumulator
-from brim.train.contribution import Contributions
-from brim.train.early import EarlySums
-from brim.train.layout import Layout
+from brim.coordination.job.reduction import blocks_of
+from brim.train.exchange.accumulate import Accumulator
+from brim.train.exchange.contribution import Contributions
+from brim.train.exchange.early import EarlySums
+from brim.train.exchange.layout import Layout
 
 PARTS = 8
 

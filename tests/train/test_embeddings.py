@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import TensorDataset
 
 from brim.domain.job import JobSpec, WorkerRange
+from brim.embeddings import embedding as embeddings
 from brim.errors import SpecError
 from brim.models import WideDeep
-from brim.train import embeddings
 from brim.train.job import Job
-from brim.train.state import weights_sha256
+from brim.train.state.transfer import weights_sha256
 
 ROWS, FIELDS = 300, 5
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -16,17 +16,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from brim.embeddings.embedding import Embeddings
 from brim.storage.checkpoints import Checkpoint
 from brim.train.asynchronous.home import Home
-from brim.train.checkpoint import Image, state_of
 from brim.train.context import spec_of_a_loner
-from brim.train.digests import digests_of
-from brim.train.embeddings import Embeddings
-from brim.train.flattening import UNREADABLE, NotCarried, flatten, unflatten
-from brim.train.job_state import TrainingState
-from brim.train.optimization import Optimization
-from brim.train.restoring import restore
-from brim.train.state import receive_state, send_state, weights_sha256
+from brim.train.state.checkpoint import Image, state_of
+from brim.train.state.digests import digests_of
+from brim.train.state.flattening import UNREADABLE, NotCarried, flatten, unflatten
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
+from brim.train.state.restoring import restore
+from brim.train.state.transfer import receive_state, send_state, weights_sha256
 
 
 class Kind(Enum):
@@ -178,7 +178,7 @@ def test_records_arrays_and_wrapped_tensors_come_back() -> None:
 
 def test_digests_of_sets_agree_between_processes() -> None:
     code = (
-        "from brim.train.digests import *; "
+        "from brim.train.state.digests import *; "
         "print(root_of(digests_of({'seen': {'a', 'b', 'c', 'd', 'e'}})).hex())"
     )
     found = {

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from brim.errors import SpecError
-from brim.train import gpus
-from brim.train.distributed import check_gpus
+from brim.train.exchange.distributed import check_gpus
+from brim.worker import gpus
 
 # A host with GPUs, as far as torch asks: whatever reaches CUDA fails, as it would in a fork.
 FAKE = """

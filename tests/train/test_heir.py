@@ -14,12 +14,12 @@ from torch import nn
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
+from brim.embeddings.table_file import RowTable
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import open_place
 from brim.storage.heir import SUCCESSION
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import TrainingState
-from brim.train.table_file import RowTable
+from brim.train.state.job_state import TrainingState
 from brim.wire.messages import CheckpointDrafted, WorkerMessage
 
 SPEC = JobSpec(parameters={}, workers=WorkerRange(minimum=1, maximum=1))

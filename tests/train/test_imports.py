@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from brim.train import imports
-from brim.train.imports import be_script, leading_imports
+from brim.train.entry import imports
+from brim.train.entry.imports import be_script, leading_imports
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_imports_are_taken_up_to_what_may_depend_on_something_else(
 
 AHEAD = """
 import os, random, sys
-from brim.train.imports import import_ahead
+from brim.train.entry.imports import import_ahead
 from brim.errors import SpecError
 import brim
 

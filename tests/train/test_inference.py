@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 from brim import data
 from brim.domain.inference import CHUNK, chunks_of_step, steps_of
 from brim.errors import EnvironmentFault, SpecError
-from brim.train.parts import Parts
-from brim.train.predictions import PredictedRows, output_columns, pack, rows_of, write_predictions
+from brim.train.inference.parts import Parts
+from brim.train.inference.predictions import (
+    PredictedRows,
+    output_columns,
+    pack,
+    rows_of,
+    write_predictions,
+)
 
 
 @given(samples=st.integers(0, 20 * CHUNK), parts=st.integers(1, 9))

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 from torch.utils.data import Dataset
 
-from brim.chance import own_generators
 from brim.data.feed import Feed
 from brim.errors import SpecError
-from brim.inherited import inherited_by_forks
+from brim.host.inherited import inherited_by_forks
+from brim.tensors.chance import own_generators
 from train.test_loaders import ask
 
 RECORD, RECORDS = 4096, 40

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 import torch
 
-from brim.coordination.barrier import COMMIT
+from brim.coordination.job.barrier import COMMIT
+from brim.embeddings.rows import GradientRows, OwnedRows
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim.train.context import spec_of_a_loner
-from brim.train.exchange import Alone, Exchange
+from brim.train.entry.join import join
+from brim.train.exchange.folding import Alone, Exchange
 from brim.train.job import Job
-from brim.train.job_state import TrainingState
-from brim.train.join import join
 from brim.train.membership import Kept, Loner
-from brim.train.rows import GradientRows, OwnedRows
+from brim.train.state.job_state import TrainingState
 from brim.wire.messages import (
     CheckpointDrafted,
     Evaluated,

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from brim.domain.batch import Schedule
+from brim.embeddings.embedding import Embeddings
 from brim.errors import SpecError
 from brim.train.context import spec_of_a_loner
-from brim.train.embeddings import Embeddings
-from brim.train.job_state import TrainingState
-from brim.train.optimization import Optimization
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
 
 
 def state() -> tuple[TrainingState, torch.optim.Optimizer]:

@@ -14,11 +14,11 @@ from torch.utils.data import TensorDataset
 from brim.data.batches import fetch
 from brim.data.repeatable import digest_of, is_same
 from brim.errors import SpecError
-from brim.train.attributes import Attributes
+from brim.train.checks.attributes import Attributes
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
-from brim.train.optimization import Optimization
 from brim.train.round import _comparable
+from brim.train.state.optimization import Optimization
 
 ROWS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 DATA = TensorDataset(ROWS, ROWS.sum(1))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brim.train.tables.kernels import distinct_of, gather, put
+from brim.embeddings.tables.kernels import distinct_of, gather, put
 
 
 @given(

@@ -17,12 +17,12 @@ from torch.utils.data import TensorDataset
 
 import brim
 from brim.domain.job import JobSpec, WorkerRange
+from brim.embeddings import embedding as embeddings
+from brim.embeddings.keyed import Embedding, HeldRows, held_by, hold
+from brim.embeddings.tables.keys import mix, unmix
 from brim.errors import SpecError
-from brim.train import embeddings
 from brim.train.job import Job
-from brim.train.keyed import Embedding, HeldRows, held_by, hold
-from brim.train.state import weights_sha256
-from brim.train.tables.keys import mix, unmix
+from brim.train.state.transfer import weights_sha256
 
 FIELDS, DISTINCT, FACTOR = 5, 300, 0x1E3779B97F4A7C15
 Make = Callable[[Any], torch.optim.Optimizer]

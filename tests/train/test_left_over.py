@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from brim.train.left_over import of_hooks, of_loss, of_script
+from brim.train.checks.left_over import of_hooks, of_loss, of_script
 
 B, D = 8, 8  # as many samples as features: sizes alone tell nothing
 

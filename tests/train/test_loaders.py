@@ -27,7 +27,7 @@ from brim.data import parcels
 from brim.data.feed import Feed, Read, requests
 from brim.domain.batch import Schedule
 from brim.errors import EnvironmentFault, SpecError, UserCodeError
-from brim.process import close_in_children
+from brim.host.process import close_in_children
 
 SIZE, BATCH, PARTS = 40, 8, 2
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from brim.coordination.membership import Member, World
-from brim.coordination.participant import RoundChanged
+from brim.coordination.job.membership import Member, World
+from brim.coordination.job.participant import RoundChanged
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage import heir
 from brim.storage.journal import Journal
 from brim.train import failures, membership
 from brim.train.context import WorkerContext
-from brim.train.layout import Layout
+from brim.train.exchange.layout import Layout
 from brim.train.membership import Membership
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import (
@@ -128,8 +128,8 @@ def world(round: int) -> World:
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Membership, Agent]]:
     monkeypatch.setenv(heir.SUCCESSION, "one-start")
-    monkeypatch.setattr("brim.train.heir.outlive_parent", lambda: None)
-    monkeypatch.setattr("brim.train.heir.die_with_parent", lambda _: None)
+    monkeypatch.setattr("brim.train.state.heir.outlive_parent", lambda: None)
+    monkeypatch.setattr("brim.train.state.heir.die_with_parent", lambda _: None)
     monkeypatch.setattr(membership, "LeaveRequest", Calm)
     monkeypatch.setattr(membership, "beat_forever", lambda *_, **__: None)
     monkeypatch.setattr(membership, "give_notice", os.close)

@@ -7,7 +7,7 @@ import sys
 
 COUNTING = """
 import gc, mmap, os, resource, torch
-from brim.train.memory import give_back, have_ready, keep_what_is_freed, make_own
+from brim.tensors.memory import give_back, have_ready, keep_what_is_freed, make_own
 
 torch.set_num_threads(1)  # a fork finds no others
 MIB = 1 << 20

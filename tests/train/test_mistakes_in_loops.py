@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import brim
 from brim.errors import SpecError
-from brim.train import join
-from brim.train.backward_errors import explained
+from brim.train.checks.backward_errors import explained
+from brim.train.entry import join
 from brim.train.job import Job
-from brim.train.optimization import Optimization
+from brim.train.state.optimization import Optimization
 from brim.train.step import MicroBatch
 
 DATA = TensorDataset(torch.arange(24.0).reshape(12, 2) / 24, torch.ones(12, 1))

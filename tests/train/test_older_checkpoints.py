@@ -18,10 +18,10 @@ from torch.utils.data import TensorDataset
 
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
-from brim.train.checkpoint import state_of
 from brim.train.context import spec_of_a_loner
 from brim.train.job import Job
 from brim.train.membership import Loner
+from brim.train.state.checkpoint import state_of
 from brim.wire.messages import CheckpointDrafted, Publish, WorkerMessage
 
 CHECKPOINTS = Path(__file__).parent / "checkpoints"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from brim.train.paces import Paces
+from brim.embeddings.paces import Paces
 
 
 def steps(many: int, owners: list[Paces], a_row: list[float]) -> float:

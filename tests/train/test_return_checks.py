@@ -15,8 +15,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 import brim
 from brim.errors import SpecError, UserCodeError
-from brim.train import warm
-from brim.train.return_checks import check_dataset, check_functions, check_metrics, check_model
+from brim.train.checks.return_checks import (
+    check_dataset,
+    check_functions,
+    check_metrics,
+    check_model,
+)
+from brim.worker import warm
 from train.test_training_file import spec
 
 PAIR = (torch.zeros(2), torch.zeros(1))

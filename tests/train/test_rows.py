@@ -9,14 +9,14 @@ from itertools import product
 import pytest
 import torch
 
-from brim.coordination.reduction import Block, ReductionPlan, even_shares, fold
+from brim.coordination.job.reduction import Block, ReductionPlan, even_shares, fold
+from brim.embeddings.rows import GradientRows, RowSums, fold_rows
+from brim.embeddings.tables.keyed_table import partitions_of
 from brim.errors import SpecError
-from brim.train.accumulate import combine
-from brim.train.exchange import SharedRows
-from brim.train.layout import Layout
-from brim.train.rows import GradientRows, RowSums, fold_rows
-from brim.train.shelf import Shelf
-from brim.train.tables.keyed_table import partitions_of
+from brim.train.exchange.accumulate import combine
+from brim.train.exchange.folding import SharedRows
+from brim.train.exchange.layout import Layout
+from brim.train.exchange.shelf import Shelf
 
 WEIGHT = torch.zeros(40, 3)
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from brim.domain.table_parts import StoredTable, later
+from brim.embeddings.keyed import Embedding
+from brim.embeddings.keyed_rows import KeyedRows
+from brim.embeddings.rows_by_key import RowsByKey
+from brim.embeddings.table_file import Chunk
+from brim.embeddings.table_parts import put_table, store_taken, take, write_part
+from brim.embeddings.tables.by_rows import ParameterPlace
+from brim.embeddings.tables.keyed_table import KEYS, KeyedTable, partitions_of
+from brim.embeddings.tables.keys import mix
 from brim.errors import EnvironmentFault, SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
-from brim.train.keyed import Embedding
-from brim.train.keyed_rows import KeyedRows
-from brim.train.rows_by_key import RowsByKey
-from brim.train.table_file import Chunk
-from brim.train.table_parts import put_table, store_taken, take, write_part
-from brim.train.tables.by_rows import ParameterPlace
-from brim.train.tables.keyed_table import KEYS, KeyedTable, partitions_of
-from brim.train.tables.keys import mix
 
 DIM = 3
 

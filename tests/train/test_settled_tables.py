@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from brim.anonymous import anonymous_file
-from brim.coordination.membership import Member, World
-from brim.coordination.participant import RoundChanged
+from brim.coordination.job.membership import Member, World
+from brim.coordination.job.participant import RoundChanged
 from brim.domain.job import JobSpec, WorkerRange
+from brim.embeddings.embedding import Embeddings
+from brim.embeddings.keyed import Embedding
+from brim.embeddings.rows import GradientRows, OwnedRows
 from brim.errors import EnvironmentFault
-from brim.train.embeddings import Embeddings
-from brim.train.job_state import TrainingState
-from brim.train.keyed import Embedding
-from brim.train.optimization import Optimization
+from brim.host.anonymous import anonymous_file
 from brim.train.round import settle_tables
-from brim.train.rows import GradientRows, OwnedRows
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
 
 SPEC = JobSpec(command=("loop.py",), parameters={}, workers=WorkerRange.parse("1"))
 

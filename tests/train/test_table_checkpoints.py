@@ -21,14 +21,15 @@ from brim.cli.__main__ import cli
 from brim.domain.checkpointing import Best, Interval
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.table_parts import Lineage
+from brim.embeddings import table_parts
+from brim.embeddings.table_file import Chunk, NumberedRows
 from brim.errors import SpecError
 from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim.storage.heir import SUCCESSION
-from brim.train import checkpoints, table_parts
+from brim.train import checkpoints
 from brim.train.checkpoints import Checkpoints
-from brim.train.job_state import TrainingState
-from brim.train.table_file import Chunk, NumberedRows
+from brim.train.state.job_state import TrainingState
 from brim.wire.messages import (
     CheckpointDrafted,
     CheckpointMade,

@@ -16,12 +16,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from brim.domain.table_parts import Lineage, TablePart, outweighs
+from brim.embeddings import table_file
+from brim.embeddings.table_file import Chunk, NumberedRows, from_bytes, to_bytes
+from brim.embeddings.table_parts import given_up, new_files, put_table, store_taken, take
 from brim.errors import EnvironmentFault
 from brim.storage.checkpoints import Checkpoint, Draft, Store
 from brim.storage.file_stores import Data
-from brim.train import table_file
-from brim.train.table_file import Chunk, NumberedRows, from_bytes, to_bytes
-from brim.train.table_parts import given_up, new_files, put_table, store_taken, take
 
 Rows = dict[int, tuple[float, int]]  # by key: its value, and the step that wrote it last
 
@@ -301,7 +301,7 @@ def test_whoever_is_killed_at_whatever_moment_every_official_checkpoint_is_whole
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_file, "LARGEST", 4 * Keyed.row_bytes)
-        patch.setattr("brim.train.table_parts.LARGEST", 4 * Keyed.row_bytes)
+        patch.setattr("brim.embeddings.table_parts.LARGEST", 4 * Keyed.row_bytes)
         world = World(keep)
         for kind, *how in deeds:
             try:
@@ -392,7 +392,7 @@ def test_nothing_is_put_upon_a_checkpoint_of_a_history_that_was_left(
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr("brim.train.table_parts.LARGEST", 4 * Keyed.row_bytes)
+    monkeypatch.setattr("brim.embeddings.table_parts.LARGEST", 4 * Keyed.row_bytes)
     return World(keep=1)
 
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from brim.embeddings.embedding import Embeddings
+from brim.embeddings.rows import GradientRows, OwnedRows
+from brim.embeddings.tables import kernels
+from brim.embeddings.tables.memory import TableMemory
+from brim.embeddings.tables.table import Table
 from brim.errors import EnvironmentFault, SpecError
-from brim.train.embeddings import Embeddings
 from brim.train.job import Job
-from brim.train.rows import GradientRows, OwnedRows
-from brim.train.tables import kernels
-from brim.train.tables.memory import TableMemory
-from brim.train.tables.table import Table
 from train.test_embeddings import OPTIMIZERS, data, net, small_ones_too, spec
 
 __all__ = ["small_ones_too"]
@@ -90,8 +90,8 @@ def test_who_comes_later_finds_all_pages_of_a_table_at_hand_and_makes_none() -> 
 
 WRITES = """
 import sys, time, torch
-from brim.train.tables.memory import TableMemory
-from brim.train.tables.table import Table
+from brim.embeddings.tables.memory import TableMemory
+from brim.embeddings.tables.table import Table
 
 memory = TableMemory([Table("deep", (40, 4), torch.float32, ())], int(sys.argv[1]))
 print("there", flush=True)
@@ -148,7 +148,7 @@ def _die_at(moment: int, patch: pytest.MonkeyPatch) -> None:
         kernels.put(rows, places[:some], values[:some])
         raise _Killed
 
-    patch.setattr("brim.train.tables.table.put", dying)
+    patch.setattr("brim.embeddings.tables.table.put", dying)
 
 
 def test_what_an_owner_had_done_when_it_died_is_taken_back(

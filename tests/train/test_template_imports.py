@@ -8,7 +8,7 @@ import sys
 
 LOOKS = """
 import gc, json
-import brim.train.template as template
+import brim.worker.template as template
 
 looks = []
 gc.callbacks.append(lambda phase, info: looks.append(phase))

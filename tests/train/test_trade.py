@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.coordination.membership import Member, World
-from brim.coordination.participant import Interrupted, PeerLost
-from brim.coordination.reduction import Block, ReductionPlan, fold
-from brim.train.accumulate import combine
-from brim.train.exchange import SharedMemory
-from brim.train.layout import Layout
-from brim.train.shelf import ReadyPieces, Shelf
-from brim.train.trade import Trade
+from brim.coordination.job.membership import Member, World
+from brim.coordination.job.participant import Interrupted, PeerLost
+from brim.coordination.job.reduction import Block, ReductionPlan, fold
+from brim.train.exchange.accumulate import combine
+from brim.train.exchange.folding import SharedMemory
+from brim.train.exchange.layout import Layout
+from brim.train.exchange.shelf import ReadyPieces, Shelf
+from brim.train.exchange.trade import Trade
 from brim.wire.peer import Listener, connect
 
 SECRET = b"of this run"
@@ -167,7 +167,7 @@ def test_pieces_come_to_the_bits_of_one_worker(
     hosts: Hosts, way: str, streams: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "with worn keys":  # after each step
-        monkeypatch.setattr("brim.train.trade.MOST_OF_A_CONNECTION", 0)
+        monkeypatch.setattr("brim.train.exchange.trade.MOST_OF_A_CONNECTION", 0)
     if way == "on a device":
         hosts.layout = OnADevice(LIKE, gradients=5)
     chance, plan = random.Random(5), hosts.plan

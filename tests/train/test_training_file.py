@@ -9,8 +9,9 @@ import torch
 
 from brim.domain.job import JobSpec, WorkerRange
 from brim.errors import SpecError, UserCodeError
-from brim.train import training_file, warm
-from brim.train.training_file import Prepared, load, prepare, train
+from brim.train.entry import training_file
+from brim.train.entry.training_file import Prepared, load, prepare, train
+from brim.worker import warm
 
 FILE = """
 import torch

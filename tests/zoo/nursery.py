@@ -29,14 +29,14 @@ from pace import keep_pace
 
 import brim.agent.__main__
 import brim.master.__main__
-import brim.train.template
-import brim.train.worker
+import brim.worker.process
+import brim.worker.template
 from brim.agent.births import Forked, fork, perform
-from brim.process import be_called, die_with_parent
-from brim.train import warm
+from brim.host.process import be_called, die_with_parent
 from brim.train.job import Job
 from brim.train.membership import Loner
 from brim.wire.messages import Completed
+from brim.worker import warm
 
 TIME_LIMIT = 60.0  # seconds of one run
 THREADS = torch.get_num_threads()  # as an interpreter that is started again has them

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brim.coordination.barrier import COMMIT
+from brim.coordination.job.barrier import COMMIT
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
 from brim.train.membership import Membership

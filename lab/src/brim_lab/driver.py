@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from brim.errors import EnvironmentFault
-from brim.procfs import read_proc
+from brim.host.procfs import read_proc
 
 MARK = "DRIVEN_BY"  # names that begin with BRIM_ are reserved
 TIMEOUT = 180.0  # seconds that a verb may take which is called and not followed

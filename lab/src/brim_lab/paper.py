@@ -14,7 +14,7 @@ from typing import Any
 from brim.domain.cluster import Cluster
 from brim.domain.workload import Job
 from brim.errors import SpecError
-from brim.policies.ceiling import ceiling_per_job
+from brim.policies.baselines.ceiling import ceiling_per_job
 from brim.simulator.compare import run_policy
 from brim.simulator.engine import Settings
 from brim.simulator.profiles import Profiles, read_profiles

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from brim.process import be_called
+from brim.host.process import be_called
 from brim_lab.chaos import entrance
 
 _ROOM = 1 << 14  # bytes that a fork has for its command line, and as many for its environment
@@ -60,11 +60,13 @@ _MODULES = (
     "brim.cli.train",
     "brim.master.__main__",
     "brim.node.__main__",
-    "brim.train.template",
-    "brim.train.worker",
-    "brim.up",
+    "brim.worker.template",
+    "brim.worker.process",
+    "brim.backends.up",
 )
-_FORK_IN_LOOP = ("brim.up",)  # programs that start others where they cannot be forked any more
+_FORK_IN_LOOP = (
+    "brim.backends.up",
+)  # programs that start others where they cannot be forked any more
 _AS_IMPORTED = dict(os.environ)  # the environment of the warm process
 _PATH = sys.path[1:]  # without the folder in which the warm process was started
 _start_new: Any = subprocess._fork_exec  # type: ignore[attr-defined]
@@ -339,7 +341,7 @@ def serve(descriptor: int, parent: int) -> None:
 
 def _import_all() -> None:
     gc.disable()
-    from brim.train import warm
+    from brim.worker import warm
 
     global _tasks, _threads
     import torch

@@ -21,11 +21,11 @@ from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.loop import Agent, Settings
 from brim.agent.templates import Template, Workplace, make_workplace, start_template
-from brim.clock import SystemClock, monotonic, sleep
-from brim.control_groups import ControlGroup
 from brim.domain.printable import printable
 from brim.errors import EnvironmentFault
-from brim.process import (
+from brim.host.clock import SystemClock, monotonic, sleep
+from brim.host.control_groups import ControlGroup
+from brim.host.process import (
     AGENT,
     adopt_orphans,
     be_called,

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
-from brim.process import readable, run_module, with_equal_hashes
+from brim.host.process import readable, run_module, with_equal_hashes
 
 
 class Process(Protocol):

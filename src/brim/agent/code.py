@@ -14,8 +14,8 @@ from pathlib import Path
 
 from brim.agent.births import Forked
 from brim.errors import BrimError
-from brim.process import die_with_parent
-from brim.procfs import read_proc
+from brim.host.process import die_with_parent
+from brim.host.procfs import read_proc
 from brim.storage.job_file import keep_code, read_job
 
 _MEMORY = 512 << 20  # bytes that reading and parsing may take

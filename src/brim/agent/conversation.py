@@ -17,10 +17,10 @@ from pathlib import Path
 from brim.agent.copy import JournalCopy
 from brim.agent.keeper import Keeper
 from brim.agent.unheard import open_unheard
-from brim.coordination.session import Outbox, is_new
+from brim.coordination.job.session import Outbox, is_new
 from brim.errors import EnvironmentFault
+from brim.host.own_kind import kind_of_this_host
 from brim.interfaces import Clock
-from brim.own_kind import kind_of_this_host
 from brim.wire.control import AgentStream, NotTheMaster
 from brim.wire.listening import is_address, split_address
 from brim.wire.messages import (

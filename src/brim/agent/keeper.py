@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brim.agent.births import Process, Start, start_anew
-from brim.clock import monotonic
 from brim.errors import EnvironmentFault
-from brim.process import work_of
+from brim.host.clock import monotonic
+from brim.host.process import work_of
 from brim.storage.files import open_log
 
 _MOST_DEATHS = 10  # in a row, none of which this agent heard a word from

@@ -20,17 +20,17 @@ from brim.agent.memory import Memory, check_limit
 from brim.agent.prints import Prints
 from brim.agent.templates import Template, start_template
 from brim.agent.workers import Callbacks, Workers, signal_words
-from brim.coordination.hub import Count, Expect, Flush, Hub, HubCommand
-from brim.coordination.liveness import Liveness
-from brim.coordination.turns import Turns
-from brim.coordination.waits import Doing, Hung, Overdue, Waits
+from brim.coordination.job.hub import Count, Expect, Flush, Hub, HubCommand
+from brim.coordination.job.liveness import Liveness
+from brim.coordination.job.turns import Turns
+from brim.coordination.job.waits import Doing, Hung, Overdue, Waits
 from brim.domain.host_kind import differences, unlike
 from brim.domain.job import LOG_LIMIT, JobSpec
 from brim.errors import EnvironmentFault, InternalError, ProtocolError, SpecError
+from brim.host.own_kind import kind_of_this_host
+from brim.host.process import Orphans
+from brim.host.stacks import Stack
 from brim.interfaces import Clock
-from brim.own_kind import kind_of_this_host
-from brim.process import Orphans
-from brim.stacks import Stack
 from brim.storage.bundles import read_bundle
 from brim.storage.file_stores import is_url, location_of
 from brim.storage.job_file import change_of_source, read_job, write_bundle, write_job
@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         room: workers that it takes at most; None: as many as are wanted.
         master: `HOST:PORT` of a master on another host, or several with commas between them; empty
             where it is on this one.
-        machine: see `brim.coordination.messages.agents.JoinJob`.
+        machine: see `brim.coordination.job.messages.agents.JoinJob`.
     """
 
     name: str

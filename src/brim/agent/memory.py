@@ -3,7 +3,7 @@
 The limit is kept by looking: that works on every Linux, for every account. A worker that takes much
 at once between two looks can have more for a moment; what protects the host from that is the limit
 of its control group, or of a service, and the kernel, which then ends workers first
-(`brim.process.go_first_when_memory_is_short`).
+(`brim.host.process.go_first_when_memory_is_short`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from brim.control_groups import files_about_us
 from brim.domain.quantities import format_bytes
 from brim.errors import SpecError
-from brim.process import children_of, memory_of, own_memory_of
+from brim.host.control_groups import files_about_us
+from brim.host.process import children_of, memory_of, own_memory_of
 
 _TO_TRUST = 10.0  # seconds that a part is known for: who shared the rest may have ended
 _RECENT = 5.0  # seconds that a process which the kernel ends may take: it has much to give back

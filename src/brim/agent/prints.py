@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from brim.coordination.membership import World
+from brim.coordination.job.membership import World
 from brim.telemetry.logs import Tail
 
 _MOST = 16 << 10  # bytes that are passed on at once

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from brim.agent.births import Process, Start, start_anew
 from brim.errors import EnvironmentFault
-from brim.stacks import Stacks
+from brim.host.stacks import Stacks
 from brim.storage.files import open_log
 
 TO_PART = 1.0  # seconds for a template that serves to end by itself
@@ -66,7 +66,7 @@ def start_template(run_dir: Path, host: str | None = None, start: Start = start_
         arguments = ["--control", str(keep[0]), "--stacks", str(keep[1])]
         arguments += ["--run-dir", str(run_dir), *(["--host", host] if host is not None else [])]
         process = start(
-            "brim.train.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
+            "brim.worker.template", arguments, stdin=nothing, output=log.fileno(), keep=keep
         )
     os.close(nothing)
     return Template(process, ours, stacks)

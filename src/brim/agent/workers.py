@@ -17,11 +17,11 @@ from itertools import count
 from pathlib import Path
 
 from brim.agent.templates import TO_PART, Template, start_template
-from brim.anonymous import anonymous_file
-from brim.death_notice import signal_that_ended
 from brim.errors import ProtocolError
-from brim.process import WORKER, children_of, end_family, state_of, variable_of
-from brim.stacks import Stack, Stacks
+from brim.host.anonymous import anonymous_file
+from brim.host.death_notice import signal_that_ended
+from brim.host.process import WORKER, children_of, end_family, state_of, variable_of
+from brim.host.stacks import Stack, Stacks
 from brim.storage.files import open_log
 from brim.storage.trails import trails_of_the_dead
 from brim.wire.frames import FrameBuffer, frame

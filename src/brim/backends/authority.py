@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from brim.errors import EnvironmentFault
+from brim.host.untrusted import read_regular
 from brim.storage.files import write_whole
-from brim.untrusted import read_regular
 from brim.wire.authority import Authority
 
 AUTHORITY = "authority.pem"

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 
 from brim.domain.options import PORTS_VARIABLE
-from brim.log import VARIABLE
+from brim.host.log import VARIABLE
 
 # Where programs, libraries and people's files are, and how text is written. No proxy: it may
 # contain a password.

@@ -14,7 +14,7 @@ from typing import Any, assert_never
 import msgspec
 
 from brim.backends.authority import authority_of
-from brim.coordination.joined_nodes import (
+from brim.coordination.cluster.joined_nodes import (
     Acknowledge,
     Admit,
     HangUp,
@@ -27,15 +27,15 @@ from brim.coordination.joined_nodes import (
     NodeRenewed,
     TurnAway,
 )
-from brim.coordination.sightings import AgentSeen, NodeSeen, NodesSeen
+from brim.coordination.cluster.sightings import AgentSeen, NodeSeen, NodesSeen
 from brim.domain.cluster import Cluster, Node
 from brim.domain.host_kind import HostKind
 from brim.domain.names import check_name
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.own_kind import kind_of_this_host
+from brim.host.untrusted import read_regular
 from brim.interfaces import Clock
-from brim.own_kind import kind_of_this_host
 from brim.storage.files import write_whole
-from brim.untrusted import read_regular
 from brim.wire.identity import split_token, token_with
 from brim.wire.joining import (
     BeginGuest,

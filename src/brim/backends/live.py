@@ -1,7 +1,7 @@
 """A cluster of real processes as a `Backend`.
 
 What is read and asked in the cluster becomes events of `ScheduledJobs`, and its commands are
-carried out. Everything is decided in `brim.coordination.scheduled_jobs`. What it has written down
+carried out. Everything is decided in `brim.coordination.cluster.scheduled_jobs`. What it has written down
 is on disk before anything is done about it.
 """
 
@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import assert_never
 
 from brim.backends.processes import Launch, Processes
-from brim.coordination.reconcile import Force, Leave, Resize, Start, Suspend
-from brim.coordination.scheduled_jobs import (
+from brim.coordination.cluster.reconcile import Force, Leave, Resize, Start, Suspend
+from brim.coordination.cluster.scheduled_jobs import (
     Answered,
     Command,
     Decide,
@@ -35,7 +35,7 @@ from brim.coordination.scheduled_jobs import (
     ScheduledJobs,
     Unanswered,
 )
-from brim.coordination.sightings import Seen
+from brim.coordination.cluster.sightings import Seen
 from brim.domain.cluster import ClusterSpec
 from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob

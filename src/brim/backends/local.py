@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from brim.clock import SystemClock, monotonic
-from brim.control_groups import groups_of, make_group
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault
-from brim.process import AGENT, birth_of, name_of, run_module, state_of
+from brim.host.clock import SystemClock, monotonic
+from brim.host.control_groups import groups_of, make_group
+from brim.host.process import AGENT, birth_of, name_of, run_module, state_of
+from brim.host.untrusted import open_regular
 from brim.storage.contact import is_alive, read_contact
 from brim.storage.heir import PATIENCE, SUCCESSION, forget_heir, heir_of
 from brim.storage.job_file import keep_code, write_job
-from brim.untrusted import open_regular
 from brim.wire.listening import joined_address, listen_on, split_address
 from brim.wire.private import make_private
 

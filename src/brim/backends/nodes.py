@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brim.control_groups import groups_of
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.errors import EnvironmentFault
+from brim.host.control_groups import groups_of
+from brim.host.process import run_module, with_equal_hashes
 from brim.interfaces import Clock
-from brim.process import run_module, with_equal_hashes
 from brim.storage.files import is_locked, lock, open_log
 from brim.wire.nodes import KillJob, LeaveNode, NodeRequest, call_node, pid_of, send
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from brim.coordination.reconcile import ByNode
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.reconcile import ByNode
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.job import JobSpec
 
 

@@ -20,19 +20,19 @@ import msgspec
 
 import brim
 from brim import client
-from brim.account import acting_as, environment_of, give, owns
 from brim.backends.joined import FarNodes
 from brim.backends.local import agent_log, fresh_token, local_address, prepare
 from brim.backends.nodes import Nodes
 from brim.backends.processes import Launch
 from brim.backends.watching import RunWatch
-from brim.clock import SystemClock
-from brim.coordination.reconcile import ByNode, most
-from brim.coordination.sightings import AgentSeen, NodeSeen, Seen
+from brim.coordination.cluster.reconcile import ByNode, most
+from brim.coordination.cluster.sightings import AgentSeen, NodeSeen, Seen
 from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.kept_run import kept_spec
 from brim.errors import EnvironmentFault
+from brim.host.account import acting_as, environment_of, give, owns
+from brim.host.clock import SystemClock
 from brim.storage.contact import read_contact
 from brim.storage.files import is_locked, lock
 from brim.storage.job_file import write_bundle

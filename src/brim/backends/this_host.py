@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-from brim.control_groups import processors
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.host.control_groups import processors
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from brim.coordination.sightings import Reached, Seen
+from brim.coordination.cluster.sightings import Reached, Seen
 from brim.domain.accounting import StepRecord
 from brim.domain.measuring import Measured
 from brim.telemetry.events import (

@@ -7,9 +7,9 @@ import os
 import click
 
 import brim
-from brim.cli.usage import Verbs
+from brim.cli.shared.usage import Verbs
 from brim.domain.options import choice
-from brim.log import LEVELS, VARIABLE, level_in, write_to_stderr
+from brim.host.log import LEVELS, VARIABLE, level_in, write_to_stderr
 from brim.runs.values import Value
 
 # group -> verb -> one line of help; each verb is in the module of its name
@@ -95,7 +95,7 @@ def _log_from(ctx: click.Context, _: click.Parameter, level: str | None) -> None
 def _ask(ctx: click.Context, _: click.Parameter, server: str | None) -> None:
     """Let the verb, and what it starts, ask this scheduler."""
     if server is not None and not ctx.resilient_parsing:
-        from brim.cli.handles import ask_server
+        from brim.cli.shared.handles import ask_server
 
         ask_server(server, field="--server")
 

@@ -10,7 +10,7 @@ import click
 
 from brim.domain.options import DURATION, whole
 from brim.errors import SpecError
-from brim.process import exit_on_sigterm
+from brim.host.process import exit_on_sigterm
 from brim.runs.options import ADDRESSES, HEARTBEAT, PORTS, option
 from brim.runs.values import Value
 from brim.storage.heartbeat import HeartbeatFile

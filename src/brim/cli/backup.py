@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_DONE
-from brim.clock import monotonic, wall
+from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.quantities import counted, format_bytes
 from brim.errors import SpecError
+from brim.host.clock import monotonic, wall
 from brim.runs.options import STATE, option
 
 _TOLD = 2.0  # seconds between two lines of progress

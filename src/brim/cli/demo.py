@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from brim.cli.tables import table
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED, warn
-from brim.clock import monotonic
+from brim.cli.shared.tables import table
+from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED, warn
 from brim.demo import Demo
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
-from brim.plugins import DEMOS, how_to_install, load_plugin, plugins
+from brim.host.clock import monotonic
 from brim.runs.options import option
+from brim.user_code.plugins import DEMOS, how_to_install, load_plugin, plugins
 
 _FIRST_JOB = "first-job"
 
@@ -133,7 +133,7 @@ def _folder(name: str, out: Path | None) -> Path:
     Raises:
         SpecError: there is something in it.
     """
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim.runs.directories import new_run_dir
 
     folder = (out or new_run_dir(f"demo-{name}", SystemClock().wall())).resolve()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
-from brim.clock import monotonic, sleep
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 from brim.runs.options import STATE
 
 _TO_GO_DOWN = 120.0  # seconds

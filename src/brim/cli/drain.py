@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs.options import STATE
 
 

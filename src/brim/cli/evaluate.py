@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from brim.cli.inference import infer, inference_options
+from brim.cli.shared.inference import infer, inference_options
 from brim.runs import completing
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.usage import EXIT_DONE, warn
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.options import choice
 from brim.domain.quantities import counted
 from brim.errors import SpecError
@@ -100,7 +100,7 @@ def export(
     # The user's file may print; stdout is data.
     with contextlib.chdir(spec.directory or "."), contextlib.redirect_stdout(sys.stderr):
         if format in _FILES:
-            from brim.train.export import export as write
+            from brim.train.inference.export import export as write
 
             write(spec, directory, format=format)
         else:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE, warn
-from brim.clock import wall
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted, format_bytes, parse_duration
 from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.host.clock import wall
 from brim.runs import completing
 from brim.runs.options import STATE, option
 

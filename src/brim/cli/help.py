@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError, did_you_mean
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.kube_options import (
+from brim.cli.shared.kube_options import (
     EVICTIONS,
     GANGS,
     KUBECTL,
@@ -17,16 +17,16 @@ from brim.cli.kube_options import (
     of_operators,
     require_kubernetes_extra,
 )
-from brim.cli.usage import EXIT_DONE, warn
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.options import whole
 from brim.domain.quantities import format_duration
-from brim.kubernetes.pods import USUAL_GRACE
+from brim.kubernetes.pods.manifests import USUAL_GRACE
 from brim.runs.options import option
 from brim.runs.values import Value
 
 if TYPE_CHECKING:
-    from brim.kubernetes.install import AppliedObject
-    from brim.kubernetes.manifests import Installation
+    from brim.kubernetes.install.manifests import Installation
+    from brim.kubernetes.install.objects import AppliedObject
 
 _MOST_REPLICAS = 100
 
@@ -89,8 +89,8 @@ def install(
     brim install --image images/brim:1 --dry-run | kubectl delete -f -     (and all jobs with it)
     """
     require_kubernetes_extra()
-    from brim.kubernetes.manifests import Installation, kinds_of_kubeflow, manifests
-    from brim.kubernetes.schemas import in_yaml
+    from brim.kubernetes.install.manifests import Installation, kinds_of_kubeflow, manifests
+    from brim.kubernetes.objects.schemas import in_yaml
 
     chosen = Installation(
         image=image,
@@ -154,9 +154,9 @@ def _apply(
     """Apply objects, but those that are to be made only where nobody else has made them."""
     import asyncio
 
-    from brim.kubernetes.access import find_access
-    from brim.kubernetes.api_server import ApiServer
-    from brim.kubernetes.install import (
+    from brim.kubernetes.client.access import find_access
+    from brim.kubernetes.client.api_server import ApiServer
+    from brim.kubernetes.install.objects import (
         KEPT,
         AppliedObject,
         apply_all,
@@ -180,7 +180,7 @@ def _apply(
 
 
 def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) -> None:
-    from brim.kubernetes.install import KEPT, UNCHANGED
+    from brim.kubernetes.install.objects import KEPT, UNCHANGED
 
     if all(each.outcome in (KEPT, UNCHANGED) for each in applied):
         click.echo("all of it was there", err=True)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.quantities import counted
 from brim.errors import SpecError
 from brim.runs.options import STATE, option
@@ -46,7 +46,7 @@ def jobs(as_json: bool, everything: bool, watch: bool, state: Path | None) -> in
         )
     client = client_of(state)
     if watch:
-        from brim.cli.screen import keep_showing
+        from brim.cli.shared.screen import keep_showing
 
         keep_showing(lambda: _screen(client, everything))
         return EXIT_DONE
@@ -87,7 +87,7 @@ def _screen(client: Client, everything: bool) -> str:
 
 
 def _table(views: Sequence[JobView], cluster: ClusterView) -> str:
-    from brim.cli.tables import table
+    from brim.cli.shared.tables import table
     from brim.runs.in_words import columns_of
 
     columns = columns_of(cluster)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
 from brim.runs import completing
 from brim.runs.directories import read_run
 from brim.runs.options import STATE, option

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from brim.cli.handles import handle_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import handle_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs import completing
 from brim.runs.options import STATE, option
 
@@ -69,7 +69,7 @@ def logs(run: str | None, follow: bool, worker: str, as_json: bool, state: Path 
 @contextlib.contextmanager
 def _progress(run_dir: Path) -> Iterator[None]:
     """Show the run's progress on stderr, for a user who waits for lines on stdout."""
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim.runs.plain import PlainView
     from brim.telemetry.history import RunReader
 

@@ -14,7 +14,7 @@ from brim.cli.agent import given_token, no_token
 from brim.domain.job import JobSpec
 from brim.domain.options import DURATION, DURATION_OR_NEVER
 from brim.errors import SpecError
-from brim.process import exit_on_sigterm
+from brim.host.process import exit_on_sigterm
 from brim.runs import completing
 from brim.runs.directories import RunDirectory, claim, holds_run, new_run_dir
 from brim.runs.options import HEARTBEAT, build_spec, given, option, run_options
@@ -104,7 +104,7 @@ def master(
     BRIM_TOKEN=8c1f… brim agent 10.0.0.7:4000,10.0.0.8:4000       (on each host with workers)
     BRIM_TOKEN=8c1f… brim master flights.py --auto-resume --run-dir run --listen 10.0.0.7:4000
     """
-    from brim.clock import wall
+    from brim.host.clock import wall
     from brim.master.alone import LoneMaster
 
     exit_on_sigterm()  # until it leads the run

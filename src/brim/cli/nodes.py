@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs.options import STATE, option
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def nodes(as_json: bool, state: Path | None) -> int:
 
 def as_table(views: Sequence[NodeView]) -> str:
     """Return the nodes as a table."""
-    from brim.cli.tables import table
+    from brim.cli.shared.tables import table
 
     rows = [
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.kube_options import (
+from brim.cli.shared.kube_options import (
     EVICTIONS,
     GANGS,
     KUBECTL,
@@ -17,7 +17,7 @@ from brim.cli.kube_options import (
     of_operators,
     require_kubernetes_extra,
 )
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs.options import ADDRESS, STATE_VARIABLE, option
 
 
@@ -93,10 +93,10 @@ def operator(
     import asyncio
 
     from brim.client import default_state_dir
-    from brim.kubernetes.access import find_access
+    from brim.host.log import VARIABLE, write_to_stderr
+    from brim.kubernetes.client.access import find_access
     from brim.kubernetes.operator import OperatorSettings
     from brim.kubernetes.run_operator import serve
-    from brim.log import VARIABLE, write_to_stderr
 
     if not os.environ.get(VARIABLE):
         write_to_stderr(usual="warning")

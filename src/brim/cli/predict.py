@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from brim.cli.inference import infer, inference_options
+from brim.cli.shared.inference import infer, inference_options
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.options import option

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from brim.cli.state import database_of
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.cli.shared.state import database_of
+from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
 from brim.errors import SpecError, did_you_mean
 from brim.policies.named import POLICIES
 from brim.runs.times import clock_time

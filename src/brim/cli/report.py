@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs import completing
 from brim.runs.directories import read_run
@@ -62,8 +62,8 @@ def report(
 
 
 def _report_cluster(state: Path | None, last: str | None, *, as_table: bool) -> int:
-    from brim.cli.state import database_of
-    from brim.cli.tables import table
+    from brim.cli.shared.state import database_of
+    from brim.cli.shared.tables import table
     from brim.domain.quantities import parse_duration
     from brim.report.course import View, draw_png, render_course, rows_of
     from brim.scheduler.story import cluster_course

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from brim.cli.state import lock_state
-from brim.cli.usage import EXIT_DONE, warn
-from brim.clock import local_time, wall
+from brim.cli.shared.state import lock_state
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import local_time, wall
 from brim.runs.options import STATE, option
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from brim.cli.handles import handle_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import handle_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.job import WorkerRange
 from brim.runs import completing
 from brim.runs.handle import JobHandle, ResumeOptions
@@ -78,6 +78,6 @@ def resume(
     if ready is None:
         click.echo(f"{handle.name}: may run again", err=True)
         return EXIT_DONE
-    from brim.cli.follow import follow
+    from brim.cli.shared.follow import follow
 
     return follow(ready, as_json=as_json)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.usage import EXIT_DONE
 from brim.domain.options import whole
 from brim.errors import SpecError
 from brim.runs import completing

@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from brim.cli.open_group import OpenGroup
-from brim.cli.usage import EXIT_DONE, warn
+from brim.cli.shared.open_group import OpenGroup
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.cluster import Cluster
 from brim.domain.promising import PromiseAt
 from brim.domain.resizing import OVERHEADS
 from brim.domain.tenancy import Tenant
 from brim.domain.workload import Job
 from brim.errors import BrimError, SpecError, UserCodeError, did_you_mean
+from brim.host.terminal import console
 from brim.policies.quota import check_quota
 from brim.runs.options import STATE
 from brim.simulator.compare import (
@@ -42,7 +43,6 @@ from brim.simulator.generate import ARRIVALS, Recipe, generate
 from brim.simulator.profiles import Profiles, read_profiles
 from brim.simulator.sample import SAMPLE
 from brim.simulator.traces import read_trace
-from brim.terminal import console
 
 
 class FiniteRange(click.FloatRange):

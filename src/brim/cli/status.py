@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from brim.cli.ending import wait_for
-from brim.cli.handles import handle_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.ending import wait_for
+from brim.cli.shared.handles import handle_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs import completing
 from brim.runs.options import STATE, option
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brim.cli.handles import ask_server, client_of
-from brim.cli.usage import EXIT_DONE, EXIT_REFUSED, warn
-from brim.kubernetes.templates import MODES, MOST_PROCESSES
+from brim.cli.shared.handles import ask_server, client_of
+from brim.cli.shared.usage import EXIT_DONE, EXIT_REFUSED, warn
+from brim.kubernetes.objects.templates import MODES, MOST_PROCESSES
 from brim.runs.options import STATE, option
 from brim.runs.submitting import hand_in, request_of, submission
 
@@ -112,7 +112,7 @@ def submit(
         return _show_forecast(client.forecast(asked), request, as_json=as_json)
     view = hand_in(client, request)
     if wait:
-        from brim.cli.ending import wait_for
+        from brim.cli.shared.ending import wait_for
         from brim.runs.handle import JobHandle
 
         click.echo(f"{view.job}: submitted", err=True)
@@ -146,7 +146,7 @@ def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None
     """
     given = {name: value for name, value in options.items() if value is not None}
     if kube_jobs is not None:
-        from brim.kubernetes.written_jobs import PodChoices
+        from brim.kubernetes.objects.written_jobs import PodChoices
 
         kube_jobs.choices = PodChoices(**given)
     elif given:
@@ -159,7 +159,7 @@ def _choose_pods(kube_jobs: KubeJobs | None, options: Mapping[str, Any]) -> None
 
 
 def _show_objects(objects: list[dict[str, Any]], *, as_json: bool) -> None:
-    from brim.kubernetes.schemas import in_yaml
+    from brim.kubernetes.objects.schemas import in_yaml
 
     if as_json:
         click.echo(json.dumps({"objects": objects}))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.runs.options import STATE, option
 
 
@@ -28,7 +28,7 @@ def tenants(as_json: bool, state: Path | None) -> int:
 
         click.echo(json.dumps({"tenants": msgspec.to_builtins(views)}))
         return EXIT_DONE
-    from brim.cli.tables import table
+    from brim.cli.shared.tables import table
 
     rows = [
         (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.usage import EXIT_DONE
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
 from brim.runs.options import STATE, option
 

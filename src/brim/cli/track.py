@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_DONE
-from brim.clock import monotonic, sleep
+from brim.cli.shared.usage import EXIT_DONE
 from brim.errors import SpecError
+from brim.host.clock import monotonic, sleep
 from brim.runs import completing
 from brim.runs.options import LOGGERS, STATE
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from brim.cli.follow import follow
+from brim.cli.shared.follow import follow
 from brim.runs import completing
 from brim.runs.options import JSON, given, run_options
 from brim.runs.starting import make_ready

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from brim.cli.handles import client_of
-from brim.cli.state import lock_state
-from brim.cli.usage import EXIT_DONE, warn
-from brim.clock import monotonic, sleep
+from brim.cli.shared.handles import client_of
+from brim.cli.shared.state import lock_state
+from brim.cli.shared.usage import EXIT_DONE, warn
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError, StorageFault
-from brim.process import run_module
+from brim.host.clock import monotonic, sleep
+from brim.host.process import run_module
 from brim.runs.options import (
     ADDRESS,
     INSECURE,
@@ -227,7 +227,7 @@ def _command(
     from brim.wire.listening import split_address
 
     host, port = split_address(listen)
-    command = run_module("brim.up", str(state), "--host", host, "--port", str(port))
+    command = run_module("brim.backends.up", str(state), "--host", host, "--port", str(port))
     command += ["--nodes", nodes] if nodes else []
     command += [f"--env={name}" for name in declared]
     return [*command, "--cluster", str(file.resolve())] if file else command

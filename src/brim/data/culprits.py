@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from brim.clock import monotonic
 from brim.errors import UserCodeError
-from brim.inherited import Inherited, inherited_by_forks
-from brim.process import be_called, die_with_parent
+from brim.host.clock import monotonic
+from brim.host.inherited import Inherited, inherited_by_forks
+from brim.host.process import be_called, die_with_parent
 
 _PATIENCE = 60.0  # seconds for all of them
 _NONE = -1  # where none was read, and the process ended before

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import _utils
 
-from brim.chance import Generator as OwnGenerator
-from brim.chance import own_generators, seed_generators, seed_host
 from brim.data.batches import Collate, Indices, fetch, is_quick
 from brim.data.culprits import find_deadly_sample
 from brim.data.description import describe
@@ -24,6 +22,8 @@ from brim.domain.batch import Schedule, Span, cut
 from brim.domain.seeds import mix
 from brim.errors import BrimError, SpecError
 from brim.storage.trails import SamplesRead, Trail
+from brim.tensors.chance import Generator as OwnGenerator
+from brim.tensors.chance import own_generators, seed_generators, seed_host
 
 _READING = 1  # keeps the seed for reading a micro-batch apart from that for computing it
 

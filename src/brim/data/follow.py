@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from brim.clock import monotonic, sleep
 from brim.data.datasets import Columnar
 from brim.data.sized_stream import SizedStream
 from brim.errors import SpecError, did_you_mean
+from brim.host.clock import monotonic, sleep
 
 _LOOK = 0.05  # seconds between two looks for a new part
 _AT_ONCE = 1024  # rows

@@ -26,9 +26,9 @@ import torch
 
 from brim.data.parcels import receive, send
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
-from brim.inherited import inherited_by_forks
-from brim.process import be_called, die_with_parent
-from brim.tracebacks import trace_of
+from brim.host.inherited import inherited_by_forks
+from brim.host.process import be_called, die_with_parent
+from brim.user_code.tracebacks import trace_of
 
 _LOOK = 0.2  # seconds between looks at something else while nothing comes
 _TRIES = 3  # processes that die over one micro-batch before its reader is given up

@@ -10,11 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from brim.chance import own_generators, seed_generators, seed_host
 from brim.data.batches import Indices
 from brim.domain.order import EpochOrder
 from brim.domain.seeds import mix
 from brim.errors import SpecError
+from brim.tensors.chance import own_generators, seed_generators, seed_host
 
 _CHUNK = 1 << 13  # positions computed at once: a call for 64 costs as much as one for 4,000
 _DRAWING = 1 << 41  # in the place of a step, where no step is

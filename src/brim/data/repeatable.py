@@ -15,7 +15,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from brim.tensors import memory_of
+from brim.tensors.raw import memory_of
 
 _OF_NUMPY = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 

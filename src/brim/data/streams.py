@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from torch.utils.data import _utils, default_collate
 from torch.utils.data._utils.worker import WorkerInfo
 
-from brim.chance import Chance, own_generators, seed_generators, seed_host
 from brim.data.batches import Collate
 from brim.data.repeatable import hash_of
 from brim.domain.batch import Span, shard_spans
 from brim.domain.seeds import mix
 from brim.errors import SpecError
+from brim.tensors.chance import Chance, own_generators, seed_generators, seed_host
 
 _ITERATION = 1 << 42  # in the place of a step, where no step is
 

@@ -1,6 +1,6 @@
 """A scheduled job as it is remembered: a few values, each of one thing. Pure.
 
-Only `brim.coordination.scheduled_jobs` changes them while a scheduler runs, and
+Only `brim.coordination.cluster.scheduled_jobs` changes them while a scheduler runs, and
 `brim.storage.book` keeps them on disk.
 """
 

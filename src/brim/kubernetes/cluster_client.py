@@ -17,22 +17,28 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from brim.client import Client
-from brim.clock import monotonic, sleep, wall
 from brim.domain.job import WorkerRange
 from brim.domain.kept_run import KeptFile
 from brim.domain.lifecycle import Phase, Wish
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
-from brim.kubernetes.access import find_access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import GROUP, JOB, KIND, MANAGED_BY, OPERATOR, VERSION
-from brim.kubernetes.kube_types import KubePod
-from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS
+from brim.host.clock import monotonic, sleep, wall
+from brim.kubernetes.client.access import find_access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.refusals import AlreadyExists, NotFound
+from brim.kubernetes.client.resources import PlainObject
+from brim.kubernetes.client.times import read_time
+from brim.kubernetes.objects.identities import GROUP, JOB, KIND, MANAGED_BY, OPERATOR, VERSION
+from brim.kubernetes.objects.record_text import unpack_record
+from brim.kubernetes.objects.written_jobs import (
+    PodChoices,
+    code_map,
+    elastic_job,
+    name_of_key,
+    stem_of,
+)
+from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS
 from brim.kubernetes.record import ELASTIC_JOBS
-from brim.kubernetes.record_text import unpack_record
-from brim.kubernetes.refusals import AlreadyExists, NotFound
-from brim.kubernetes.resources import PlainObject
-from brim.kubernetes.times import read_time
-from brim.kubernetes.written_jobs import PodChoices, code_map, elastic_job, name_of_key, stem_of
 from brim.scheduler.views import view_of
 from brim.wire.cluster import ChangeView, ClusterView, Forecast, Forgotten, JobView, Submit, Times
 

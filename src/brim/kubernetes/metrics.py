@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brim.kubernetes.identities import KIND, KUBEFLOW_KINDS, KubeJob
+from brim.kubernetes.objects.identities import KIND, KUBEFLOW_KINDS, KubeJob
 from brim.telemetry.prometheus import Histogram, MetricFamily, MetricSample, gauge
 
 

@@ -22,41 +22,55 @@ from typing import Any
 import msgspec
 
 from brim.backends.live import LiveBackend
-from brim.coordination.scheduled_jobs import Submitted, Wished
+from brim.coordination.cluster.scheduled_jobs import Submitted, Wished
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.lifecycle import Happening, Phase
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import BrimError, EnvironmentFault, ProtocolError, SpecError, StorageFault
 from brim.interfaces import Clock
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.elastic_jobs import code_in, idle_gpus, new_job, read_job, wishes_of
-from brim.kubernetes.eviction_responder import EvictionResponder
-from brim.kubernetes.failed_pods import MOST_FAILED, FailedPod, failed_pod
-from brim.kubernetes.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
-from brim.kubernetes.job_faults import JobFaults
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.known_pods import KnownPods
-from brim.kubernetes.kube_types import Amounts, KubeNode, KubePod
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.kube_types import Amounts, KubeNode, KubePod
+from brim.kubernetes.client.outages import SeenClock
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.client.refusals import AlreadyExists, NotFound, Refusal
+from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
+from brim.kubernetes.install.manifests import MEMORY, NAME
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
 from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEachKind
 from brim.kubernetes.kubeflow.requests import KubeflowRequests
-from brim.kubernetes.manifests import MEMORY, NAME
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
-from brim.kubernetes.neighbours import handed_on
-from brim.kubernetes.node_selection import (
+from brim.kubernetes.nodes.neighbours import handed_on
+from brim.kubernetes.nodes.node_selection import (
     NodeChoice,
     choice_in,
     common_choice,
     node_requirements,
 )
-from brim.kubernetes.outages import SeenClock
-from brim.kubernetes.placeholder_keeper import PlaceholderKeeper
-from brim.kubernetes.placeholders import of_elastic_job
-from brim.kubernetes.places import NodePlaces, slot_of
-from brim.kubernetes.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
-from brim.kubernetes.pods import USUAL_GRACE, Manifest, PodWishes
-from brim.kubernetes.processes import AskToSuspend, KubeProcesses, PodOrder
+from brim.kubernetes.nodes.places import NodePlaces, slot_of
+from brim.kubernetes.objects.elastic_jobs import code_in, idle_gpus, new_job, read_job, wishes_of
+from brim.kubernetes.objects.failed_pods import MOST_FAILED, FailedPod, failed_pod
+from brim.kubernetes.objects.identities import GROUP, VERSION, WORKER, KubeJob, identity_of
+from brim.kubernetes.objects.status import (
+    OPERATOR_FAULT,
+    UNREADABLE,
+    Stall,
+    stall_of,
+    stalled_jobs,
+    stalled_status,
+)
+from brim.kubernetes.objects.templates import PodTemplates, claim_for, read_templates
+from brim.kubernetes.objects.tenants import KnownTenants, read_tenants, with_tenants
+from brim.kubernetes.pods.eviction_responder import EvictionResponder
+from brim.kubernetes.pods.job_faults import JobFaults
+from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.pods.manifests import USUAL_GRACE, Manifest, PodWishes
+from brim.kubernetes.pods.placeholder_keeper import PlaceholderKeeper
+from brim.kubernetes.pods.placeholders import of_elastic_job
+from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
+from brim.kubernetes.pods.processes import AskToSuspend, KubeProcesses, PodOrder
+from brim.kubernetes.pods.runs_seen import FollowRun, RunsSeen, follow_by_port
 from brim.kubernetes.record import (
     ELASTIC_JOBS,
     NEVER,
@@ -65,20 +79,6 @@ from brim.kubernetes.record import (
     read_records,
     write_status,
 )
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.refusals import AlreadyExists, NotFound, Refusal
-from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
-from brim.kubernetes.runs_seen import FollowRun, RunsSeen, follow_by_port
-from brim.kubernetes.status import (
-    OPERATOR_FAULT,
-    UNREADABLE,
-    Stall,
-    stall_of,
-    stalled_jobs,
-    stalled_status,
-)
-from brim.kubernetes.templates import PodTemplates, claim_for, read_templates
-from brim.kubernetes.tenants import KnownTenants, read_tenants, with_tenants
 from brim.scheduler.loop import Scheduler
 from brim.storage.book import Book
 from brim.storage.database import Database

@@ -27,8 +27,11 @@ from brim.domain.schedule import Decision, Snapshot
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault, StorageFault
 from brim.interfaces import Clock
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import (
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.refusals import Invalid, NotFound, Refusal
+from brim.kubernetes.client.resources import PlainObject, Resource
+from brim.kubernetes.install.manifests import MEMORY
+from brim.kubernetes.objects.identities import (
     GROUP,
     JOB,
     MANAGED_BY,
@@ -38,18 +41,15 @@ from brim.kubernetes.identities import (
     WORKER,
     KubeJob,
 )
-from brim.kubernetes.manifests import MEMORY
-from brim.kubernetes.pod_requests import CONFIG_MAPS
-from brim.kubernetes.record_text import unpack_record
-from brim.kubernetes.refusals import Invalid, NotFound, Refusal
-from brim.kubernetes.resources import PlainObject, Resource
-from brim.kubernetes.status import (
+from brim.kubernetes.objects.record_text import unpack_record
+from brim.kubernetes.objects.status import (
     Stall,
     can_wait,
     records_the_same,
     says_the_same,
     status_of,
 )
+from brim.kubernetes.pods.pod_requests import CONFIG_MAPS
 from brim.scheduler.cycles import encode_cycle
 from brim.storage.book import Book
 from brim.storage.database import Database, Taught

@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import signal
 
-from brim.clock import SystemClock
-from brim.kubernetes.access import Access
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.holder import LeaseHolder
-from brim.kubernetes.manifests import NAME
+from brim.host.clock import SystemClock
+from brim.host.process import open_many_files
+from brim.kubernetes.client.access import Access
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.holder import LeaseHolder
+from brim.kubernetes.client.outages import Outages
+from brim.kubernetes.install.manifests import NAME
 from brim.kubernetes.metrics import Requests, metrics_of
 from brim.kubernetes.operator import Operator, OperatorSettings
-from brim.kubernetes.outages import Outages
 from brim.kubernetes.probes import Signs, application
-from brim.process import open_many_files
 from brim.telemetry.prometheus import in_text
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import listen_on, split_address

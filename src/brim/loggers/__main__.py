@@ -14,11 +14,11 @@ import traceback
 from functools import partial
 from pathlib import Path
 
-from brim.clock import local_time, wall
 from brim.errors import BrimError, UserCodeError
+from brim.host.clock import local_time, wall
+from brim.host.process import be_called, die_with_parent, readable
 from brim.loggers.follower import Follower
 from brim.loggers.named import make_logger
-from brim.process import be_called, die_with_parent, readable
 
 INTERVAL = 0.5  # seconds between two looks: a logger has no need to be quicker
 

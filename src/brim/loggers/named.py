@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import cast
 
 from brim.errors import SpecError, did_you_mean
-from brim.from_file import is_in_file, load_callable, split
 from brim.loggers.protocol import Logger
+from brim.user_code.from_file import is_in_file, load_callable, split
 
 # name -> (module, class, the package that must be installed, the extra that brings it)
 LOGGERS = {

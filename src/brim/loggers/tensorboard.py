@@ -14,7 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from brim.clock import wall
+from brim.host.clock import wall
 from brim.loggers.protocol import Entry, LoggedRun
 
 _NUMBER = re.compile(r"events\.out\.tfevents\.(\d+)\.")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from brim.clock import SystemClock
 from brim.errors import EnvironmentFault
-from brim.log import write_to_stderr
+from brim.host.clock import SystemClock
+from brim.host.log import write_to_stderr
+from brim.host.process import MASTER, be_called, die_with_parent, outlive_parent
 from brim.master.entries import Before, Began
 from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import Records
-from brim.process import MASTER, be_called, die_with_parent, outlive_parent
 from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact
 from brim.storage.file_stores import is_url, location_of

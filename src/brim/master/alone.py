@@ -15,18 +15,18 @@ from typing import Any
 
 import msgspec
 
-from brim.clock import SystemClock, monotonic, wall
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.membership import RunOutcome
 from brim.domain.job import JobSpec
 from brim.domain.quantities import format_duration
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock, monotonic, wall
+from brim.host.process import MASTER, Orphans, be_called
 from brim.master.decisions import Decisions
 from brim.master.entrance import Entrance, FoundJournal
 from brim.master.entries import Before, Began, TookOver
 from brim.master.keeping import keep
 from brim.master.loop import Master
 from brim.master.records import JOURNAL, Records
-from brim.process import MASTER, Orphans, be_called
 from brim.runs.invite import invitation
 from brim.storage.bundles import digest_of
 from brim.storage.contact import CONTACT, Contact, write_contact

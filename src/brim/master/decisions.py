@@ -15,8 +15,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from brim.coordination.barrier import COMMIT, Point, Release
-from brim.coordination.membership import (
+from brim.coordination.job.barrier import COMMIT, Point, Release
+from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
     AgentLost,
@@ -53,9 +53,9 @@ from brim.coordination.membership import (
     World,
     WriteCheckpoint,
 )
-from brim.coordination.roster import at_work
-from brim.coordination.session import is_new
-from brim.coordination.stragglers import Bottleneck, Uneven
+from brim.coordination.job.roster import at_work
+from brim.coordination.job.session import is_new
+from brim.coordination.job.stragglers import Bottleneck, Uneven
 from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec

@@ -7,10 +7,10 @@ import contextlib
 import logging
 from pathlib import Path
 
-from brim.clock import monotonic, wall
 from brim.domain.kept_run import place_of
 from brim.errors import BrimError
-from brim.log import LogLine
+from brim.host.clock import monotonic, wall
+from brim.host.log import LogLine
 from brim.storage.file_stores import open_place
 from brim.storage.kept_runs import Keeping
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from brim.coordination.liveness import Liveness
-from brim.coordination.membership import RunOutcome
+from brim.coordination.job.liveness import Liveness
+from brim.coordination.job.membership import RunOutcome
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.interfaces import Clock
 from brim.master.copying import CopyFeed

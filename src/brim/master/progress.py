@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brim.coordination.membership import RunOutcome, World
-from brim.coordination.stragglers import Load
+from brim.coordination.job.membership import RunOutcome, World
+from brim.coordination.job.stragglers import Load
 from brim.wire.messages import CommitRecord, Facts, MicroReport, StepReport
 
 # what a rank does by itself, and the more of it the larger its share is

@@ -14,8 +14,8 @@ import msgspec
 
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault
+from brim.host.log import LogLine
 from brim.interfaces import Clock
-from brim.log import LogLine
 from brim.master.decisions import Decisions, Effect, Record, Secure
 from brim.master.entries import Before, Began, Entry, Restated, TookOver, decode, encode
 from brim.master.state import State, freeze, thaw

@@ -12,14 +12,14 @@ from itertools import zip_longest
 import msgspec
 
 import brim
-from brim.coordination.barrier import Barrier
-from brim.coordination.membership import RunOutcome, World
-from brim.coordination.places import Places
-from brim.coordination.rendezvous import Rendezvous
-from brim.coordination.roster import Roster
-from brim.coordination.session import Outbox
-from brim.coordination.stragglers import Stragglers
-from brim.coordination.waits import Hangs
+from brim.coordination.job.barrier import Barrier
+from brim.coordination.job.membership import RunOutcome, World
+from brim.coordination.job.places import Places
+from brim.coordination.job.rendezvous import Rendezvous
+from brim.coordination.job.roster import Roster
+from brim.coordination.job.session import Outbox
+from brim.coordination.job.stragglers import Stragglers
+from brim.coordination.job.waits import Hangs
 from brim.decoding import UNDECODABLE
 from brim.domain.faults import Fault
 from brim.domain.host_kind import HostKind

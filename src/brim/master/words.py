@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from brim.coordination.audits import NOT_KEPT, TO_KEEP
-from brim.coordination.membership import GiveUpOn
-from brim.coordination.stragglers import Bottleneck
+from brim.coordination.job.audits import NOT_KEPT, TO_KEEP
+from brim.coordination.job.membership import GiveUpOn
+from brim.coordination.job.stragglers import Bottleneck
 from brim.domain.job import JobSpec
 from brim.domain.quantities import format_duration
 from brim.wire import messages as wire

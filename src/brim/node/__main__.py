@@ -7,9 +7,9 @@ import os
 import signal
 from pathlib import Path
 
-from brim.control_groups import groups_of, make_group
+from brim.host.control_groups import groups_of, make_group
+from brim.host.process import die_with_parent
 from brim.node.loop import NodeAgent
-from brim.process import die_with_parent
 from brim.wire.nodes import listen_on_node
 
 _TO_END = (

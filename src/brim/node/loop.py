@@ -17,12 +17,12 @@ import sys
 from typing import Any
 
 import brim
-from brim.account import become
 from brim.agent.births import Forked, fork, perform
-from brim.clock import monotonic
-from brim.control_groups import ControlGroup
 from brim.errors import BrimError
-from brim.process import (
+from brim.host.account import become
+from brim.host.clock import monotonic
+from brim.host.control_groups import ControlGroup
+from brim.host.process import (
     MASTER,
     adopt_orphans,
     be_called,
@@ -222,9 +222,9 @@ def _warm_up() -> bool:
     try:
         import brim.agent.__main__
         import brim.master.__main__
-        import brim.train.template
-        import brim.train.worker  # noqa: F401
-        from brim.train import gpus, warm
+        import brim.worker.process  # noqa: F401
+        import brim.worker.template
+        from brim.worker import gpus, warm
     except ImportError:
         return False
     warm.import_torch()

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from brim.clock import local_time
 from brim.domain.course import Course, Holding, JobCourse, Origin, sentence_of
 from brim.domain.quantities import counted
+from brim.host.clock import local_time
 from brim.report.drawing import (
     ON_PAGE,
     Flag,

@@ -14,10 +14,10 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.account import home
-from brim.clock import wall
 from brim.domain.kept_run import JOB, KEPT, KeptFile
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.account import home
+from brim.host.clock import wall
 
 if TYPE_CHECKING:
     from brim.client import Client

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from brim.clock import monotonic, sleep
 from brim.domain.job import OPTIONS, JobSpec
 from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.host.clock import monotonic, sleep
 
 if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory
@@ -283,8 +283,8 @@ def with_kept_code(run_dir: Path, spec: JobSpec, *, warn: Callable[[str], None])
     Args:
         warn: is told so.
     """
-    from brim.own_code import source_of
     from brim.storage.job_file import from_kept_code
+    from brim.user_code.own_code import source_of
 
     kept = from_kept_code(run_dir, spec)
     if kept is None:

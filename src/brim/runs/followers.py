@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from brim.clock import monotonic
+from brim.host.clock import monotonic
+from brim.host.process import run_module
 from brim.loggers.follower import place_of, recorded_loggers
-from brim.process import run_module
 from brim.storage.files import open_log
 from brim.telemetry.logs import last_line
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Protocol
 
 from brim.backends import local
-from brim.clock import monotonic, sleep
 from brim.domain.inference import Inference
 from brim.domain.job import JobSpec
 from brim.domain.kept_run import place_of
 from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import monotonic, sleep
 from brim.runs.followers import Followers
 from brim.runs.invite import Invitation
 from brim.runs.outcome import error_of, state_of, write_report

@@ -19,10 +19,10 @@ import msgspec
 
 from brim import client
 from brim.client import Client, jobs_dir, named_scheduler
-from brim.clock import monotonic, sleep
 from brim.domain.job import WorkerRange
 from brim.domain.quantities import counted
 from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.host.clock import monotonic, sleep
 from brim.runs.copies import copy_of_job, copy_of_stored, is_kept_alive
 from brim.runs.directories import LATEST, RUNS, claim, find_run, holds_run, not_begun
 from brim.runs.in_words import describe_job, describe_run

@@ -11,9 +11,9 @@ from typing import Any
 from IPython.display import display
 from rich.console import Console
 
-from brim.clock import monotonic
 from brim.domain.accounting import StepRecord
 from brim.domain.printable import printable
+from brim.host.clock import monotonic
 from brim.interfaces import Clock
 from brim.runs.live import Drawing
 from brim.telemetry.events import Event

@@ -6,11 +6,11 @@ import contextlib
 from typing import TextIO
 
 from brim.domain.accounting import StepRecord
+from brim.host.terminal import guarded
 from brim.interfaces import Clock
 from brim.runs.times import clock_time, left
 from brim.telemetry.events import Event, RunFailed
 from brim.telemetry.history import RunHistory, describe_event
-from brim.terminal import guarded
 
 
 class PlainView:

@@ -184,7 +184,7 @@ class Run:
         found = find_trained(str(self.path), warn=lambda text: warnings.warn(text, stacklevel=3))
         wanted = wanted_of(found, "predict")
         spec = replace(found.spec, inference=wanted, device=device, servers=0, faults=())
-        from brim.train.weights import model_of
+        from brim.train.inference.weights import model_of
 
         with contextlib.chdir(spec.directory or "."):
             return model_of(spec)

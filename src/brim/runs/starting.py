@@ -179,7 +179,7 @@ def name_of(spec: JobSpec) -> str:
 
 
 def _with_directory(spec: JobSpec, values: Mapping[str, Any], given: set[str]) -> Ready:
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim.telemetry.history import read_history
 
     require_train_extra()

@@ -114,7 +114,7 @@ def request_of(
     Raises:
         SpecError: something of it is wrong.
     """
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim.storage.bundles import digest_of
     from brim.wire.cluster import Submit
 

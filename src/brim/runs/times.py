@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brim.clock import local_time, wall
+from brim.host.clock import local_time, wall
 
 
 def clock_time(at: float) -> str:

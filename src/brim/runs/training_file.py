@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 from brim.errors import SpecError
-from brim.own_code import parse
+from brim.host.untrusted import read_regular
 from brim.storage.files import nearby
-from brim.untrusted import read_regular
+from brim.user_code.own_code import parse
 
 # function -> (how it is called, its parameters, required?)
 _FUNCTIONS = {

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Protocol
 
-from brim.clock import SystemClock
 from brim.domain.accounting import StepRecord
+from brim.host.clock import SystemClock
 from brim.telemetry.events import Event
 from brim.telemetry.history import RunHistory
 
@@ -31,8 +31,8 @@ def choose_view() -> View:
 
         return NotebookView(clock=SystemClock())
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
+        from brim.host.terminal import console
         from brim.runs.live import LiveView
-        from brim.terminal import console
 
         return LiveView(console(sys.stderr), clock=SystemClock())
     from brim.runs.plain import PlainView

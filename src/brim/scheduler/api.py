@@ -22,7 +22,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import brim
-from brim.account import acting_as
 from brim.decoding import UNDECODABLE
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
@@ -31,6 +30,7 @@ from brim.domain.lifecycle import Happening
 from brim.domain.rights import RIGHTS, Caller, Holder, Right
 from brim.domain.submission import NO_TENANT, Submission
 from brim.errors import BrimError, EnvironmentFault, SpecError, StorageFault
+from brim.host.account import acting_as
 from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys
 from brim.scheduler.lives import Lives

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from brim.coordination.scheduled_jobs import Foretold
+from brim.coordination.cluster.scheduled_jobs import Foretold
 from brim.domain.schedule import Decision, Policy, Snapshot
 from brim.interfaces import Clock
 from brim.simulator.engine import foresee

@@ -14,8 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from brim.account import check_account
-from brim.coordination.scheduled_jobs import (
+from brim.coordination.cluster.scheduled_jobs import (
     Event,
     KindFreed,
     RangeChanged,
@@ -41,10 +40,10 @@ from brim.domain.submission import (
 )
 from brim.domain.tenancy import Tenant
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
+from brim.host.account import check_account
+from brim.host.log import LogLine
 from brim.interfaces import Backend, Clock
-from brim.log import LogLine
 from brim.loop import run_cluster
-from brim.own_code import word_of
 from brim.policies.cycle import CycleMemory, cycle
 from brim.policies.kinds import ask_within
 from brim.policies.named import POLICIES
@@ -57,6 +56,7 @@ from brim.scheduler.views import by_the_hosts_clock, forecast_of, node_view, tim
 from brim.storage.book import Book
 from brim.storage.bundles import read_bundle
 from brim.storage.database import CycleRow, Database
+from brim.user_code.own_code import word_of
 from brim.wire.cluster import ClusterView, Forecast, JobView, NodeView, Submit, TenantView
 
 CLUSTER = "cluster"  # the name of a setting in the database

@@ -8,8 +8,8 @@ import os
 import socket
 from pathlib import Path
 
-from brim.clock import SystemClock
-from brim.process import birth_of
+from brim.host.clock import SystemClock
+from brim.host.process import birth_of
 from brim.scheduler.api import application
 from brim.scheduler.audit import Audit
 from brim.scheduler.keys import Keys

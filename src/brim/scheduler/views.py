@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from brim.coordination.sightings import NodeSeen
+from brim.coordination.cluster.sightings import NodeSeen
 from brim.domain.cluster import Node
 from brim.domain.estimates import Estimate
 from brim.domain.lifecycle import Phase

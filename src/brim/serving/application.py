@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from brim.clock import monotonic
 from brim.errors import BrimError, EnvironmentFault, SpecError
+from brim.host.clock import monotonic
 from brim.serving.batches import Batches, Busy
 from brim.serving.bodies import LARGE, MOST_ROWS, Body, Malformed
 from brim.serving.inputs import shown

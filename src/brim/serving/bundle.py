@@ -24,7 +24,7 @@ from brim.serving.program import Program, State, load_program, served_of
 from brim.serving.rows import RowChange, Sides, check_change, open_change, open_tensors
 from brim.storage.job_file import read_job
 from brim.train.context import shared_environment
-from brim.train.training_file import call, functions_of, load
+from brim.train.entry.training_file import call, functions_of, load
 
 
 @dataclass(frozen=True, eq=False)

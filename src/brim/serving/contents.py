@@ -16,12 +16,12 @@ import tempfile
 import weakref
 from pathlib import Path
 
-from brim.anonymous import anonymous_file
 from brim.errors import EnvironmentFault
+from brim.host.anonymous import anonymous_file
+from brim.host.untrusted import open_regular
 from brim.serving.manifest import DENSE, MANIFEST, BundleManifest
 from brim.serving.rows import FileCopy
 from brim.storage.ownership import check_ours
-from brim.untrusted import open_regular
 
 _PIECE = (
     1 << 20

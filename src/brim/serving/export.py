@@ -45,11 +45,11 @@ from brim.storage.file_stores import open_place
 from brim.storage.files import new_directory, write_through
 from brim.storage.job_file import JOB_FILE
 from brim.train.context import shared_environment
-from brim.train.export import example_inputs, shapes_of
+from brim.train.entry.training_file import call, functions_of, load
+from brim.train.inference.export import example_inputs, shapes_of
+from brim.train.inference.weights import trained_model
 from brim.train.software import versions
-from brim.train.state import weights_sha256
-from brim.train.training_file import call, functions_of, load
-from brim.train.weights import trained_model
+from brim.train.state.transfer import weights_sha256
 
 _LOOK = 0.1  # seconds between two looks for a checkpoint
 COLUMNS, PROGRAM, CODE = fitted.COLUMNS, "model.pt2", "code"

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from brim.embeddings.keyed import Embedding, held_by
+from brim.embeddings.tables.keys import BITS, check_ids, mix
+from brim.embeddings.tables.start_values import start_values
 from brim.errors import SpecError
-from brim.train.keyed import Embedding, held_by
-from brim.train.tables.keys import BITS, check_ids, mix
-from brim.train.tables.start_values import start_values
 
 KEYS, STARTS = "keys", "starts"  # names of the buffers beside the weight
 _TOGETHER = 4  # keys that have the same highest bits, about: keys spread evenly

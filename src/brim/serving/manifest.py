@@ -19,9 +19,9 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.untrusted import open_regular, read_regular
 from brim.storage.files import sync_file, write_through
 from brim.storage.ownership import check_ours
-from brim.untrusted import open_regular, read_regular
 
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"  # all weights but rows

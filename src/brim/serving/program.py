@@ -18,11 +18,11 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.serving.inputs import Inputs
 from brim.serving.keyed import KeyedLookup, with_lookups
 from brim.serving.manifest import BundledTable
+from brim.train.entry.lightning import LightningFile
+from brim.train.entry.training_file import forward_of
 from brim.train.evaluation import Forward
-from brim.train.export import trace, traced
-from brim.train.lightning import LightningFile
-from brim.train.predictions import output_columns
-from brim.train.training_file import forward_of
+from brim.train.inference.export import trace, traced
+from brim.train.inference.predictions import output_columns
 
 State = dict[str, Tensor]  # by name
 _KINDS = (nn.Embedding, nn.EmbeddingBag)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from brim.decoding import UNDECODABLE
 from brim.errors import EnvironmentFault
-from brim.untrusted import open_regular
+from brim.host.untrusted import open_regular
 
 _LENGTH = struct.Struct("<Q")
 _LARGEST_HEADER = 16 << 20  # bytes

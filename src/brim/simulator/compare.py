@@ -11,21 +11,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from brim.clock import SystemClock
 from brim.domain.cluster import Cluster
 from brim.domain.schedule import Policy
 from brim.domain.workload import Job
 from brim.errors import EnvironmentFault, InternalError, SpecError, did_you_mean
-from brim.from_file import is_in_file
-from brim.plugins import POLICIES as ADDED
-from brim.plugins import how_to_install, load_plugin, plugins
-from brim.policies.ceiling import ceiling_per_job, ceiling_with_capacity
+from brim.host.clock import SystemClock
+from brim.policies.baselines.ceiling import ceiling_per_job, ceiling_with_capacity
 from brim.policies.named import POLICIES
 from brim.simulator.engine import Settings, simulate
 from brim.simulator.own_policy import checked_policy, own_policy
 from brim.simulator.profiles import Profiles, read_profiles
 from brim.simulator.run import Metrics, Run, measure
 from brim.simulator.traces import needed_profiles
+from brim.user_code.from_file import is_in_file
+from brim.user_code.plugins import POLICIES as ADDED
+from brim.user_code.plugins import how_to_install, load_plugin, plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

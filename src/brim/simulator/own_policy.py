@@ -11,7 +11,7 @@ from typing import Any
 
 from brim.domain.schedule import Admitted, Decision, Policy, Rejected, Snapshot
 from brim.errors import SpecError, UserCodeError, did_you_mean
-from brim.from_file import load_callable, trace_of
+from brim.user_code.from_file import load_callable, trace_of
 
 _GUIDE = "docs/guides/write-a-policy.md shows one"
 

@@ -19,11 +19,11 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from brim.account import home
-from brim.clock import SystemClock
 from brim.errors import EnvironmentFault, SpecError
-from brim.own_code import COMPILED
+from brim.host.account import home
+from brim.host.clock import SystemClock
 from brim.storage.files import drafts_beside, is_lock_of
+from brim.user_code.own_code import COMPILED
 
 LARGEST = 8 << 20  # bytes of an archive
 MOST_FILES = 4_000

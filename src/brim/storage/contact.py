@@ -16,10 +16,10 @@ import msgspec
 
 from brim.decoding import UNDECODABLE
 from brim.errors import SpecError
-from brim.process import birth_of
-from brim.procfs import read_proc
+from brim.host.process import birth_of
+from brim.host.procfs import read_proc
+from brim.host.untrusted import read_regular
 from brim.storage.files import write_whole
-from brim.untrusted import read_regular
 
 CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
@@ -81,7 +81,7 @@ class SchedulerContact(msgspec.Struct, frozen=True, kw_only=True):
     """The address of a state directory's scheduler.
 
     Args:
-        birth: when its process was started, as `brim.process.birth_of` tells; empty where nobody
+        birth: when its process was started, as `brim.host.process.birth_of` tells; empty where nobody
             does.
         authority: the certificate of its authority, PEM, where it speaks HTTPS; empty: it does not.
         nodes: `HOST:PORT` at which nodes of other hosts join; empty: none can.

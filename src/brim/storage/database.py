@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from brim.errors import StorageFault
-from brim.log import LogLine
+from brim.host.log import LogLine
 from brim.storage.migrations import FORMAT, check_format, format_of
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import monotonic, sleep
 from brim.storage.files import sizes_of, sync_directory, write_through, write_whole
 
 T = TypeVar("T")

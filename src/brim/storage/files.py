@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
-from brim.untrusted import NotRegularError, open_regular
+from brim.host.clock import monotonic, sleep
+from brim.host.untrusted import NotRegularError, open_regular
 
 _DRAFT = ".draft"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

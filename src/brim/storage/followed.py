@@ -13,10 +13,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from brim.clock import monotonic
 from brim.domain.followed import EVENTS, MOST_LOGS, STEPS, Mark, Part, digest_of_tail, is_followed
-from brim.holes import hole_of
-from brim.untrusted import NotRegularError, open_regular
+from brim.host.clock import monotonic
+from brim.host.holes import hole_of
+from brim.host.untrusted import NotRegularError, open_regular
 
 _CHUNK = 1 << 20  # bytes of a file at once
 _LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours

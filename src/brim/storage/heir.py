@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from brim.process import birth_of, state_of
+from brim.host.process import birth_of, state_of
 
 SUCCESSION = "BRIM_SUCCESSION"
 PATIENCE = 20.0  # seconds that an heir has from its agent's death to its own end

@@ -18,10 +18,10 @@ from brim.decoding import UNDECODABLE
 from brim.domain.job import JobSpec
 from brim.domain.quantities import format_bytes
 from brim.errors import EnvironmentFault, SpecError
-from brim.own_code import Code, CodeFile, collect, in_folder, source_of
+from brim.host.untrusted import read_regular
 from brim.storage.bundles import LARGEST, MOST_FILES, digest_of, pack, read_bundle, unpack
 from brim.storage.files import write_whole
-from brim.untrusted import read_regular
+from brim.user_code.own_code import Code, CodeFile, collect, in_folder, source_of
 
 JOB_FILE = "job.json"
 _LARGEST_JOB = 4 << 20  # bytes

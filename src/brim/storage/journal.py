@@ -15,8 +15,8 @@ import zlib
 from pathlib import Path
 
 from brim.errors import EnvironmentFault
+from brim.host.untrusted import NotRegularError, read_regular
 from brim.storage.files import is_locked, lock, write_whole
-from brim.untrusted import NotRegularError, read_regular
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")

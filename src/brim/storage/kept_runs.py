@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from brim.clock import monotonic
 from brim.domain.kept_run import (
     CHECKPOINTS,
     KEPT,
@@ -26,10 +25,11 @@ from brim.domain.kept_run import (
     whole_and_part,
 )
 from brim.errors import EnvironmentFault
-from brim.holes import free_front, hole_of
+from brim.host.clock import monotonic
+from brim.host.holes import free_front, hole_of
+from brim.host.untrusted import open_regular
 from brim.storage.file_stores import FileStore
 from brim.storage.files import lock, write_whole
-from brim.untrusted import open_regular
 
 _SAME = 256  # bytes at a place by which two files are told apart: a record has a time
 _TO_COPY = 60.0  # seconds that another process, which copies the same run, is waited for

@@ -27,7 +27,7 @@ from brim.domain.followed import (
 )
 from brim.domain.kept_run import KEPT
 from brim.errors import EnvironmentFault, ProtocolError
-from brim.holes import free_front
+from brim.host.holes import free_front
 from brim.storage.files import lock, write_whole
 
 _RECORDS = (EVENTS, STEPS)

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from brim.account import acting_as
+from brim.host.account import acting_as
 
 _DEEP = 100  # directories that are open at a time
 

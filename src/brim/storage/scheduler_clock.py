@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from brim.clock import SystemClock
 from brim.decoding import UNDECODABLE
+from brim.host.clock import SystemClock
 from brim.storage.files import write_whole
 
 _FILE = "clock.json"

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from brim.process import state_of
+from brim.host.process import state_of
 
 _NAME = ".reading-"
 _LAYOUT = struct.Struct("<5q")

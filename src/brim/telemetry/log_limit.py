@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
 
-from brim.holes import free_front
+from brim.host.holes import free_front
 
 _LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
 _SELDOM = 1.0  # where less than half of it is used

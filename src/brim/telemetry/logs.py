@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from brim.errors import SpecError, did_you_mean
-from brim.untrusted import NotRegularError, open_regular
+from brim.host.untrusted import NotRegularError, open_regular
 
 _MOST = 1 << 18  # bytes of a file that are read at once
 _MOST_OF_ALL = 4 << 20  # and of all files together: there may be any number

@@ -20,8 +20,8 @@ import msgspec
 from brim.decoding import UNDECODABLE
 from brim.domain.accounting import StepRecord
 from brim.errors import EnvironmentFault, InternalError
+from brim.host.untrusted import NotRegularError, open_regular
 from brim.telemetry.events import Event, Restored
-from brim.untrusted import NotRegularError, open_regular
 
 RecordName = Literal["events.jsonl", "steps.jsonl"]
 EVENTS: RecordName = "events.jsonl"

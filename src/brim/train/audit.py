@@ -1,6 +1,6 @@
 """Audits: a micro-batch that is computed twice must give the same bits.
 
-`coordination/audits.py` plans which ones. This module holds what came of them on one worker, and
+`coordination/job/audits.py` plans which ones. This module holds what came of them on one worker, and
 puts a difference into words.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from brim.coordination.audits import NOT_KEPT, TO_KEEP, AuditPlan, Finding
+from brim.coordination.job.audits import NOT_KEPT, TO_KEEP, AuditPlan, Finding
 from brim.data.feed import MicroBatchRequest
-from brim.train.digests import Digests, digests_of, root_of
+from brim.train.state.digests import Digests, digests_of, root_of
 
 SAMPLES = "samples"
 _BEHIND = "committed"

@@ -16,24 +16,24 @@ import torch
 from torch import Tensor, nn
 
 import brim
-from brim.clock import SystemClock, monotonic
 from brim.domain.job import JobSpec
 from brim.domain.table_parts import Lineage, StoredTable
+from brim.embeddings.bases import Bases
+from brim.embeddings.table_file import NumberedRows, RowTable
+from brim.embeddings.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
+from brim.embeddings.tables.tree import PLACES, TABLES
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import SystemClock, monotonic
 from brim.storage.checkpoints import Checkpoint, Store
 from brim.storage.file_stores import FileStore, Remote, location_of, open_place
 from brim.storage.heir import succession
 from brim.train.asynchronous.turn import Asynchrony
-from brim.train.bases import Bases
-from brim.train.checkpoint import Image, StateCopy, state_of
 from brim.train.context import WorkerContext
-from brim.train.flattening import flatten
-from brim.train.job_state import TrainingState
 from brim.train.membership import LookAhead
-from brim.train.table_file import NumberedRows, RowTable
-from brim.train.table_parts import given_up, new_files, put_table, store_taken, take, whole_of
-from brim.train.tables.tree import PLACES, TABLES
-from brim.train.writer import TakenTables, Writer
+from brim.train.state.checkpoint import Image, StateCopy, state_of
+from brim.train.state.flattening import flatten
+from brim.train.state.job_state import TrainingState
+from brim.train.state.writer import TakenTables, Writer
 from brim.wire.messages import Publish, Warn, WorkerMessage
 from brim.wire.run_files import SCHEME, RunFiles, split_place
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from brim.control_groups import processors
 from brim.domain.job import JobSpec, WorkerRange
-from brim.own_code import word_of
-from brim.process import WORKER
-from brim.stacks import show_when_asked
+from brim.host.control_groups import processors
+from brim.host.process import WORKER
+from brim.host.stacks import show_when_asked
 from brim.train.params import ENVIRONMENT_VARIABLE as PARAMETERS
+from brim.user_code.own_code import word_of
 
 _LINK, _MEMORY, _TABLES, _STACKS = (
     "BRIM_LINK_FD",

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from brim.chance import Sources
-from brim.coordination.reduction import share
+from brim.coordination.job.reduction import share
 from brim.data.batches import Collate
 from brim.data.feed import Feed, MicroBatchRequest
 from brim.data.streams import reads_differently
@@ -25,6 +24,7 @@ from brim.domain.batch import Span
 from brim.domain.inference import CHUNK, chunks_of_step
 from brim.domain.seeds import mix
 from brim.errors import SpecError
+from brim.tensors.chance import Sources
 from brim.train.metrics import Metric
 from brim.train.samples import pair_of, to_device
 

@@ -8,8 +8,8 @@ import sys
 import torch
 
 from brim.errors import BrimError, EnvironmentFault, SpecError, UserCodeError
-from brim.tracebacks import place_of, trace_of
 from brim.train.context import WorkerContext
+from brim.user_code.tracebacks import place_of, trace_of
 from brim.wire.link import WorkerLink
 from brim.wire.messages import JobFailed, Warn, failure_of
 

@@ -17,15 +17,15 @@ from brim.data.batches import Collate
 from brim.data.feed import Feed
 from brim.domain.job import JobSpec
 from brim.errors import SpecError
-from brim.train.carried import Carried
+from brim.train.checks.return_checks import check_metrics
 from brim.train.context import WorkerContext
 from brim.train.evaluation import Forward, evaluate_together, feed_of
+from brim.train.exchange.carried import Carried
 from brim.train.job_parts import assemble, not_asynchronous
-from brim.train.job_state import Stateful
 from brim.train.logged import logged_numbers
 from brim.train.loop import Loop
 from brim.train.metrics import Metric
-from brim.train.return_checks import check_metrics
+from brim.train.state.job_state import Stateful
 from brim.train.step import MicroBatch
 from brim.train.training_data import TrainingData, agreed
 from brim.wire.messages import Logged

@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from brim.chance import Sources
-from brim.clock import monotonic
 from brim.domain.job import JobSpec
+from brim.embeddings.embedding import Embeddings
 from brim.errors import SpecError
+from brim.host.clock import monotonic
 from brim.storage.trails import Trail
+from brim.tensors.chance import Sources
 from brim.train.asynchronous.turn import Asynchrony
-from brim.train.attributes import Attributes
-from brim.train.carried import Carried
 from brim.train.checkpoints import Checkpoints
+from brim.train.checks.attributes import Attributes
 from brim.train.context import WorkerContext
-from brim.train.contribution import Contributions
-from brim.train.embeddings import Embeddings
-from brim.train.job_state import TrainingState
-from brim.train.layout import Layout
+from brim.train.exchange.carried import Carried
+from brim.train.exchange.contribution import Contributions
+from brim.train.exchange.layout import Layout
 from brim.train.membership import Loner, Members, Membership
-from brim.train.optimization import Optimization
+from brim.train.state.job_state import TrainingState
+from brim.train.state.optimization import Optimization
 from brim.wire.messages import WorkerMessage
 
 

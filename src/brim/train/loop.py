@@ -13,20 +13,20 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from brim.clock import monotonic
-from brim.coordination import steps
-from brim.coordination.audits import AuditPlan
-from brim.coordination.participant import Interrupted, PeerLost, RoundChanged
-from brim.coordination.steps import Act, Action, Settle, Stand
+from brim.coordination.job import steps
+from brim.coordination.job.audits import AuditPlan
+from brim.coordination.job.participant import Interrupted, PeerLost, RoundChanged
+from brim.coordination.job.steps import Act, Action, Settle, Stand
 from brim.data.feed import Feed, Reads, requests
 from brim.domain.seeds import mix
 from brim.errors import EnvironmentFault, InternalError, SpecError
+from brim.host.clock import monotonic
+from brim.tensors.memory import make_own
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.job_parts import JobParts
 from brim.train.membership import LookAhead
-from brim.train.memory import make_own
 from brim.train.round import Round, agree, enter, settle_tables
-from brim.train.state import weights_sha256
+from brim.train.state.transfer import weights_sha256
 from brim.train.step import MicroBatch, Steps
 from brim.train.training_data import TrainingData, agreed
 from brim.wire.messages import Completed, Evaluated, failure_of

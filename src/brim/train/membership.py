@@ -10,10 +10,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol, TypeVar
 
-from brim.clock import SystemClock, monotonic, sleep
-from brim.coordination.barrier import COMMIT
-from brim.coordination.membership import World
-from brim.coordination.participant import (
+from brim.coordination.job.barrier import COMMIT
+from brim.coordination.job.membership import World
+from brim.coordination.job.participant import (
     AgentGone,
     AskedToLeave,
     BeHeir,
@@ -33,21 +32,22 @@ from brim.coordination.participant import (
     WriteState,
     round_of,
 )
-from brim.coordination.reduction import ReductionPlan
-from brim.coordination.turns import TURN
-from brim.death_notice import give_notice
+from brim.coordination.job.reduction import ReductionPlan
+from brim.coordination.job.turns import TURN
 from brim.domain.job import JobSpec
 from brim.errors import EnvironmentFault, InternalError
-from brim.process import close_in_children
+from brim.host.clock import SystemClock, monotonic, sleep
+from brim.host.death_notice import give_notice
+from brim.host.process import close_in_children
 from brim.train.context import WorkerContext
-from brim.train.distributed import Distributed
-from brim.train.exchange import Alone, Exchange, SharedMemory
-from brim.train.heir import Inheritance
-from brim.train.layout import Layout
-from brim.train.shelf import ReadyPieces, Shelf
+from brim.train.exchange.distributed import Distributed
+from brim.train.exchange.folding import Alone, Exchange, SharedMemory
+from brim.train.exchange.layout import Layout
+from brim.train.exchange.shelf import ReadyPieces, Shelf
+from brim.train.exchange.trade import Trade
 from brim.train.signals import LeaveRequest, beat_forever
-from brim.train.state import receive_state, send_state
-from brim.train.trade import Trade
+from brim.train.state.heir import Inheritance
+from brim.train.state.transfer import receive_state, send_state
 from brim.wire.link import WorkerLink
 from brim.wire.messages import (
     Beat,

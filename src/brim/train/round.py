@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from brim.clock import monotonic
-from brim.coordination.audits import AuditPlan
-from brim.coordination.reduction import ReductionPlan
+from brim.coordination.job.audits import AuditPlan
+from brim.coordination.job.reduction import ReductionPlan
 from brim.data.feed import Reads
+from brim.embeddings.rows import RowSums
 from brim.errors import EnvironmentFault, UserCodeError
-from brim.train.accumulate import Accumulator
-from brim.train.digests import Digests, describe_difference, root_of
-from brim.train.early import EarlySums
-from brim.train.exchange import Alone, Exchange
+from brim.host.clock import monotonic
+from brim.train.exchange.accumulate import Accumulator
+from brim.train.exchange.early import EarlySums
+from brim.train.exchange.folding import Alone, Exchange
 from brim.train.job_parts import JobParts
-from brim.train.job_state import ATTRIBUTES, SAME_DATA, SAMPLES, STOP
 from brim.train.membership import parts_of
-from brim.train.rows import RowSums
+from brim.train.state.digests import Digests, describe_difference, root_of
+from brim.train.state.job_state import ATTRIBUTES, SAME_DATA, SAMPLES, STOP
 
 _LONG = 2.0  # seconds of a micro-batch that nobody waits for where a job is suspended
 _RATE = re.compile(r"param_groups\.\d+\.lr\b")

@@ -8,8 +8,8 @@ import socket
 import threading
 from collections.abc import Callable
 
-from brim.clock import sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import sleep
 from brim.storage.heir import PATIENCE
 
 

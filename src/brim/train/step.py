@@ -1,7 +1,7 @@
 """The steps of a job on one worker: micro-batches out, their losses in, the sum to the network.
 
 `Steps.micro_batches` hands out this worker's part of a step, `Steps.take` does the backward pass of
-each, and `Steps.commit` makes the step count, in the order of `coordination/steps.py`.
+each, and `Steps.commit` makes the step count, in the order of `coordination/job/steps.py`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from brim.clock import monotonic
-from brim.coordination import steps
-from brim.coordination.audits import newcomers_apart
-from brim.coordination.participant import RoundChanged
-from brim.coordination.steps import Act, Action, Add, Stand
+from brim.coordination.job import steps
+from brim.coordination.job.audits import newcomers_apart
+from brim.coordination.job.participant import RoundChanged
+from brim.coordination.job.steps import Act, Action, Add, Stand
 from brim.data.feed import MicroBatchRequest, Read
 from brim.data.repeatable import digest_of
 from brim.data.streams import StreamMark
 from brim.domain.batch import Span, cut
 from brim.domain.seeds import mix
+from brim.embeddings.rows import GradientRows, OwnedRows
 from brim.errors import BrimError, EnvironmentFault, InternalError, SpecError, UserCodeError
-from brim.train import left_over, others
+from brim.host.clock import monotonic
 from brim.train.asynchronous.turn import Asynchrony
 from brim.train.audit import NOT_DETERMINISTIC, StepAudit, describe, findings_of
-from brim.train.carried import check_names
-from brim.train.contribution import StepOutcome
-from brim.train.exchange import Exchange
+from brim.train.checks import left_over, others
+from brim.train.exchange.carried import check_names
+from brim.train.exchange.contribution import StepOutcome
+from brim.train.exchange.folding import Exchange
 from brim.train.job_parts import JobParts
 from brim.train.round import Round
-from brim.train.rows import GradientRows, OwnedRows
 from brim.train.samples import pair_of, to_device
 from brim.train.training_data import TrainingData
 from brim.wire.messages import MicroReport, StepReport, Warn

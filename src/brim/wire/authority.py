@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from brim.clock import wall
 from brim.errors import ProtocolError
+from brim.host.clock import wall
 from brim.wire.identity import LIFETIME, Identity, Subject, fingerprint_of, server_name
 
 # Clocks of hosts differ: nothing is lost where a certificate seems to be older than its key.

@@ -26,8 +26,8 @@ from typing import Any
 import grpc
 import msgspec
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 from brim.wire.identity import grpc_credentials, grpc_options, server_name
 from brim.wire.listening import joined_address, split_address
 from brim.wire.messages import Answer, Ask, Codec, FromAgent, FromMaster

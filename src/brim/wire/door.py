@@ -26,7 +26,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from brim.clock import monotonic
+from brim.host.clock import monotonic
 from brim.wire.strangers import first_of_crowd
 
 BACKLOG = 128  # connections that are taken at once, so that no burst uses up all descriptors

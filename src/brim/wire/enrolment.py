@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from brim.errors import EnvironmentFault, ProtocolError
-from brim.process import close_in_children
+from brim.host.process import close_in_children
 from brim.wire.frames import HEAD_BYTES, frame, length_of
 from brim.wire.identity import (
     Identity,

@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from brim.clock import monotonic, wall
 from brim.domain.followed import Mark, Part
 from brim.errors import BrimError, EnvironmentFault, ProtocolError
+from brim.host.clock import monotonic, wall
 from brim.wire.frames import frame
 from brim.wire.identity import server_name
 from brim.wire.listening import split_address

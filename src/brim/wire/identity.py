@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
-from brim.anonymous import anonymous_file
 from brim.errors import EnvironmentFault
-from brim.process import close_in_children
+from brim.host.anonymous import anonymous_file
+from brim.host.process import close_in_children
 
 LIFETIME = 24 * 3600.0  # seconds for which a certificate is good
 RENEW_AFTER = LIFETIME / 2  # seconds after which its owner asks for another

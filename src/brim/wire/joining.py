@@ -20,7 +20,7 @@ import msgspec
 from brim.domain.cluster import MOST_DEVICES
 from brim.domain.host_kind import HostKind
 from brim.errors import EnvironmentFault, ProtocolError
-from brim.process import close_in_children
+from brim.host.process import close_in_children
 from brim.wire.authority import Authority
 from brim.wire.enrolment import EnrolmentServer, enrol
 from brim.wire.frames import FrameBuffer, frame
@@ -59,7 +59,7 @@ class JoinCluster(msgspec.Struct, frozen=True, tag="Join", kw_only=True):
     """Join a cluster with a node; the name is in its certificate.
 
     Args:
-        identity, life: see `brim.coordination.joined_nodes`.
+        identity, life: see `brim.coordination.cluster.joined_nodes`.
         devices: how many it has.
         switch: the one that it is below.
         address: of its host.
@@ -83,7 +83,7 @@ class AgentThere(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renew(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Renew the lease of a node, and say how it is: see `brim.coordination.sightings.NodeSeen`."""
+    """Renew the lease of a node, and say how it is: see `brim.coordination.cluster.sightings.NodeSeen`."""
 
     number: _Number
     up: bool = False

@@ -7,10 +7,10 @@ import socket
 import threading
 from collections.abc import Callable
 
-from brim.clock import monotonic
-from brim.coordination.participant import AgentGone
+from brim.coordination.job.participant import AgentGone
 from brim.errors import EnvironmentFault
-from brim.process import readable
+from brim.host.clock import monotonic
+from brim.host.process import readable
 from brim.wire.frames import FrameBuffer, frame
 from brim.wire.messages import Codec, Publish, WorkerBound, WorkerMessage
 

@@ -12,8 +12,8 @@ from ipaddress import ip_address
 
 from brim.domain.options import PORTS_VARIABLE, read_ports
 from brim.errors import EnvironmentFault
-from brim.process import name_of
-from brim.procfs import read_proc
+from brim.host.process import name_of
+from brim.host.procfs import read_proc
 
 _STRIDE = 7  # so that processes that are started together begin at different ones
 _LISTENS = "0A"  # in the kernel's tables of sockets

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from brim.clock import monotonic
-from brim.coordination.participant import Interrupted, PeerLost
-from brim.process import close_in_children
+from brim.coordination.job.participant import Interrupted, PeerLost
+from brim.host.clock import monotonic
+from brim.host.process import close_in_children
 from brim.wire.identity import server_name
 from brim.wire.listening import family_of, joined_address, split_address, take_port
 from brim.wire.proofs import PROOF_BYTES, is_proof, proof

@@ -9,8 +9,8 @@ import os
 import stat
 from pathlib import Path
 
-from brim.account import acting_uid
 from brim.errors import EnvironmentFault
+from brim.host.account import acting_uid
 
 _DESCRIPTORS = Path("/proc/self/fd")
 

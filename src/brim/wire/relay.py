@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Mapping
 
-from brim.clock import monotonic
+from brim.host.clock import monotonic
 from brim.wire.run_identity import RunIdentity
 from brim.wire.silence import give_up_after
 from brim.wire.strangers import Strangers

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from brim.clock import wall
+from brim.host.clock import wall
 from brim.wire.authority import Authority
 from brim.wire.identity import LIFETIME, Identity, open_context, show
 

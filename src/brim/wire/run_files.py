@@ -25,10 +25,10 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from brim.clock import monotonic
 from brim.domain.followed import EVENTS, Mark, Part
 from brim.errors import ProtocolError
-from brim.process import close_in_children
+from brim.host.clock import monotonic
+from brim.host.process import close_in_children
 from brim.wire.frames import HEAD_BYTES, frame, length_of
 from brim.wire.identity import MOST_OF_A_CONNECTION, server_name
 from brim.wire.listening import split_address

@@ -11,8 +11,8 @@ import ssl
 import threading
 from functools import lru_cache
 
-from brim.clock import wall
 from brim.errors import SpecError
+from brim.host.clock import wall
 from brim.wire.identity import OUT_OF_TIME, RENEW_AFTER, Identity, client_context, server_context
 from brim.wire.listening import is_loopback
 

@@ -11,7 +11,8 @@ from digits import dataset, metrics, model, optimizer  # noqa: F401
 from torch.nn import functional
 
 from brim import param
-from brim.train import exchange, membership
+from brim.train import membership
+from brim.train.exchange import folding as exchange
 
 HOW = param("how", "sleep")
 CALL = param("call", 100)  # of the loss, on that worker

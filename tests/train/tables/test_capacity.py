@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from brim.embeddings.tables import capacity
+from brim.embeddings.tables.capacity import Size, available_bytes, check_room, check_whole
+from brim.embeddings.tables.key_roster import KeyRoster, Rules
 from brim.errors import SpecError
-from brim.train.tables import capacity
-from brim.train.tables.capacity import Size, available_bytes, check_room, check_whole
-from brim.train.tables.key_roster import KeyRoster, Rules
 
 
 def test_the_size_is_that_of_the_memory_of_a_full_table() -> None:

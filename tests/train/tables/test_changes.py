@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from brim.train.tables.changes import Changes
+from brim.embeddings.tables.changes import Changes
 
 
 def test_more_keys_than_are_worth_it_are_not_followed() -> None:

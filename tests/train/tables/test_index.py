@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from brim.embeddings.tables.index import Index, Shape
+from brim.embeddings.tables.keys import mix
 from brim.errors import InternalError
-from brim.train.tables.index import Index, Shape
-from brim.train.tables.keys import mix
 
 TINY = Shape(places=21, partitions=2)  # five buckets in each partition
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.train.tables.index import Index
-from brim.train.tables.key_roster import KeyRoster, KeyRosterChange, Rules
+from brim.embeddings.tables.index import Index
+from brim.embeddings.tables.key_roster import KeyRoster, KeyRosterChange, Rules
 
 PARTITIONS = 64
 Logged = tuple[

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from brim.embeddings.tables.index import Index
+from brim.embeddings.tables.key_roster import Rules
+from brim.embeddings.tables.keyed_table import KEYS, KeyedTable, partitions_of
+from brim.embeddings.tables.keys import mix
 from brim.errors import SpecError
-from brim.train.tables.index import Index
-from brim.train.tables.key_roster import Rules
-from brim.train.tables.keyed_table import KEYS, KeyedTable, partitions_of
-from brim.train.tables.keys import mix
 
 DIM = 3
 PLAIN = Rules(300)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from brim.embeddings.tables.keys import check_ids, mix, unmix
 from brim.errors import SpecError
-from brim.train.tables.keys import check_ids, mix, unmix
 
 LAST = (1 << 63) - 1
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from brim.train.tables import memory
-from brim.train.tables.memory import TableMemory
-from brim.train.tables.table import Table
+from brim.embeddings.tables import memory
+from brim.embeddings.tables.memory import TableMemory
+from brim.embeddings.tables.table import Table
 
 
 def test_nothing_is_read_behind_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.train.tables.keys import mix
-from brim.train.tables.start_values import KINDS, start_values
+from brim.embeddings.tables.keys import mix
+from brim.embeddings.tables.start_values import KINDS, start_values
 
 KEYS = mix(torch.arange(20_000)).sort().values
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brim.process import name_of
-from brim.procfs import read_proc
+from brim.host.process import name_of
+from brim.host.procfs import read_proc
 from brim_lab.driver import MarkedProcesses
 
 # What a process prints goes to a file of its own; a fork has its parent's name and arguments.

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import yaml
 
-from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.domain.job import WorkerRange
 from brim.errors import InternalError
+from brim.host.clock import SystemClock
 from brim.scheduler.cluster_file import cluster_spec
 from brim.storage.book import Book
 from brim.storage.database import Database

@@ -23,8 +23,8 @@ import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from brim.process import children_of
-from brim.procfs import read_proc
+from brim.host.process import children_of
+from brim.host.procfs import read_proc
 from brim_lab.chaos import entrance, switch
 
 DEVICE = "eth0"  # of each host

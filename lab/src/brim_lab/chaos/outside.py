@@ -12,8 +12,8 @@ from pathlib import Path
 
 from brim.domain.faults import Fault, FaultKind
 from brim.errors import InternalError
+from brim.host.process import AGENT, MASTER, children_of, name_of
 from brim.interfaces import Clock
-from brim.process import AGENT, MASTER, children_of, name_of
 from brim.storage.contact import is_alive, read_contact
 from brim.telemetry.history import RunHistory
 from brim_lab.chaos.clocks import CLOCK, JumpingClock

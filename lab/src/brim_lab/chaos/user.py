@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from brim.client import Client
-from brim.clock import SystemClock
 from brim.domain.cluster import ClusterSpec
 from brim.errors import EnvironmentFault, InternalError
+from brim.host.clock import SystemClock
 from brim.storage.contact import SCHEDULER_LOCK
 from brim.storage.files import is_locked
 from brim.wire.cluster import JobView

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import click
 
-from brim.cli.usage import EXIT_DONE, EXIT_FAILED
+from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED
 from brim.domain.options import whole
 from brim.errors import SpecError, did_you_mean
+from brim.host.terminal import console
 from brim.runs import completing
 from brim.runs.options import JSON, job_option, job_options, option, parse_parameters
 from brim.runs.training_file import check_training_file
 from brim.runs.values import Value
-from brim.terminal import console
 
 if TYPE_CHECKING:
     from brim_lab.chaos.deeds import Deed
@@ -120,7 +120,7 @@ def chaos(file: str, **values: Any) -> int:
 
     Exit code 0 if every promise held, else 1.
     """
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim.runs import directories as runs
     from brim_lab.chaos.report import as_plain
 
@@ -374,7 +374,7 @@ def _table(results: list[Result]) -> str:
 
 
 def _report(folder: Path, job: Job, results: list[Result]) -> Path:
-    from brim.clock import SystemClock
+    from brim.host.clock import SystemClock
     from brim_lab.chaos.report import write_report
 
     day = datetime.fromtimestamp(SystemClock().wall()).strftime("%Y-%m-%d")

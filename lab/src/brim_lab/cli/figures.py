@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from brim.terminal import console
+from brim.host.terminal import console
 
 
 @click.command("figures")

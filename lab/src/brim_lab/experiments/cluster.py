@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from brim.client import Client
-from brim.clock import SystemClock
 from brim.domain.cluster import Cluster, ClusterSpec, Node
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.submission import Submission, fingerprint
 from brim.errors import EnvironmentFault
+from brim.host.clock import SystemClock
 from brim.storage.bundles import digest_of, pack
 from brim.storage.job_file import code_of
 from brim.telemetry.events import RoundFormed

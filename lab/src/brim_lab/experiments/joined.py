@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brim.client import Client
-from brim.clock import monotonic
 from brim.domain.cluster import Cluster, Node
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic
 from brim.storage.contact import read_scheduler_contact
 from brim_lab.chaos.hosts import Host, hosts_in
 from brim_lab.driver import Driver

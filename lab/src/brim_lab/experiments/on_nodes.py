@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from brim.client import Client
-from brim.clock import wall
 from brim.domain.cluster import Cluster, Node
 from brim.domain.job import WorkerRange
+from brim.host.clock import wall
+from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.cluster_client import KubeJobs
-from brim.kubernetes.resources import PlainObject
 from brim.wire.cluster import JobView, Submit
 from brim_lab.experiments.cluster import DemoCluster, Tell
 from brim_lab.experiments.course import TrainingCourse, Workers

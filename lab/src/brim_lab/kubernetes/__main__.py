@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from brim.cli.usage import EXIT_FAILED, EXIT_USAGE
+from brim.cli.shared.usage import EXIT_FAILED, EXIT_USAGE
 from brim.errors import BrimError, SpecError, did_you_mean
 from brim_lab.kubernetes import binaries, box, cluster
 from brim_lab.kubernetes.cluster import DEFAULT

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from brim.clock import monotonic
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic
 from brim.storage.files import write_whole
 
 VERSION = "v1.37.1"

@@ -22,8 +22,8 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from brim.clock import wall
 from brim.errors import EnvironmentFault
+from brim.host.clock import wall
 from brim.storage.files import write_whole
 from brim_lab.kubernetes import groups
 from brim_lab.kubernetes.api import PATCH, Api, kubeconfig

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, SpecError
+from brim.host.clock import monotonic, sleep
 from brim.storage.files import is_locked, lock, write_whole
 from brim_lab.kubernetes import binaries, groups
 from brim_lab.kubernetes.api import Api

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brim.clock import monotonic
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic
 from brim.storage.files import write_whole
 from brim.wire.authority import Authority
 from brim_lab.kubernetes.api import Api, kubeconfig

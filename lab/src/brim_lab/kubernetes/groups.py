@@ -1,7 +1,7 @@
 """Control groups of version 1 for a cluster and its nodes.
 
 Each kubelet makes the groups of its pods below its node's, which it takes for the root of them all.
-`brim.control_groups` has those of version 2, without limits; here the limits of pods must hold.
+`brim.host.control_groups` has those of version 2, without limits; here the limits of pods must hold.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 
 _MOUNTS = Path("/proc/mounts")
 _MEMBERS = "cgroup.procs"

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
-from brim.kubernetes.manifests import NAME, Installation, manifests
+from brim.host.clock import monotonic, sleep
+from brim.kubernetes.install.manifests import NAME, Installation, manifests
 from brim.storage.bundles import digest_of, pack
 from brim_lab.kubernetes.cluster import NodeCluster
 from brim_lab.kubernetes.groups import members

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 from brim_lab.kubernetes import groups
 from brim_lab.kubernetes.api import Api
 from brim_lab.kubernetes.binaries import binary

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault
+from brim.host.clock import monotonic, sleep
 
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 READY_WITHIN = 180.0  # seconds: alone a cluster takes 10, on a busy machine many times that

@@ -12,19 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from brim.coordination.scheduled_jobs import RangeChanged, Wished
+from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Wish
 from brim.domain.options import LARGEST_COUNT
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission, by_tenant, fingerprint, parse_priority
 from brim.errors import SpecError
-from brim.kubernetes.amounts import PODS, Totals, parse_amount, write_amount
-from brim.kubernetes.elastic_jobs import PRIORITIES, read_metadata
-from brim.kubernetes.identities import GROUP, KubeJob
-from brim.kubernetes.kubeflow.commands import command_of, option_of
-from brim.kubernetes.neighbours import is_queued
-from brim.kubernetes.reading import (
+from brim.kubernetes.client.amounts import PODS, Totals, parse_amount, write_amount
+from brim.kubernetes.client.reading import (
     Problems,
     Reading,
     choice_of,
@@ -35,7 +31,11 @@ from brim.kubernetes.reading import (
     text_of,
     whole_of,
 )
-from brim.kubernetes.tenants import KnownTenants
+from brim.kubernetes.kubeflow.commands import command_of, option_of
+from brim.kubernetes.nodes.neighbours import is_queued
+from brim.kubernetes.objects.elastic_jobs import PRIORITIES, read_metadata
+from brim.kubernetes.objects.identities import GROUP, KubeJob
+from brim.kubernetes.objects.tenants import KnownTenants
 
 KUBEFLOW, VERSION = "kubeflow.org", "v1"
 PYTORCH = "pytorchjob"  # the word of the kind that can be scaled

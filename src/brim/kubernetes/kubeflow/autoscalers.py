@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from brim.kubernetes.identities import GROUP, MANAGED_BY, OPERATOR
+from brim.kubernetes.client.resources import PlainObject, Resource
 from brim.kubernetes.kubeflow.asked import KUBEFLOW, VERSION, KubeflowSpec
 from brim.kubernetes.kubeflow.objects import common_labels, owner_of
-from brim.kubernetes.pods import Manifest
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.objects.identities import GROUP, MANAGED_BY, OPERATOR
+from brim.kubernetes.pods.manifests import Manifest
 
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", PlainObject)
 OURS = f"{MANAGED_BY}={OPERATOR}"  # selects them

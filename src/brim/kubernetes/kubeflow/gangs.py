@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from brim.kubernetes.gangs import POD_GROUP, Gang, api_for
 from brim.kubernetes.kubeflow.objects import KubeflowStart, common_labels, object_of_job
-from brim.kubernetes.pods import Manifest
+from brim.kubernetes.pods.gangs import POD_GROUP, Gang, api_for
+from brim.kubernetes.pods.manifests import Manifest
 
 
 def gang_of_kubeflow(start: KubeflowStart) -> Gang | None:

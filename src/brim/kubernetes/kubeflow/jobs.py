@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brim.coordination.scheduled_jobs import RangeChanged, Wished
+from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
 from brim.domain.course import Change, reason_of, sentence_of
 from brim.domain.scheduled_job import ScheduledJob
 from brim.domain.submission import Submission
 from brim.errors import EnvironmentFault
-from brim.kubernetes.amounts import Totals
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.known_objects import ObjectChange
-from brim.kubernetes.known_pods import KnownPods
+from brim.kubernetes.client.amounts import Totals
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.known_objects import ObjectChange
+from brim.kubernetes.client.reading import Problems
+from brim.kubernetes.client.reflector import Reflector
+from brim.kubernetes.client.refusals import NotFound
+from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
+from brim.kubernetes.client.times import read_time
 from brim.kubernetes.kubeflow.asked import (
     KINDS,
     KUBEFLOW,
@@ -41,13 +44,10 @@ from brim.kubernetes.kubeflow.records import (
     write_status,
 )
 from brim.kubernetes.kubeflow.status import stalled_status, status_of
-from brim.kubernetes.reading import Problems
-from brim.kubernetes.reflector import Reflector
-from brim.kubernetes.refusals import NotFound
-from brim.kubernetes.resources import ObjectKey, PlainObject, Resource
-from brim.kubernetes.status import Stall
-from brim.kubernetes.tenants import KnownTenants
-from brim.kubernetes.times import read_time
+from brim.kubernetes.objects.identities import KubeJob
+from brim.kubernetes.objects.status import Stall
+from brim.kubernetes.objects.tenants import KnownTenants
+from brim.kubernetes.pods.known_pods import KnownPods
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from brim.kubernetes.identities import GROUP
 from brim.kubernetes.kubeflow.asked import LAUNCHER, WORKER, KubeflowSpec, Rank
 from brim.kubernetes.kubeflow.objects import (
     KubeflowStart,
@@ -22,7 +21,8 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import RankedPods
-from brim.kubernetes.pods import Manifest
+from brim.kubernetes.objects.identities import GROUP
+from brim.kubernetes.pods.manifests import Manifest
 
 HOSTS = f"{GROUP}/hosts"  # an annotation of the launcher: which hosts its ConfigMap has
 KUBECTL_IMAGE = "kubeflow/kubectl-delivery:latest"  # as Kubeflow's operator has it

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from brim.kubernetes.amounts import Totals
-from brim.kubernetes.identities import MANAGED_BY, OPERATOR
+from brim.kubernetes.client.amounts import Totals
 from brim.kubernetes.kubeflow.asked import (
     KUBEFLOW,
     LAUNCHER,
@@ -16,7 +15,8 @@ from brim.kubernetes.kubeflow.asked import (
     KubeflowSpec,
     Rank,
 )
-from brim.kubernetes.pods import Manifest
+from brim.kubernetes.objects.identities import MANAGED_BY, OPERATOR
+from brim.kubernetes.pods.manifests import Manifest
 
 LABELS = "training.kubeflow.org"
 JOB_NAME, OPERATOR_NAME = f"{LABELS}/job-name", f"{LABELS}/operator-name"
@@ -34,7 +34,7 @@ class KubeflowStart:
         tolerated: keys of taints that pods bear.
         kubectl: the image from which a launcher gets the program by which it reaches workers.
         gangs: a job with a scheduling policy is a gang.
-        evictions: the operator answers evictions: see `brim.kubernetes.evictions`.
+        evictions: the operator answers evictions: see `brim.kubernetes.pods.evictions`.
     """
 
     asked: KubeflowSpec

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from brim.kubernetes.identities import placeholder_of
 from brim.kubernetes.kubeflow.objects import KubeflowStart
 from brim.kubernetes.kubeflow.pods import main_container, pod_of
 from brim.kubernetes.kubeflow.ranks import RankedPods, changes
-from brim.kubernetes.placeholders import placeholder
-from brim.kubernetes.pods import Manifest
+from brim.kubernetes.objects.identities import placeholder_of
+from brim.kubernetes.pods.manifests import Manifest
+from brim.kubernetes.pods.placeholders import placeholder
 
 
 def of_kubeflow_job(start: KubeflowStart, fewest: int, node_labels: str) -> list[Manifest]:

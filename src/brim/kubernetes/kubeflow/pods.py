@@ -11,17 +11,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from brim.kubernetes.amounts import PODS, Totals, write_amount
-from brim.kubernetes.evictions import with_responder
-from brim.kubernetes.identities import (
-    JOB,
-    LAUNCH,
-    MANAGED_BY,
-    NODE,
-    OPERATOR,
-    ROLE,
-    WORKER,
-)
+from brim.kubernetes.client.amounts import PODS, Totals, write_amount
 from brim.kubernetes.kubeflow.asked import (
     EVALUATOR,
     EXIT_CODE,
@@ -48,8 +38,18 @@ from brim.kubernetes.kubeflow.objects import (
     object_of_job,
 )
 from brim.kubernetes.kubeflow.ranks import NewPod
-from brim.kubernetes.node_selection import nodes_for
-from brim.kubernetes.pods import Manifest
+from brim.kubernetes.nodes.node_selection import nodes_for
+from brim.kubernetes.objects.identities import (
+    JOB,
+    LAUNCH,
+    MANAGED_BY,
+    NODE,
+    OPERATOR,
+    ROLE,
+    WORKER,
+)
+from brim.kubernetes.pods.evictions import with_responder
+from brim.kubernetes.pods.manifests import Manifest
 
 
 def service(start: KubeflowStart, rank: Rank) -> Manifest:

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from brim.backends.processes import Launch
-from brim.coordination.reconcile import ByNode
-from brim.coordination.sightings import NodeSeen, Seen
+from brim.coordination.cluster.reconcile import ByNode
+from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.scheduled_job import Starts
 from brim.errors import EnvironmentFault
 from brim.interfaces import Clock
-from brim.kubernetes.identities import KubeJob, identity_of
-from brim.kubernetes.job_faults import JobFault, JobFaults
-from brim.kubernetes.known_pods import KnownPods
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.refusals import Forbidden
+from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.kubeflow.asked import (
     CLEAN_NOTHING,
     CLEAN_RUNNING,
@@ -52,14 +51,15 @@ from brim.kubernetes.kubeflow.ranks import (
     ranked,
     was_taken_away,
 )
-from brim.kubernetes.placeholder_keeper import MakeWay, PlaceholderKeeper, nobody_there
-from brim.kubernetes.places import NodePlaces
-from brim.kubernetes.pods import Manifest
-from brim.kubernetes.processes import KubeProcesses, Settled, at_once, persist, stall_of
-from brim.kubernetes.refusals import Forbidden
-from brim.kubernetes.resources import PlainObject
-from brim.kubernetes.retries import Retries
-from brim.kubernetes.status import Stall
+from brim.kubernetes.nodes.places import NodePlaces
+from brim.kubernetes.objects.identities import KubeJob, identity_of
+from brim.kubernetes.objects.status import Stall
+from brim.kubernetes.pods.job_faults import JobFault, JobFaults
+from brim.kubernetes.pods.known_pods import KnownPods
+from brim.kubernetes.pods.manifests import Manifest
+from brim.kubernetes.pods.placeholder_keeper import MakeWay, PlaceholderKeeper, nobody_there
+from brim.kubernetes.pods.processes import KubeProcesses, Settled, at_once, persist, stall_of
+from brim.kubernetes.pods.retries import Retries
 
 _ANYWHERE = ""  # in place of a node: an autoscaler is on none
 _FORCED = 1  # seconds that a pod has to end that was to end before
@@ -146,7 +146,7 @@ class KubeflowProcesses:
     Args:
         order: the object of a job by its id; None where it is gone.
         autoscaler: of a job, as the server tells of it; None: there is none.
-        clock: of seen time: see `brim.kubernetes.outages.SeenClock`.
+        clock: of seen time: see `brim.kubernetes.client.outages.SeenClock`.
         tell: called with a job of which there is news in `stall`.
         untouched: jobs whose records cannot be read: nobody knows which pods they should have.
         faults: of the operator's own, at one job.

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from brim.kubernetes.identities import LAUNCH, identity_of
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.kubeflow.asked import (
     CHIEF,
     EXIT_CODE,
@@ -24,7 +23,8 @@ from brim.kubernetes.kubeflow.asked import (
     Rank,
 )
 from brim.kubernetes.kubeflow.objects import INDEX, TYPE
-from brim.kubernetes.retries import TAKEN_AWAY
+from brim.kubernetes.objects.identities import LAUNCH, identity_of
+from brim.kubernetes.pods.retries import TAKEN_AWAY
 
 _LEADERS = (LAUNCHER, CHIEF, MASTER)  # whose success is the job's
 _RETRYABLE = 128  # exit codes from here on are of signals

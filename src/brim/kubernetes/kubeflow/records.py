@@ -14,12 +14,12 @@ from typing import Any
 
 from brim.domain.scheduled_job import ScheduledJob
 from brim.errors import EnvironmentFault
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import GROUP, KubeJob
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.refusals import Conflict, Invalid, NotFound
+from brim.kubernetes.client.resources import PlainObject, Resource
 from brim.kubernetes.kubeflow.asked import KINDS, KUBEFLOW, VERSION
-from brim.kubernetes.record_text import pack_record, unpack_record
-from brim.kubernetes.refusals import Conflict, Invalid, NotFound
-from brim.kubernetes.resources import PlainObject, Resource
+from brim.kubernetes.objects.identities import GROUP, KubeJob
+from brim.kubernetes.objects.record_text import pack_record, unpack_record
 
 RECORD = f"{GROUP}/record"  # an annotation
 RESOURCES = {

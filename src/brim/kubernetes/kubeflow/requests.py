@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from brim.kubernetes.api_server import ApiServer
-from brim.kubernetes.identities import KubeJob
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.resources import PlainObject
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
-from brim.kubernetes.pod_requests import PodRequests
-from brim.kubernetes.pods import Manifest
-from brim.kubernetes.resources import PlainObject
+from brim.kubernetes.objects.identities import KubeJob
+from brim.kubernetes.pods.manifests import Manifest
+from brim.kubernetes.pods.pod_requests import PodRequests
 
 
 class KubeflowRequests:

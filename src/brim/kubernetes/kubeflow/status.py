@@ -11,12 +11,12 @@ from typing import Any
 
 from brim.domain.lifecycle import Phase, Wish
 from brim.domain.scheduled_job import ScheduledJob
-from brim.kubernetes.kube_types import KubePod
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.client.times import write_time
 from brim.kubernetes.kubeflow.asked import LAUNCHER, MASTER, KubeflowSpec
 from brim.kubernetes.kubeflow.objects import JOB_NAME, OPERATOR_NAME, TYPE
 from brim.kubernetes.kubeflow.ranks import rank_of
-from brim.kubernetes.status import INVALID_SPEC, Stall
-from brim.kubernetes.times import write_time
+from brim.kubernetes.objects.status import INVALID_SPEC, Stall
 
 CREATED, RUNNING, RESTARTING = "Created", "Running", "Restarting"
 SUCCEEDED, FAILED, SUSPENDED = "Succeeded", "Failed", "Suspended"

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from brim.clock import monotonic, sleep
 from brim.errors import EnvironmentFault, InternalError
-from brim.tensors import ALIGNMENT
-from brim.train.flattening import flatten, unflatten
+from brim.host.clock import monotonic, sleep
+from brim.tensors.raw import ALIGNMENT
+from brim.train.state.flattening import flatten, unflatten
 
 _PAGE = mmap.PAGESIZE
 _ROUND, _HEADS = 0, 1  # words of the first page: whose turns count, then the heads of the slots

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-from brim.coordination.participant import Interrupted
-from brim.coordination.turns import Allotment
+from brim.coordination.job.participant import Interrupted
+from brim.coordination.job.turns import Allotment
+from brim.embeddings.embedding import Embeddings
 from brim.errors import SpecError
 from brim.train.asynchronous.applied import AppliedBatches
 from brim.train.asynchronous.home import Home
-from brim.train.digests import Digests, describe_difference, digests_of
-from brim.train.embeddings import Embeddings
-from brim.train.flattening import flatten
-from brim.train.job_state import TrainingState
+from brim.train.state.digests import Digests, describe_difference, digests_of
+from brim.train.state.flattening import flatten
+from brim.train.state.job_state import TrainingState
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
 _PATIENCE = (

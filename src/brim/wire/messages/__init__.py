@@ -4,7 +4,7 @@ Three conversations: worker and agent (a Unix socket that the worker is born wit
 master, people and master.
 """
 
-from brim.coordination.messages.agents import (
+from brim.coordination.job.messages.agents import (
     AgentMessage,
     ArriveTogether,
     AskToStop,
@@ -40,7 +40,7 @@ from brim.coordination.messages.agents import (
     Unheard,
     WorkerStarted,
 )
-from brim.coordination.messages.workers import (
+from brim.coordination.job.messages.workers import (
     Arrive,
     Beat,
     CheckpointDrafted,

@@ -1,0 +1,92 @@
+"""The way from a checked spec to a run's last line: start it, show it, say how it ended."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brim.cli.shared.usage import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, warn
+from brim.domain.job import JobSpec
+
+if TYPE_CHECKING:
+    from brim.runs.starting import Ready
+    from brim.telemetry.history import RunHistory
+
+
+def follow(ready: Ready, *, as_json: bool, prints: bool = True) -> int:
+    """Start a run, show it, say how it ended, and return the exit code.
+
+    The trace of an error in the user's code comes first, then the summary, then where the report
+    is; a program that asks for JSON is told of no report, and waits for none.
+
+    Args:
+        prints: show what rank 0 of the user's own loop prints; not beside JSON.
+
+    Raises:
+        SpecError, EnvironmentFault: it cannot be started.
+    """
+    from brim.runs import following
+    from brim.runs.outcome import state_of, summary_of
+
+    for note in ready.notes:
+        warn(note)
+    shown = prints and bool(ready.spec.command) and not as_json
+    ended = following.follow(ready, prints=shown, signals=True, report=not as_json)
+    history, failed = ended.history, ended.history.failed
+    if failed and not ended.has_said_why:
+        click.echo(failed.words, err=True)
+    if failed and failed.who == "spec":
+        return EXIT_USAGE
+    if not failed and not history.ended:
+        gone = "the agent of this run is gone, and its master and workers ended with it"
+        click.echo(f"brim: {gone}: brim logs {ready.run_dir} may tell why", err=True)
+    resume = f"brim resume {shlex.quote(str(ready.run_dir))}" if _can_resume(history) else ""
+    summary = {**summary_of(history, ready.run_dir), **_of_inference(ready.spec)}
+    _print_summary(summary, ended.report, resume, as_json=as_json)
+    good = state_of(history, alive=False) in ("done", "suspended")
+    return EXIT_DONE if good and not failed and ended.code == 0 else EXIT_FAILED
+
+
+def _of_inference(spec: JobSpec) -> dict[str, Any]:
+    """Return what the summary of an evaluation or a prediction has besides.
+
+    That is the weights, the rows, and where predictions are written.
+    """
+    if spec.inference is None:
+        return {}
+    wanted = spec.inference
+    data = {"input": wanted.input} if wanted.input else {"split": wanted.split}
+    output = {"output": wanted.output} if wanted.output else {}
+    return {"checkpoint": wanted.checkpoint, **data, **output}
+
+
+def _print_summary(
+    summary: dict[str, Any], report: Path | None, resume: str, *, as_json: bool
+) -> None:
+    if as_json:
+        import json
+
+        click.echo(json.dumps(summary))
+        return
+    from brim.cli.shared.summary import render_summary
+
+    click.echo(render_summary(summary, report=str(report or ""), resume=resume))
+
+
+def _can_resume(history: RunHistory) -> bool:
+    """Return whether resuming the run makes sense.
+
+    It has not ended well, it has something to go on from, and its failure was not the user's code,
+    which would fail again.
+    """
+    from brim.runs.outcome import state_of
+    from brim.telemetry.events import CheckpointPublished
+
+    theirs = history.failed is not None and history.failed.who == "user"
+    kept = history.verb != "train" or any(
+        isinstance(event, CheckpointPublished) for event in history.events
+    )
+    return state_of(history, alive=False) != "done" and not theirs and kept

@@ -1,0 +1,1 @@
+"""A cluster's jobs: what is planned for each, what became of it, and the nodes that they are on."""

@@ -1,0 +1,1157 @@
+"""The lives of a cluster's jobs as one automaton: events in, commands out. Pure.
+
+```
+ Submitted, Wished, RangeChanged, KindFreed,             people          ─┐            ┌─▶ Save, Note
+ Described, Drained                                                       │            │
+ Decided, Foretold                                       the policy       ├▶ handle() ─┼─▶ LearnSpeed, LearnCost
+ Looked                                                  nodes, processes │            ├─▶ Decide
+ Answered, Unanswered, Faulted                           masters of jobs ─┘            └─▶ Start, Resize, Leave,
+                                                                                           Suspend, Force
+```
+
+Its driver reads the clock, looks at processes, writes down what it is told to before it
+carries out anything, and asks. A job is changed here and nowhere else. A plan is a desired state:
+`Decided` only notes it, and each `Looked` returns the steps towards it that are possible now (see
+`brim.coordination.cluster.reconcile`).
+
+`Resize` and `Suspend` are questions to a job's master: each is followed by `Answered` or
+`Unanswered`, sooner or later, and a job owes one answer at a time. The other steps are carried out
+at once; the outcome of a `Start` is reported by `Answered` or `Unanswered` too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from brim.coordination.cluster.reconcile import (
+    Action,
+    ByNode,
+    Force,
+    Holding,
+    Leave,
+    Resize,
+    Start,
+    Suspend,
+    as_placed,
+    most,
+    reconcile,
+    staying,
+    still_coming,
+    within,
+)
+from brim.coordination.cluster.shortages import short_of_devices
+from brim.coordination.cluster.sightings import NodeSeen, NodesSeen, Seen
+from brim.coordination.cluster.tracking import Lessons, Tracking
+from brim.domain.cluster import ClusterSpec
+from brim.domain.estimates import Estimate, errors_of
+from brim.domain.host_kind import HostKind, differences, to_remember
+from brim.domain.job import WorkerRange
+from brim.domain.lifecycle import Happening, after
+from brim.domain.measuring import Measured
+from brim.domain.quantities import counted
+from brim.domain.schedule import (
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+    judge,
+)
+from brim.domain.scheduled_job import Allocation, ScheduledJob
+from brim.domain.submission import Submission
+from brim.errors import InternalError
+
+REPLAN = 15.0  # seconds after which plans are made again from measured progress
+_RETRY = 1.0  # seconds after which a job that is to be measured asks for its next size again
+_MOST_SETBACKS = 5  # ends of a job's processes in a row without a step, after which it has failed
+_BACKOFF = 1.0  # seconds before the second of them is followed by another start; doubled each time
+_LONGEST_BACKOFF = 60.0  # seconds before another start, where the environment allows none
+_MOST_FATAL = 2  # starts in a row in which the scheduler itself ended, after which a job has failed
+_CLUSTER = ""  # in place of a job's id: the story of the cluster itself
+
+
+# Events -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A job has been taken in.
+
+    Args:
+        detail: who asked, as recorded in the job's story; the same for the other events.
+    """
+
+    job: ScheduledJob
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wished:
+    """The owner of a job holds, releases or cancels it."""
+
+    job: str
+    wish: Happening
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeChanged:
+    """A job may have other numbers of workers."""
+
+    job: str
+    workers: WorkerRange
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KindFreed:
+    """A job that waits may go on on nodes of another kind than it began on."""
+
+    job: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The cluster has another policy, other rights, more or fewer devices."""
+
+    spec: ClusterSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Every job is to be suspended; with `kill`, at once instead of at a step boundary."""
+
+    kill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A policy has decided who should have what."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """Jobs are expected to end then, by what was known at a time."""
+
+    ends: Mapping[str, float]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The nodes and the processes of jobs were looked at.
+
+    Args:
+        seen: by job, of those that `ScheduledJobs.to_look_at` names; who could not be looked at is
+            left out.
+        room: how many jobs can be started now; the others are at a later look.
+        unseen: seconds since the last look in which nobody could see; before the first look, since
+            anybody looked. They count for nobody.
+        deciding: a decision is under way that was observed for. Jobs get back what they have lost,
+            and no other step is taken: it would be towards a plan that is about to be another.
+    """
+
+    nodes: Mapping[str, NodeSeen]
+    seen: Mapping[str, Seen]
+    room: float = math.inf
+    unseen: float = 0.0
+    deciding: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The processes of a job said yes to what they were asked, or have been started."""
+
+    action: Start | Resize | Suspend
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A request to the processes of a job was refused or not answered, or a start failed.
+
+    Of force: it was not used.
+    """
+
+    action: Start | Resize | Suspend | Force
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Faulted:
+    """An unforeseen error at one job, whose processes were ended."""
+
+    job: str
+    why: str
+
+
+Event = (
+    Submitted
+    | Wished
+    | RangeChanged
+    | KindFreed
+    | Described
+    | Drained
+    | Decided
+    | Foretold
+    | Looked
+    | Answered
+    | Unanswered
+    | Faulted
+)
+
+
+# Commands -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a job down as it is now."""
+
+    job: ScheduledJob
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Add a line to the story of a job, or of the cluster where `job` is empty."""
+
+    job: str
+    event: str
+    before: int = 0
+    after: int = 0
+    reason: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnSpeed:
+    """Keep what a job has taught, for the next one like it."""
+
+    submission: Submission
+    measured: Measured
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LearnCost:
+    """Keep what a change has cost."""
+
+    kind: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Ask the policy for a decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lose:
+    """Have a job go on without its agent on a node that is lost."""
+
+    job: str
+    node: str
+
+
+Command = Save | Note | LearnSpeed | LearnCost | Decide | Lose | Action
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question to the processes of one start of a job that is not answered yet."""
+
+    action: Resize | Suspend
+    launch: int
+
+
+class ScheduledJobs:
+    """The jobs that have not ended, on one cluster.
+
+    Args:
+        jobs: as they were written down; they are changed in place.
+        spec: of the cluster.
+        lessons: what jobs have taught.
+
+    Attributes:
+        jobs: by id, in the order of submission.
+        nodes: as they were seen last.
+        draining: every job is to be suspended, and nothing more is decided.
+    """
+
+    def __init__(self, jobs: Iterable[ScheduledJob], spec: ClusterSpec, lessons: Lessons) -> None:
+        self.jobs = {job.id: job for job in jobs}
+        self.spec = spec
+        self.nodes = NodesSeen({})
+        self._present: ClusterSpec | None = None
+        self._capacity = 0  # of it: each job asks
+        self.draining = False
+        self._killing = False
+        self._tracking = Tracking(lessons, self._learn_cost)
+        self._questions: dict[str, _Question] = {}
+        self._asked: dict[str, float] = {}  # since when each owes an answer
+        self._starting: set[str] = set()  # jobs whose starts are under way
+        self._commands: list[Command] = []
+        self._steps: list[Action] = []
+        self._waits: dict[str, str] = {}  # by job that waits for nodes of its kind, why
+        self._places: dict[str, str] = {}  # by job, where its story says that it is placed
+        self._short: tuple[str, ...] | None = (
+            None  # jobs that wait for devices, by the last decision
+        )
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event in.
+
+        Returns:
+            What is to be done about it, in this order: what is to be written down, as a whole or
+            not at all, comes before every step.
+        """
+        self._commands = []
+        self._steps = []
+        match event:
+            case Submitted():
+                self._submitted(event)
+            case Wished():
+                self._wished(event, now)
+            case RangeChanged():
+                self._range_changed(event)
+            case KindFreed():
+                self._kind_freed(event)
+            case Described(spec=spec):
+                self.spec, self._present = spec, None
+                self._decide()
+            case Drained(kill=kill):
+                self.draining = True
+                self._killing = self._killing or kill
+                self._decide()
+            case Decided(decision=decision):
+                self._decided(decision, now)
+            case Foretold():
+                self._foretold(event)
+            case Looked():
+                self._looked(event, now)
+            case Answered(action=action):
+                self._answered(action, now)
+            case Unanswered(action=action, why=why):
+                self._unanswered(action, why, now)
+            case Faulted():
+                self._faulted(event, now)
+            case _:
+                assert_never(event)
+        return [*self._commands, *self._steps]
+
+    # What others may ask --------------------------------------------------------------------------
+
+    @property
+    def present(self) -> ClusterSpec:
+        """The description of the cluster, with all nodes that are known: those that joined, too."""
+        if self._present is None:
+            cluster = self.nodes.cluster(self.spec.cluster)
+            # One that has lost nodes may have less than its headroom.
+            headroom = min(self.spec.headroom, max(0, cluster.devices - 1))
+            self._present = replace(self.spec, cluster=cluster, headroom=headroom)
+            self._capacity = self._present.capacity
+        return self._present
+
+    @property
+    def capacity(self) -> int:
+        """The devices for training of all nodes that are known."""
+        return self._capacity if self._present is not None else self.present.capacity
+
+    @property
+    def away(self) -> frozenset[str]:
+        """The nodes whose devices nobody is to have: they are lost, drained, or give way."""
+        return self.nodes.lost | self.spec.drained | self.nodes.leaving
+
+    def to_look_at(self) -> list[ScheduledJob]:
+        """List the jobs that have processes, as far as anybody knows."""
+        return [job for job in self.jobs.values() if job.running]
+
+    def snapshot(
+        self, now: float, *, memory: object, newcomer: ScheduledJob | None = None
+    ) -> Snapshot:
+        """Show the jobs that may run as a policy sees them.
+
+        Args:
+            memory: what the last cycle left.
+            newcomer: a job that is not submitted yet, to forecast its fate; jobs that only wait for
+                their next start (in back-off) are then included.
+        """
+        jobs = [job for job in self.jobs.values() if job.life.may_run]
+        if newcomer is None:
+            jobs = [job for job in jobs if job.running or job.starts.not_before <= now]
+        else:
+            jobs.append(newcomer)
+        try:
+            return self._tracking.snapshot(
+                jobs,
+                self.present,
+                lost=self.away,
+                kinds=self._kinds_for(jobs),
+                nodes=self.nodes.chosen(),
+                memory=memory,
+                now=now,
+            )
+        finally:
+            if newcomer is not None:
+                self._tracking.forget(newcomer)
+
+    def state(self, job: ScheduledJob, now: float) -> JobState:
+        """Show one job as a policy sees it."""
+        return self._tracking.state(job, self.capacity, now)
+
+    def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
+        """Return the steps per second of a job that runs, and what one more worker would add."""
+        return self._tracking.speed(job)
+
+    def waits_for(self, job: ScheduledJob) -> str:
+        """Say for which nodes a job waits; empty where it waits for none, or for any."""
+        return self._waits.get(job.id, "")
+
+    def short_of_devices(self) -> list[ScheduledJob] | None:
+        """List the jobs that have no processes for lack of devices alone, in the order of their right.
+
+        Returns:
+            None: nothing has been decided yet.
+        """
+        if self._short is None:
+            return None
+        found = [self.jobs[id] for id in self._short if id in self.jobs]
+        return [job for job in found if job.life.may_run and not job.running]
+
+    def is_known(self, job: ScheduledJob) -> bool:
+        """True if its deadline can be judged."""
+        return self._tracking.is_known(job)
+
+    @property
+    def has_measured(self) -> bool:
+        """True where the end of at least one job can be foretold."""
+        return any(self._tracking.is_measured(job) for job in self.jobs.values())
+
+    def wake_at(self, decided: float) -> float:
+        """Return when to decide again even if nothing happens.
+
+        Args:
+            decided: when it was decided last.
+        """
+        due = math.inf
+        for job in self.jobs.values():
+            if job.running:
+                waits = job.profile is not None and job.target < job.profile.size
+                due = min(due, decided + (_RETRY if waits else REPLAN))
+            elif job.starts.not_before > decided:  # the last cycle left it out
+                due = min(due, job.starts.not_before)
+        return due
+
+    def rest(self, now: float) -> bool:
+        """Go without a look where nothing goes by the clock until `wake_at`, as far as jobs go.
+
+        Then none is about to be started, owes an answer, or has other workers than it should have.
+
+        Returns:
+            Whether that is so. Its time counts as that of a look.
+        """
+        if self.draining or self._questions or self._asked:
+            return False
+        if not all(self._is_as_planned(job) for job in self.jobs.values()):
+            return False
+        self._tracking.look(now)
+        return True
+
+    def _is_as_planned(self, job: ScheduledJob) -> bool:
+        at, track = job.allocation, self._tracking.track(job)
+        if not job.running:
+            return not at.plan
+        is_there = at.told == at.plan == track.seen.workers and not at.coming
+        return is_there and track.confirmed and track.seen.alive
+
+    # What is to be written down -------------------------------------------------------------------
+
+    def _save(self, job: ScheduledJob) -> None:
+        self._commands.append(Save(job))
+
+    def _note(
+        self,
+        job: ScheduledJob,
+        event: str,
+        *,
+        before: int = 0,
+        after: int = 0,
+        reason: str = "",
+        detail: str = "",
+    ) -> None:
+        self._commands.append(Note(job.id, event, before, after, reason, detail))
+
+    def _learn_cost(self, kind: str, seconds: float) -> None:
+        self._commands.append(LearnCost(kind, max(0.0, seconds)))
+
+    def _decide(self) -> None:
+        self._commands.append(Decide())
+
+    def _happen(
+        self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
+    ) -> bool:
+        """Take a step of the job's life; False where that cannot happen to it."""
+        life = after(job.life, happening)
+        if life is None:
+            return False
+        before = job.life
+        job.life = life
+        if life.ended:
+            job.ended = now
+            job.allocation = replace(job.allocation, plan={})
+            del self.jobs[job.id]
+            self._waits.pop(job.id, None)
+            self._places.pop(job.id, None)
+            self._starting.discard(job.id)
+            self._tracking.forget(job)
+        self._save(job)
+        if life.phase is not before.phase:
+            self._note(job, life.phase.value, detail=detail)
+        elif life.wish is not before.wish:
+            self._note(job, happening.value, detail=detail)
+        return True
+
+    def _must(
+        self, job: ScheduledJob, happening: Happening, *, now: float, detail: str = ""
+    ) -> None:
+        """Do as `_happen`, but raise InternalError if the transition is impossible."""
+        if not self._happen(job, happening, now=now, detail=detail):
+            raise InternalError(
+                f"{job.id} is {job.life.phase.value}: {happening.value} cannot happen to it"
+            )
+
+    # What people want -----------------------------------------------------------------------------
+
+    def _submitted(self, event: Submitted) -> None:
+        job = event.job
+        self.jobs[job.id] = job
+        self._save(job)
+        self._note(job, "submitted", detail=event.detail)
+        self._decide()
+
+    def _wished(self, event: Wished, now: float) -> None:
+        job = self.jobs.get(event.job)
+        if job is None:
+            return
+        changed = self._happen(job, event.wish, now=now, detail=event.detail)
+        # A job on hold has no plan; it is judged again when it is released. A repeated request does
+        # not withdraw the promise.
+        if changed and event.wish is not Happening.CANCEL:
+            job.judgement = job.judgement.withdrawn()
+            self._save(job)
+        self._decide()
+
+    def _range_changed(self, event: RangeChanged) -> None:
+        job = self.jobs.get(event.job)
+        if job is None:
+            return
+        submission = job.submission.within(event.workers)
+        if submission != job.submission:
+            job.submission = submission
+            self._save(job)
+            self._note(job, "resized", detail=event.detail)
+        self._decide()
+
+    def _kind_freed(self, event: KindFreed) -> None:
+        job = self.jobs.get(event.job)
+        if job is None or job.running or job.kind is None:
+            return
+        job.kind = None
+        self._save(job)
+        self._note(job, "any kind", detail=event.detail)
+        self._decide()
+
+    # What the policy says -------------------------------------------------------------------------
+
+    def _decided(self, decision: Decision, now: float) -> None:
+        for verdict in decision.verdicts:
+            job = self.jobs.get(verdict.job)
+            # It may have been cancelled while this was decided.
+            if job is not None and job.life.may_run:
+                self._judged(job, verdict, now)
+        for job in self.jobs.values():
+            plan = dict(decision.nodes.get(job.id, {})) if job.life.may_run else {}
+            if job.submission.anywhere:
+                plan = self._where_it_is(job, plan)
+            if plan:
+                self._waits.pop(job.id, None)
+            if plan != job.allocation.plan:
+                self._planned(job, plan, decision, now)
+            elif not plan:
+                self._kept_waiting(job, decision)
+        self._short = short_of_devices(self.jobs.values(), decision, self.present.tenants)
+
+    def _judged(self, job: ScheduledJob, verdict: Verdict, now: float) -> None:
+        job.judgement = judge(verdict, job.submission.deadline)
+        said = "refused" if isinstance(verdict, Rejected) else "accepted"
+        self._note(
+            job,
+            "promised" if job.promised else said,
+            reason=job.judgement.reason,
+            detail=verdict.detail,
+        )
+        if job.judgement.standing is not Standing.REFUSED:
+            self._must(job, Happening.ADMIT, now=now)
+        elif not self._happen(job, Happening.REFUSE, now=now, detail=verdict.detail):
+            self._save(job)  # its processes end first
+
+    def _planned(self, job: ScheduledJob, plan: ByNode, decision: Decision, now: float) -> None:
+        before = job.workers
+        job.allocation = replace(job.allocation, plan=plan)
+        self._tracking.want(job, now)
+        self._save(job)
+        if job.workers != before:
+            reason, detail = decision.reasons.get(job.id, ("", ""))
+            after_it = job.workers
+            self._note(
+                job, "workers", before=before, after=after_it, reason=str(reason), detail=detail
+            )
+        if not plan:
+            self._places.pop(job.id, None)
+        elif job.running:  # another plan of a job in line moves nobody yet
+            self._note_place(job)
+
+    def _note_place(self, job: ScheduledJob) -> None:
+        """Tell once where the workers of a job are to be."""
+        plan = job.allocation.plan
+        if len(self.present.cluster.nodes) > 1 and plan and not job.submission.anywhere:
+            where = ", ".join(f"{count} on {node}" for node, count in plan.items())
+            if where != self._places.get(job.id):
+                self._places[job.id] = where
+                self._note(job, "placed", detail=where)
+
+    def _kept_waiting(self, job: ScheduledJob, decision: Decision) -> None:
+        """Tell once why a job has no workers, though as many as it needs are free."""
+        reason, detail = decision.reasons.get(job.id, ("", ""))
+        why = ""
+        if reason == Reason.ONE_KIND:
+            unlike = self._unlike(job)
+            why = f"{detail}: {unlike}" if unlike else detail
+        elif reason == Reason.ITS_NODES:
+            why = detail
+        if why != self._waits.get(job.id, ""):
+            self._waits[job.id] = why
+            if why:
+                self._note(job, "waits", reason=str(reason), detail=why)
+
+    def _foretold(self, event: Foretold) -> None:
+        for id, end in event.ends.items():
+            job = self.jobs.get(id)  # it may have ended meanwhile
+            if job is not None and self._tracking.is_measured(job):
+                estimate = Estimate(at=event.at, finish=end, step=job.progress.step)
+                before = job.estimates
+                job.estimates = before.then(estimate, job.progress.steps)
+                if job.estimates.saved != before.saved:
+                    self._save(job)
+
+    # What is seen ---------------------------------------------------------------------------------
+
+    def _looked(self, event: Looked, now: float) -> None:
+        if event.unseen > 0.0:
+            self._pass_over(event, now)
+        self._tracking.look(now, unseen=event.unseen)
+        nodes = NodesSeen(event.nodes)
+        for what, detail in nodes.news(self.nodes):
+            self._commands.append(Note(_CLUSTER, what, detail=detail))
+        present, away = self.present, self.away
+        silent = nodes.silent - self.nodes.silent
+        others = not nodes.refuse_as(self.nodes)  # jobs can be on other nodes than before
+        self.nodes = nodes
+        if nodes.cluster(self.spec.cluster) != present.cluster:
+            self._present = None
+        if self._present is None or self.away != away or others:
+            self._decide()
+        for id, seen in event.seen.items():
+            job = self.jobs.get(id)
+            if job is not None and job.running:
+                self._see(job, seen, now)
+        self._pass_on_silence(silent)
+        if event.deciding:
+            self._give_back(now)
+        else:
+            self._take_steps(now, event.room)
+
+    def _pass_over(self, event: Looked, now: float) -> None:
+        """Have what has begun begin later, and what waits wait longer, by what nobody could see."""
+        unseen = event.unseen
+
+        def later(since: float) -> float:
+            return max(since, min(since + unseen, now))
+
+        self._asked = {job: later(since) for job, since in self._asked.items()}
+        for job in self.jobs.values():
+            at, starts = job.allocation, job.starts
+            if job.running:
+                seen = event.seen.get(job.id) or self._tracking.track(job).seen
+                if at.coming or _gives(at, seen):
+                    job.allocation = replace(at, asked=later(at.asked), changed=later(at.changed))
+            elif starts.not_before > now - unseen:
+                job.starts = replace(starts, not_before=starts.not_before + unseen)
+            if (at, starts) != (job.allocation, job.starts):
+                self._save(job)
+
+    def _pass_on_silence(self, silent: frozenset[str]) -> None:
+        """Have the masters of jobs go on without nodes of which they may hear much later."""
+        for job in self.jobs.values():
+            at = job.allocation
+            for node in sorted(
+                silent & {*at.told, *at.coming, *self._tracking.track(job).seen.workers}
+            ):
+                if job.running:
+                    self._commands.append(Lose(job.id, node))
+
+    def _see(self, job: ScheduledJob, seen: Seen, now: float) -> None:
+        tracking = self._tracking
+        looked = tracking.track(job).looked
+        before = job.progress
+        attained = before.attained
+        if looked is not None:
+            attained += job.target * max(0.0, now - looked)
+        news = tracking.has_news(job, seen)
+        half = seen.steps is not None and before.step < seen.steps / 2 <= seen.step
+        if news or tracking.is_due_to_teach(job, now, every=REPLAN):
+            tracking.has_taught(job, seen, now)
+            self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
+        tracking.see(job, seen, now)
+        if job.submission.anywhere:
+            self._follow_placement(job)
+        job.allocation = replace(
+            job.allocation,
+            coming=still_coming(
+                job.allocation.coming,
+                seen.workers,
+                gone=self.nodes.gone,
+                waited=now - job.allocation.changed,
+                grace=self.spec.grace,
+            ),
+        )
+        job.progress = replace(
+            before,
+            attained=attained,
+            step=seen.step,
+            steps=seen.steps or before.steps,
+            started=before.started or seen.first_step,
+        )
+        tracking.reckon(job)
+        if self._profiled(job, now) or news or half:
+            self._decide()  # this job can be judged now, or others like it that wait
+        self._note_memory(job, seen)
+        if seen.failed != job.starts.failed:
+            job.starts = job.starts.after(seen.failed)
+            self._save(job)
+        if job.kind is None and seen.alive and self._note_kind(job, seen.workers):
+            self._save(job)  # it was started by a scheduler that did not remember it
+        if job.starts.unheard and seen.workers:  # the scheduler that started it ended later
+            job.starts = replace(job.starts, unheard=0)
+            self._save(job)
+        if not seen.alive:
+            self._settle(job, seen, now)
+
+    def _follow_placement(self, job: ScheduledJob) -> None:
+        """Count the workers of a job that others place on the nodes where they are."""
+        at = job.allocation
+        plan = self._where_it_is(job, at.plan)
+        told = self._where_it_is(job, at.told, rest=plan)
+        job.allocation = replace(at, plan=plan, told=told, coming=as_placed(at.coming, told))
+
+    def _where_it_is(
+        self, job: ScheduledJob, workers: ByNode, *, rest: ByNode | None = None
+    ) -> dict[str, int]:
+        """Return as many workers of a job that others place, on the nodes where they are.
+
+        Who is on a node that everybody is to leave, and is not to stay there, counts elsewhere.
+
+        Args:
+            rest: see `as_placed`.
+        """
+        there = self._tracking.track(job).seen.workers
+        return as_placed(workers, staying(there, workers, left=self.away), rest)
+
+    def _note_memory(self, job: ScheduledJob, seen: Seen) -> None:
+        known = job.starts.out_of_memory
+        news = seen.out_of_memory[known:]
+        if news:
+            job.starts = replace(job.starts, out_of_memory=known + len(news))
+            self._save(job)
+        for who in news:
+            self._note(job, "out of memory", detail=who)
+
+    def _profiled(self, job: ScheduledJob, now: float) -> bool:
+        """Go on with the profile of a new model; True if it has got any further."""
+        before = job.profile
+        said = self._tracking.advance(job, self.capacity, now)
+        if job.profile != before:
+            self._save(job)
+        if said:
+            self._note(job, "measured", detail=said)
+        return job.profile != before
+
+    def _settle(self, job: ScheduledJob, seen: Seen, now: float) -> None:
+        """Decide whether a job whose processes ended is done, failed, or to be started again."""
+        self._commands.append(LearnSpeed(job.submission, seen.measured, seen.steps))
+        asked = not job.allocation.told
+        job.allocation = replace(job.allocation, told={}, coming={})
+        job.summary = seen.summary
+        job.problem = seen.problem
+        begun = self._tracking.end(job, now).begun
+        self._questions.pop(job.id, None)  # what it owed ends with its processes
+        if job.id in self._starting:  # this scheduler has lived to see what it came to
+            self._starting.discard(job.id)
+            job.starts = replace(job.starts, unheard=0)
+        if seen.outcome == "done":
+            error = errors_of(job.estimates.first, job.estimates.half, now)
+            self._must(job, Happening.FINISH, now=now, detail=error)
+        elif seen.outcome == "failed" and seen.who != "environment":
+            self._must(job, Happening.FAIL, now=now, detail=seen.problem)
+        elif asked:
+            self._give_way(job, now, stepped=seen.step > begun)
+        else:
+            self._set_back(job, now, stepped=seen.step > begun)
+        if not job.life.ended and job.judgement.standing is Standing.REFUSED:
+            self._must(job, Happening.REFUSE, now=now, detail=job.judgement.detail)
+        self._decide()
+
+    def _give_way(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
+        """Let a job wait that has given way; longer each time where it came to nothing before.
+
+        What is free without its processes may be too little for them: it would be started without
+        end.
+        """
+        unused = 0 if stepped or not job.life.may_run else job.starts.unused + 1
+        wait = min(_LONGEST_BACKOFF, _BACKOFF * (2 ** (max(1, unused) - 1) - 1))
+        job.starts = replace(job.starts, setbacks=0, unused=unused, not_before=now + wait)
+        self._must(job, Happening.STOP, now=now)
+
+    def _set_back(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
+        """Start a job again whose end nobody asked for: later each time, but not for ever."""
+        if job.starts.unheard >= _MOST_FATAL:
+            job.problem = (
+                f"the scheduler ended {job.starts.unheard} times while it was starting this job, and "
+                "does not start it again"
+            )
+            self._must(job, Happening.FAIL, now=now, detail=job.problem)
+            return
+        setbacks = 1 if stepped else job.starts.setbacks + 1
+        wait = _BACKOFF * (2 ** (setbacks - 1) - 1)
+        job.starts = replace(job.starts, setbacks=setbacks, not_before=now + wait)
+        detail = job.problem or self.nodes.problem or "its processes died"
+        if setbacks < _MOST_SETBACKS:
+            self._must(job, Happening.STOP, now=now, detail=detail)
+            return
+        job.problem = f"{setbacks} starts in a row came to nothing, the last: {detail}"
+        self._must(job, Happening.FAIL, now=now, detail=job.problem)
+
+    # What is done ---------------------------------------------------------------------------------
+
+    def _take_steps(self, now: float, room: float) -> None:
+        towards = self._towards_the_plan(now)
+        asked = {step.job for step in towards if not isinstance(step, Leave)}
+        steps = [*self._to_confirm(asked), *towards]
+        self._remember(steps, now)
+        for action in steps:
+            job = self.jobs[action.job]
+            match action:
+                case Start(workers=workers):
+                    if room > 0 and self._may_be_started(job):
+                        self._start(job, workers, now)
+                    room -= 1
+                case Force(workers=workers):
+                    self._force(job, workers, now)
+                case _ if job.id in self._questions:
+                    pass  # one at a time
+                case Leave():
+                    self._steps.append(action)
+                case Suspend() if not self._tracking.has_stepped(job):
+                    # It warms up, and has nothing that a checkpoint could keep.
+                    self._agreed(job, {}, now)
+                    self._steps.append(Force(job.id, {}))
+                case Resize() | Suspend():
+                    self._questions[job.id] = _Question(action, job.starts.launches)
+                    self._steps.append(action)
+                case _:
+                    assert_never(action)
+
+    def _give_back(self, now: float) -> None:
+        """Ask jobs once more for what they were told to have, and have lost."""
+        for step in self._towards_the_plan(now):
+            if isinstance(step, Resize) and step.job not in self._questions:
+                job = self.jobs[step.job]
+                if step.workers == job.allocation.told and self._tracking.track(job).confirmed:
+                    self._asked.setdefault(job.id, now)
+                    self._questions[job.id] = _Question(step, job.starts.launches)
+                    self._steps.append(step)
+
+    def _to_confirm(self, asked: Collection[str]) -> list[Action]:
+        """Ask processes of an earlier life again.
+
+        Nobody knows whether they heard the last question. Those who are asked for what the plan
+        has now are not asked before for what they may have given, or got, long ago.
+
+        Args:
+            asked: jobs that are asked for what the plan has.
+        """
+        return [
+            Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)
+            for job in self.jobs.values()
+            if job.running and not self._tracking.track(job).confirmed and job.id not in asked
+        ]
+
+    def _towards_the_plan(self, now: float) -> list[Action]:
+        holdings: list[Holding] = []
+        desired: dict[str, ByNode] = {}
+        for job in self.jobs.values():
+            seen = self._tracking.track(job).seen
+            at = job.allocation
+            target = at.told
+            question = self._questions.get(job.id)
+            if question is not None and isinstance(question.action, Resize):
+                # It may have heard: the devices are nobody else's.
+                target = most(target, question.action.workers)
+            holdings.append(
+                Holding(
+                    job.id,
+                    job.running,
+                    most(seen.workers, at.coming),
+                    target,
+                    at.asked if not at.told or not within(seen.workers, target) else None,
+                    at.home,
+                    seen.agents,
+                    self._asked.get(job.id),
+                )
+            )
+            may_start = job.life.may_run and job.starts.not_before <= now
+            may_start = may_start and not self._leaves_its_kind(job)
+            desired[job.id] = at.plan if may_start and not self.draining else {}
+        if self._killing:
+            return [Force(one.job, {}) for one in holdings if one.alive]
+        running = {id: job.starts.launches for id, job in self.jobs.items() if job.running}
+        left_over = self.nodes.left_over(running)
+        closed = self.spec.drained | self.nodes.leaving
+        nodes = {
+            node: 0 if node in closed else max(0, count - left_over.get(node, 0))
+            for node, count in self.nodes.devices(self.present.cluster).items()
+        }
+        return reconcile(
+            holdings,
+            desired,
+            nodes=nodes,
+            capacity=self.capacity,
+            now=now,
+            grace=self.spec.grace,
+        )
+
+    def _bound_to(self, job: ScheduledJob) -> HostKind | None:
+        """Return the kind that a job's nodes have to be of; None where it can be on any."""
+        goes_on = job.running or job.progress.step
+        return job.kind if job.submission.spec.exact and goes_on else None
+
+    def _how_unlike(self, job: ScheduledJob, node: str, kind: HostKind) -> list[str]:
+        """Say how a host differs from the one on which a job began, as far as its bits go."""
+        began, now = self._bound_to(job), to_remember(kind)
+        if began is None or began == now:
+            return []
+        spec = job.submission.spec
+        hosts = "the nodes where it began", node
+        return differences((began, now), hosts, device=spec.device, given=spec.env)
+
+    def _kinds_for(self, jobs: Iterable[ScheduledJob]) -> dict[str, tuple[str, ...]]:
+        """Return the kinds of nodes, by their labels, by job that can go on on these only."""
+        known = self.nodes.kinds(self.present.cluster)
+        return {
+            job.id: tuple(at for at, kind in known.items() if not self._how_unlike(job, at, kind))
+            for job in jobs
+            if self._bound_to(job) is not None
+        }
+
+    def _unlike(self, job: ScheduledJob) -> str:
+        """Say how each other node differs from those on which a job began, once for each kind."""
+        cluster = self.present.cluster.without(self.away)
+        known = self.nodes.kinds(cluster)
+        nodes = {node.kind: node.id for node in reversed(cluster.nodes) if node.devices}
+        found = [
+            "; ".join(self._how_unlike(job, nodes[label], kind))
+            for label, kind in known.items()
+            if label in nodes
+        ]
+        return "; ".join(found) if all(found) else ""
+
+    def _note_kind(self, job: ScheduledJob, workers: ByNode) -> bool:
+        """Remember the kind of the nodes on which an exact job begins; True where that is news."""
+        nodes = [node for node, count in workers.items() if count and node in self.nodes.seen]
+        seen = [self.nodes.seen[node].kind for node in nodes]
+        kind = next((to_remember(kind) for kind in seen if kind is not None), None)
+        if not job.submission.spec.exact or kind in (None, job.kind):
+            return False
+        job.kind = kind
+        return True
+
+    def _leaves_its_kind(self, job: ScheduledJob) -> bool:
+        """Return whether an exact job that runs is to go where agents cannot join those it has.
+
+        Hosts of another kind take no part beside them: it has to end first, with a checkpoint.
+        """
+        told, plan = job.allocation.told, job.allocation.plan
+        if not (job.running and job.submission.spec.exact) or told.keys() & plan.keys():
+            return False
+        kinds = {node.id: node.kind for node in self.present.cluster.nodes}
+        before, after = ({kinds[node] for node in on if node in kinds} for on in (told, plan))
+        return bool(before and after) and before != after
+
+    def _gives(self, job: ScheduledJob) -> bool:
+        return _gives(job.allocation, self._tracking.track(job).seen)
+
+    def _remember(self, steps: Sequence[Action], now: float) -> None:
+        """Note since when a job that is asked has not answered.
+
+        One that starts from scratch, or is to do nothing more, owes no answer.
+        """
+        asked = [step.job for step in steps if isinstance(step, Resize | Suspend)]
+        forced = {step.job for step in steps if isinstance(step, Force)}
+        begun = {step.job for step in steps if isinstance(step, Start)}
+        still = [job for job in self._asked if job in forced or job in self._questions]
+        owing = [*asked, *(job for job in still if job not in begun)]
+        self._asked = {job: self._asked.get(job, now) for job in owing}
+
+    def _may_be_started(self, job: ScheduledJob) -> bool:
+        """Return whether a job may be started beside those whose starts are under way.
+
+        A job in whose last start a scheduler ended is started alone: if the next one ends as well,
+        no other job is blamed.
+        """
+        blamed = any(self.jobs[id].starts.unheard > 1 for id in self._starting)
+        return not blamed and not (self._starting and job.starts.unheard)
+
+    def _start(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        """Write the start down, before it is done.
+
+        A scheduler that dies in between finds no processes, and starts them then.
+        """
+        job.profile = job.profile or self._tracking.profile(job, self.capacity)
+        starts = job.starts
+        job.starts = replace(starts, launches=starts.launches + 1, unheard=starts.unheard + 1)
+        self._starting.add(job.id)
+        self._tracking.begin(job, now)
+        job.allocation = replace(job.allocation, home=self._home_for(workers))
+        if job.kind is None or not job.progress.step:
+            self._note_kind(job, workers)
+        self._retarget(job, workers, now)
+        self._note_place(job)
+        self._must(job, Happening.START, now=now, detail=counted(job.target, "worker"))
+        self._steps.append(Start(job.id, workers))
+
+    def _home_for(self, workers: ByNode) -> str:
+        """Return the node for the master: one of the scheduler's host, where the records are.
+
+        It is the one with the most workers; without any, the first that is up.
+        """
+        here = [node.id for node in self.spec.cluster.nodes]
+        seen = self.nodes.seen
+        up = [node for node in here if node in seen and seen[node].up] or here
+        with_workers = [node for node in workers if node in here]
+        return max(with_workers or up, key=lambda node: workers.get(node, 0))
+
+    def _force(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        track = self._tracking.track(job)
+        if self._killing:
+            self._retarget(job, {}, now)  # nobody calls it a setback
+        elif track.forced != workers:
+            track.forced = workers
+            left = sum(workers.values())
+            grace = self.spec.grace
+            asked = self._asked.get(job.id)
+            why = f"it had {grace:g} s to go to {counted(left, 'worker')}"
+            if asked is not None:
+                why = f"its master did not answer for {now - asked:.1f} s, of {grace:g}"
+            self._note(job, "forced", after=left, detail=why)
+        self._steps.append(Force(job.id, workers))
+
+    def _retarget(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        cost = self._tracking.change(job, workers, now)
+        told = job.allocation.told
+        grown = {node: count for node, count in workers.items() if count > told.get(node, 0)}
+        job.allocation = replace(
+            job.allocation,
+            told=dict(workers),
+            coming=most(job.allocation.coming, grown),
+            changed=now,
+            ready=now + cost,
+        )
+
+    # What processes say ---------------------------------------------------------------------------
+
+    def _answered(self, action: Start | Resize | Suspend, now: float) -> None:
+        job = self.jobs.get(action.job)
+        if isinstance(action, Start):
+            self._starting.discard(action.job)
+            if job is not None:
+                job.starts = replace(job.starts, vain=0, unheard=0)
+                self._save(job)
+            return
+        question = self._questions.pop(action.job, None)
+        if job is not None and question is not None:
+            workers = action.workers if isinstance(action, Resize) else {}
+            if job.running and job.starts.launches == question.launch:
+                self._agreed(job, workers, now)
+
+    def _agreed(self, job: ScheduledJob, workers: ByNode, now: float) -> None:
+        """Note that its processes said yes."""
+        track = self._tracking.track(job)
+        since = self._asked.pop(job.id, None)
+        # Else its time runs already.
+        if not within(job.allocation.told, workers) and not self._gives(job):
+            job.allocation = replace(job.allocation, asked=now if since is None else since)
+            track.forced = None
+        track.confirmed = True
+        if workers != job.allocation.told:
+            self._retarget(job, workers, now)
+            self._save(job)
+
+    def _unanswered(self, action: Start | Resize | Suspend | Force, why: str, now: float) -> None:
+        """Try again, at a later look, an action that failed.
+
+        A start that the environment does not allow is no fault of the job's, and is tried for as
+        long as that takes.
+        """
+        job = self.jobs.get(action.job)
+        if isinstance(action, Resize | Suspend):
+            self._questions.pop(action.job, None)
+            return
+        if isinstance(action, Start):
+            self._starting.discard(action.job)
+        if job is None or not job.running:
+            return
+        if isinstance(action, Force):
+            track = self._tracking.track(job)
+            if track.forced is not None:
+                self._note(job, "not forced", detail=why)
+            track.confirmed, track.forced = False, None  # it is asked once more
+            return
+        vain = job.starts.vain
+        wait = min(_LONGEST_BACKOFF, _BACKOFF * 2**vain)
+        job.allocation = replace(job.allocation, told={}, coming={})
+        job.problem = why
+        self._tracking.end(job, now)
+        job.starts = replace(job.starts, vain=vain + 1, unheard=0, not_before=now + wait)
+        self._must(job, Happening.STOP, now=now, detail=why)
+        self._decide()
+
+    def _faulted(self, event: Faulted, now: float) -> None:
+        """Fail a job at which something failed that nobody thought of; the others go on."""
+        job = self.jobs.get(event.job)
+        if job is None or not job.running:
+            return
+        seen = self._tracking.track(job).seen
+        end = replace(seen, alive=False, outcome="failed", who="internal", problem=event.why)
+        self._settle(job, end, now)
+
+
+def _gives(at: Allocation, seen: Seen) -> bool:
+    """Return whether a job has more than it was asked to have."""
+    return not at.told or not within(seen.workers, at.told)

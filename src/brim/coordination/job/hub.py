@@ -1,0 +1,275 @@
+"""The barriers of an agent's own workers: decides when they are released, and what counts. Pure.
+
+The hub hears the arrivals of its workers. Where all members of a round are its own, it is the root:
+its release is the commit. Where a round spans agents, it passes complete arrivals on to the master,
+which is the root then. Messages and times go in, commands come out; the agent performs them in
+order (`agent/loop.py`), and so does the scheduler of schedules in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from brim.coordination.job.barrier import COMMIT, Barrier, Point, Release
+from brim.coordination.job.membership import World
+from brim.coordination.job.messages.agents import (
+    ArriveTogether,
+    CommitRecord,
+    ReleaseTogether,
+    ToWorker,
+)
+from brim.coordination.job.messages.workers import (
+    Arrive,
+    InstallRound,
+    Made,
+    Released,
+    WriteNow,
+)
+from brim.coordination.job.turns import TURN, Answer, Applied, Granted, Proceed, Turns
+from brim.coordination.job.waits import Doing
+
+_LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The command to count a step.
+
+    The master must hear of it, whatever becomes of this process, before a worker does.
+    """
+
+    record: CommitRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Have the master hear at once of the steps that count: everybody waits for the next round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """The job waits for this worker from now on, which is at this."""
+
+    worker: str
+    doing: Doing
+
+
+HubCommand = ToWorker | Count | Flush | Expect | ArriveTogether
+
+
+class Hub:
+    """The barriers of one agent.
+
+    Args:
+        agent: its name.
+
+    Attributes:
+        members: its workers that are in the round, in rank order.
+        turns: of a job whose workers apply whole batches in turns, or None.
+    """
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+        self._barrier = Barrier()
+        self._world: World | None = None
+        self._counted_at = 0.0  # the time of the last step that counts
+        self._lost: set[str] = set()  # workers; no name is given twice
+        self.members: tuple[str, ...] = ()
+        self.turns: Turns | None = None
+
+    @property
+    def round(self) -> int:
+        """The number of the round."""
+        return self._barrier.round
+
+    @property
+    def _is_root(self) -> bool:
+        assert self._world is not None, "no round has begun"
+        return len(self.members) == self._world.world_size
+
+    # From the master ------------------------------------------------------------------------------
+
+    def begin(self, named: InstallRound) -> list[HubCommand]:
+        """Take up a new round; those that wait in the old one hear of it.
+
+        Raises:
+            ProtocolError: it cannot follow the one that is there.
+        """
+        world = self._world = named.world
+        members = (member.worker for member in world.members if member.agent == self._agent)
+        self.members = tuple(members)
+        self._barrier.begin(world.round, self.members)
+        if self.turns is not None:
+            self.turns.begin(world.round, self.members)
+        doing = Doing(kind="round", words=f"taking up round {world.round}", round=world.round)
+        commands: list[HubCommand] = []
+        for worker in self.members:
+            commands.append(ToWorker(worker=worker, message=named))
+            commands += self._expect(worker, doing)
+        return commands
+
+    def hold(self, round: int) -> None:
+        """Have the next commit of this round be its last; for a past round nothing happens."""
+        self._barrier.hold(round)
+        if self.turns is not None:
+            self.turns.hold(round)
+
+    def release(self, release: ReleaseTogether) -> list[HubCommand]:
+        """Let the workers go on that the master releases; for a past round nothing happens."""
+        if release.round != self.round:
+            return []
+        point = Point(release.step, release.phase)
+        payloads = tuple(release.payloads)
+        return self._release(Release(release.round, point, release.hold, payloads))
+
+    def write(self, worker: str, asked: WriteNow) -> list[HubCommand]:
+        """Have a worker write what the job ends with: nobody is released any more."""
+        self._barrier.close()
+        if self.turns is not None:
+            self.turns.close()
+        doing = Doing(kind="write", words="writing the last checkpoint", round=self.round)
+        return [*self._expect(worker, doing), ToWorker(worker=worker, message=asked)]
+
+    # From the workers -----------------------------------------------------------------------------
+
+    def lose(self, worker: str) -> None:
+        """A worker is dead: where it was a member, no turn of this round is given or counts any more.
+
+        Only turns must be closed. A barrier opens once all members stand at it: without this one no
+        step can be committed except the one at whose commit it has arrived already. Nobody waits for
+        it behind that.
+        """
+        self._lost.add(worker)
+        if self.turns is not None:
+            self.turns.lose(worker)
+
+    def installed(self, worker: str, round: int, step: int) -> list[HubCommand]:
+        """A member has taken up a round, with the state after so many steps."""
+        return self._expect(worker, in_step(step + 1, round)) if round == self.round else []
+
+    def arrived(self, worker: str, arrival: Arrive, *, now: float, wall: float) -> list[HubCommand]:
+        """A worker stands at a point.
+
+        Args:
+            now: seconds, by the clock that the worker's `Made` have.
+            wall: the same moment, in seconds since 1970.
+
+        Raises:
+            ProtocolError: as `Barrier.arrive` and `Turns` do.
+        """
+        turns = self.turns if len(self.members) > 1 else None
+        point = Point(arrival.step, arrival.phase)
+        if turns is not None and point.phase == TURN:
+            return self._answer(turns.ask(worker, arrival.round, point.step), arrival.round, wall)
+        if turns is not None and point.phase == COMMIT:
+            answers = turns.commit(worker, arrival.round, point.step, arrival.payload)
+            return self._answer(answers, arrival.round, wall)
+        rested = [] if turns is None else turns.rest(worker, arrival.round)
+        release = self._barrier.arrive(worker, arrival.round, point, arrival.payload)
+        if release is None:
+            return self._answer(rested, arrival.round, wall)
+        if turns is not None:
+            turns.level()
+        if not self._is_root and point.phase not in _LOCAL_PHASES:
+            together = ArriveTogether(
+                round=release.round,
+                step=point.step,
+                phase=point.phase,
+                payloads=list(release.payloads),
+            )
+            return [together]
+        if point.phase == COMMIT:
+            return self._commit(release, arrival.made, now=now, wall=wall)
+        return self._release(release)
+
+    def _commit(
+        self, release: Release, made: list[Made], *, now: float, wall: float
+    ) -> list[HubCommand]:
+        """Commit one step, or several of a worker alone.
+
+        This hub is the root, so its release is the commit.
+        """
+        behind = wall - now
+        steps = [(each.step, behind + each.at, [each.report]) for each in made]
+        counted: list[HubCommand] = []
+        for step, at, payloads in steps or [(release.point.step, wall, list(release.payloads))]:
+            held = release.hold and step == release.point.step
+            counted.append(self._count(release.round, step, at, payloads, held=held))
+        # No worker hears of a commit that could be forgotten.
+        return [*counted, *self._release(release), *_flush(release.hold)]
+
+    def _count(
+        self, round: int, step: int, at: float, payloads: list[bytes], *, held: bool
+    ) -> Count:
+        self._counted_at = max(at, self._counted_at)  # between two clocks' readings time goes by
+        return Count(
+            CommitRecord(
+                round=round, step=step + 1, at=self._counted_at, payloads=payloads, held=held
+            )
+        )
+
+    def _release(self, release: Release) -> list[HubCommand]:
+        point = release.point
+        message = Released(
+            round=release.round,
+            step=point.step,
+            phase=point.phase,
+            hold=release.hold,
+            payloads=[] if point.phase == COMMIT else list(release.payloads),
+        )
+        commands: list[HubCommand] = []
+        for worker in self.members:
+            commands.append(ToWorker(worker=worker, message=message))
+            commands += self._expect_behind(release, worker)
+        return commands
+
+    def _expect_behind(self, release: Release, worker: str) -> list[HubCommand]:
+        """Return what a worker that was released is at from now on."""
+        point, round = release.point, release.round
+        if point.phase == "end":
+            assert self._world is not None
+            if worker != self._world.members[0].worker:
+                return []
+            words = "writing what the job ends with"
+            return self._expect(worker, Doing(kind="end", words=words, round=round))
+        if point.phase == "blocks":
+            return self._expect(worker, _adding_up(point.step + 1, round))
+        if release.hold:
+            return []
+        return self._expect(worker, in_step(point.step + 1 + (point.phase == COMMIT), round))
+
+    def _expect(self, worker: str, doing: Doing) -> list[HubCommand]:
+        return [] if worker in self._lost else [Expect(worker, doing)]
+
+    def _answer(self, answers: Iterable[Answer], round: int, wall: float) -> list[HubCommand]:
+        """Tell workers whose turn it is, and count what was applied in the last."""
+        commands: list[HubCommand] = []
+        for answer in answers:
+            match answer:
+                case Granted(worker, step):
+                    turn = Released(round=round, step=step, phase=TURN, hold=False)
+                    commands.append(ToWorker(worker=worker, message=turn))
+                    commands += self._expect(worker, _adding_up(step + 1, round))
+                case Applied(_, step, payload, hold):
+                    commands.append(self._count(round, step, wall, [payload], held=hold))
+                    commands += _flush(hold)
+                case Proceed(worker, step, hold):
+                    go_on = Released(round=round, step=step, phase=COMMIT, hold=hold)
+                    commands.append(ToWorker(worker=worker, message=go_on))
+                    if not hold:
+                        commands += self._expect(worker, in_step(step + 2, round))
+        return commands
+
+
+def _flush(hold: bool) -> list[HubCommand]:
+    return [Flush()] if hold else []
+
+
+def in_step(step: int, round: int) -> Doing:
+    """The work from a commit to the next arrival."""
+    return Doing(kind="step", words=f"in step {step}", step=step, round=round)
+
+
+def _adding_up(step: int, round: int) -> Doing:
+    return Doing(kind="sum", words=f"adding up in step {step}", step=step, round=round)

@@ -1,0 +1,1 @@
+"""Embeddings that are trained by rows, and the tables that hold them."""

@@ -1,0 +1,1 @@
+"""This host and its kernel: accounts, processes, memory, clocks, and what others left there."""

@@ -1,0 +1,317 @@
+"""Requests of a process to the Linux kernel, for itself or about another process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import weakref
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from brim.host.clock import monotonic, sleep
+from brim.host.procfs import read_proc
+
+AGENT = "brim-agent"  # what an agent is called
+MASTER = "brim-master"  # and a master
+WORKER = (
+    "BRIM_WORKER"  # the variable that has a worker's name, also for what its user's code starts
+)
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER = 36
+_TO_BE_ADOPTED = 10.0
+_GOES_FIRST = 500  # as if it had half of the host's memory besides
+_FD_SETSIZE = 1024  # `select` takes smaller descriptors only
+_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command that runs a module of brim as a program.
+
+    It starts in folders of others, where a file may be called `http.py`: `-P` leaves the folder out
+    of the import path.
+
+    >>> run_module("brim.backends.up", "state", python="python3")
+    ['python3', '-P', '-m', 'brim.backends.up', 'state']
+    """
+    return [python, "-P", "-m", module, *arguments]
+
+
+def be_called(name: str) -> None:
+    """Give this process a name of at most 15 bytes.
+
+    By it, `ps` and `top` tell one role, or worker, from another.
+    """
+    _prctl(_PR_SET_NAME, name.encode())
+
+
+def open_many_files() -> None:
+    """Let this process have as many files and connections open as it may.
+
+    A thousand, which many hosts and containers give at first, are few for who serves as many jobs.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def exit_on_sigterm(leave: Callable[[], object] = lambda: None) -> None:
+    """End well, and at once, where this process is asked to leave before it has begun its work.
+
+    The kernel has the first process of a container ignore what it does not handle.
+
+    Args:
+        leave: what is done first, so that nothing is left.
+    """
+
+    def end(*_: object) -> None:
+        try:
+            leave()
+        finally:
+            os._exit(0)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent dies, and so learn how it ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process once its parent is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before we asked
+        os._exit(1)
+
+
+def die_with_adopter(adopter: int) -> None:
+    """Have the kernel kill this process with its next parent.
+
+    As `die_with_parent`, where the parent is about to end and leave it to `adopter`.
+    """
+    deadline = monotonic() + _TO_BE_ADOPTED
+    while os.getppid() != adopter and monotonic() < deadline:
+        sleep(0.0005)
+    die_with_parent(adopter)
+
+
+class Orphans:
+    """Processes that this one has adopted, and nobody waits for.
+
+    What is started in a container and left alone becomes the first process's, and stays in the table
+    of processes until that has taken note of its end.
+    """
+
+    def __init__(self) -> None:
+        self._ended: set[int] = set()  # at the last look
+
+    def clear_away(self, *, known: Container[int] = ()) -> None:
+        """Take note of the end of those that had ended at the last look as well.
+
+        Args:
+            known: children for whom somebody waits.
+        """
+        children = [pid for pid in children_of(os.getpid()) if pid not in known]
+        ended = {pid for pid in children if state_of(pid) == "Z"}
+        for pid in ended & self._ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        self._ended = ended
+
+
+def end_family(pids: Iterable[int]) -> bool:
+    """Kill processes and their descendants.
+
+    The children of a process that is killed become those of whatever adopts them (see
+    `adopt_orphans`), so that a process that is forked meanwhile is found by the next call.
+
+    Returns:
+        Whether there was one that had not ended.
+    """
+    found, left = False, list(pids)
+    while left:
+        pid = left.pop()
+        left += children_of(pid)
+        found = found or state_of(pid) not in ("", "Z", "X")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of a process; none where the kernel does not tell.
+
+    Each thread has those that it started, the first one those that were adopted.
+    """
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                children += map(int, read_proc(f"/proc/{pid}/task/{thread}/children").split())
+    return children
+
+
+def outlive_parent() -> None:
+    """Take `die_with_parent` back: from here on this process sees to its end itself."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def with_equal_hashes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return variables by which sets of strings have the same order in all processes of a job.
+
+    Python seeds its hashes at random, and a vocabulary is often made of a set. What the user sets
+    stays.
+
+    >>> with_equal_hashes({"HOME": "/"}), with_equal_hashes({"PYTHONHASHSEED": "random"})
+    ({'PYTHONHASHSEED': '0', 'HOME': '/'}, {'PYTHONHASHSEED': 'random'})
+    """
+    return {"PYTHONHASHSEED": "0", **environment}
+
+
+def name_of(pid: int) -> str:
+    """Return a process's name, as `be_called` set it, for people to read.
+
+    Empty where it is gone.
+    """
+    try:
+        return os.fsencode(read_proc(f"/proc/{pid}/comm")).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def variable_of(pid: int, name: str) -> str:
+    """Return a variable of the environment that a process's program was started with.
+
+    Empty where it has none, or is gone.
+    """
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next(
+        (
+            each.partition(b"=")[2].decode(errors="replace")
+            for each in variables
+            if each.startswith(f"{name}=".encode())
+        ),
+        "",
+    )
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what a process is at.
+
+    `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone.
+    """
+    return _facts_of(pid)[0]
+
+
+def work_of(pid: int) -> str:
+    """Return what tells how much a process has computed so far; empty where that is not known."""
+    return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
+
+
+def birth_of(pid: int) -> str:
+    """Return the start time of a process, as the kernel counts.
+
+    With it a number is never another process's. Empty where the process is gone.
+    """
+    return _facts_of(pid)[19]
+
+
+def memory_of(pid: int) -> int | None:
+    """Return the bytes of a process in memory and swap, with all pages that it shares.
+
+    None where the kernel does not tell.
+    """
+    return _sum_of(f"/proc/{pid}/status", "VmRSS:", "VmSwap:")
+
+
+def own_memory_of(pid: int) -> int | None:
+    """Return a process's memory, where a page that n processes share counts 1/n.
+
+    None where the kernel does not tell.
+
+    The kernel looks at every page for it, up to 0.2 s for each GiB.
+    """
+    return _sum_of(f"/proc/{pid}/smaps_rollup", "Pss:", "SwapPss:")
+
+
+def _sum_of(path: str, *names: str) -> int | None:
+    """The sum of these lines, which are in kB."""
+    try:
+        lines = [
+            line.split() for line in read_proc(path).split("\n")
+        ]  # a name may have other ends of lines in it
+    except OSError:  # it is gone, or another account's, or this is no Linux
+        return None
+    found = [int(words[1]) << 10 for words in lines if words and words[0] in names]
+    return sum(found) if found else None
+
+
+def go_first_when_memory_is_short() -> None:
+    """Have the kernel kill this process before others where the host's memory runs out.
+
+    The same holds for what it starts.
+    """
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        path.write_text(str(max(_GOES_FIRST, int(path.read_text()))))
+
+
+def _facts_of(pid: int) -> Sequence[str]:
+    """Return the kernel's facts of a process, those behind its name."""
+    try:
+        return read_proc(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return [""] * 20
+
+
+def readable(descriptors: Iterable[int], timeout: float | None) -> set[int]:
+    """Return the descriptors that can be read, or have closed.
+
+    Wait at most so many seconds (None: for ever) for the first.
+
+    Any descriptor will do, also in a process with more than 1,024 open files. `select` takes none
+    of those, but waits for microseconds; `poll` waits for whole milliseconds, longer than some
+    steps take.
+    """
+    watched = list(descriptors)
+    if max(watched, default=0) < _FD_SETSIZE:
+        return set(select.select(watched, [], [], timeout)[0])
+    poll = select.poll()
+    for each in watched:
+        poll.register(each, select.POLLIN)
+    return {ready for ready, _ in poll.poll(None if timeout is None else math.ceil(timeout * 1000))}
+
+
+def close_in_children(*sockets: socket.socket) -> None:
+    """Close these sockets in every process that is forked from this one.
+
+    So our end of them ends with us.
+    """
+    _ours.update(sockets)
+
+
+def _close_ours() -> None:
+    for each in list(_ours):
+        each.close()
+    _ours.clear()
+
+
+os.register_at_fork(after_in_child=_close_ours)
+
+
+def _prctl(option: int, value: object) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value)

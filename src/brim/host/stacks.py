@@ -1,0 +1,156 @@
+"""The Python stack of another process, also of one that hangs.
+
+It may be in a loop, in C code, or hold Python's lock.
+
+A process that is to be looked at is born with a descriptor of an anonymous file. It writes its
+number there once a signal makes it write its stack behind that. The handler is faulthandler's, in
+C: it needs neither Python's lock nor a line of Python to be executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+from typing import NamedTuple
+
+from brim.host.anonymous import anonymous_file
+
+VARIABLE = "BRIM_STACKS_FD"  # has the descriptor, where a process is not forked
+# One of the real-time signals, which nothing else uses; what hangs is often code that has plans for
+# SIGUSR1.
+_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + (9 if hasattr(signal, "SIGRTMIN") else 0)
+_TO_ANSWER = 1.0
+_LOOK = 0.01
+_MOST = 60  # lines
+_IMPORTS = '  File "<frozen importlib'
+_OURS = os.path.join(os.path.dirname(__file__), "")
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/.]+)")
+
+
+class Stack(NamedTuple):
+    """The stack of a process, and what that imports.
+
+    Attributes:
+        text: as in a traceback, the most recent call last; empty: it does not answer.
+        imports: the package, or `libraries` where the stack does not show which; empty: it imports
+            nothing now.
+    """
+
+    text: str = ""
+    imports: str = ""
+
+
+def show_when_asked(descriptor: int) -> None:
+    """Have this process write its stack to a descriptor whenever it is asked to."""
+    faulthandler.register(_SIGNAL, file=descriptor, all_threads=False)
+    os.pwrite(descriptor, b"%20d\n" % os.getpid(), 0)
+
+
+def show_no_more(descriptor: int) -> None:
+    """Stop answering questions for the stack.
+
+    Another program takes this process over, and a question would end it before it is ready.
+    """
+    os.pwrite(descriptor, b" " * 20, 0)
+    signal.signal(_SIGNAL, signal.SIG_IGN)
+
+
+class Stacks:
+    """The stacks of one process, as somebody else reads them.
+
+    `file` is the descriptor that the process is born with.
+    """
+
+    def __init__(self) -> None:
+        self.file = anonymous_file("brim-stack")
+        os.write(self.file, b" " * 20 + b"\n")  # all who have the descriptor write behind this
+
+    @property
+    def pid(self) -> int:
+        """The number of the process that shows its stack.
+
+        0 where none does yet.
+        """
+        return int(os.pread(self.file, 20, 0).strip() or b"0")
+
+    async def ask(self) -> Stack:
+        """Return the stack of the process's main thread."""
+        try:
+            return await self._ask()
+        except OSError:  # it is gone, or its agent has closed this meanwhile
+            return Stack()
+
+    async def _ask(self) -> Stack:
+        pid, before, loop = self.pid, os.fstat(self.file).st_size, asyncio.get_running_loop()
+        if not pid:
+            return Stack()
+        os.kill(pid, _SIGNAL)
+        deadline, size = loop.time() + _TO_ANSWER, before
+        while loop.time() < deadline:
+            await asyncio.sleep(_LOOK)
+            grown = os.fstat(self.file).st_size
+            if grown == size > before:  # nothing was added since the last look
+                break
+            size = grown
+        dump = os.pread(self.file, size - before, before).decode(errors="replace")
+        return Stack(readable(dump), imported(dump))
+
+    def close(self) -> None:
+        file, self.file = self.file, -1
+        with contextlib.suppress(OSError):
+            os.close(file)
+
+
+def readable(dump: str) -> str:
+    """Turn faulthandler's text into a Python traceback.
+
+    Frames of brim at its beginning are left out, and those of the import system everywhere.
+
+    >>> of = '  File "<frozen importlib._bootstrap>", line 4 in _load\\n'
+    >>> print(readable(f'Stack:\\n  File "a.py", line 3 in f\\n{of}  File "a.py", line 9 in g\\n'))
+      File "a.py", line 9, in g
+      File "a.py", line 3, in f
+    """
+    lines = [line for line in dump.splitlines() if line.startswith("  File ")]
+    frames = [line for line in lines if not line.startswith(_IMPORTS)][:_MOST]
+    frames.reverse()
+    first = next((at for at, frame in enumerate(frames) if not _is_ours(frame)), 0)
+    return "\n".join(", in ".join(frame.rsplit(" in ", 1)) for frame in frames[first:])
+
+
+def imported(dump: str) -> str:
+    """Name the package that the import imports which is under way in faulthandler's text.
+
+    An import is under way where no frame of the user's own code is within it: modules of the user
+    are code that runs.
+
+    >>> of = '  File "<frozen importlib._bootstrap>", line 4 in _load\\n'
+    >>> torch = '  File "/x/site-packages/torch/hub.py", line 9 in <module>\\n'
+    >>> mine = '  File "train.py", line 1 in <module>\\n'
+    >>> [imported(dump) for dump in (torch + of + mine, of + mine, mine + of, torch + mine)]
+    ['torch', 'libraries', '', '']
+    """
+    frames = [line for line in dump.splitlines() if line.startswith("  File ")]
+    own = next((at for at, frame in enumerate(frames) if _is_users(frame)), len(frames))
+    first = max((at for at in range(own) if frames[at].startswith(_IMPORTS)), default=None)
+    if first is None:
+        return ""
+    inner = [frame for frame in frames[:first] if not _is_ours(frame)]
+    names = [found[1] for frame in inner if (found := _PACKAGE.search(frame))]
+    return names[-1] if names else "libraries"
+
+
+def _is_users(frame: str) -> bool:
+    return not (
+        _is_ours(frame) or frame.split('"')[1].startswith(_STANDARD) or _PACKAGE.search(frame)
+    )
+
+
+def _is_ours(frame: str) -> bool:
+    file = frame.split('"')[1]
+    return file.startswith(("<frozen", _OURS))

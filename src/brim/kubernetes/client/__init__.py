@@ -1,0 +1,1 @@
+"""A client of an API server of Kubernetes: it knows nothing of brim's jobs."""

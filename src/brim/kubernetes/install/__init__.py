@@ -1,0 +1,1 @@
+"""The installation of an operator: its objects, and how they come to a server."""

@@ -1,0 +1,165 @@
+"""Puts the objects of an installation on a server, and tells what each of them was before.
+
+Whether the caller may write each of them is asked first: one that is refused half way leaves an
+installation that does not work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from brim.domain.quantities import counted
+from brim.errors import EnvironmentFault
+from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.refusals import NotFound
+from brim.kubernetes.client.resources import PlainObject, Resource
+from brim.kubernetes.objects.identities import MANAGED_BY
+
+CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
+KEPT = "kept"  # as somebody else has made it
+_REVIEWS = Resource(
+    "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
+)
+_VERBS = ("get", "patch")  # what applying takes of an object that is there; create where it is not
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+}  # those that are no kind with an s
+
+
+class AppliedObject(NamedTuple):
+    """An object that was applied, and what that did.
+
+    Attributes:
+        name: with its namespace, where it has one.
+        outcome: created, changed, unchanged or kept.
+    """
+
+    kind: str
+    name: str
+    outcome: str
+
+
+def resource_of(thing: PlainObject) -> Resource[PlainObject]:
+    """Return the kind of an object as addresses name it.
+
+    >>> resource_of({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}}).path()
+    '/apis/apps/v1/deployments'
+    """
+    kind = thing["kind"]
+    plural = _PLURALS.get(kind, f"{kind.lower()}s")
+    namespaced = "namespace" in thing["metadata"]
+    return Resource(thing["apiVersion"], plural, PlainObject, namespaced=namespaced)
+
+
+async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None:
+    """Ask whether the caller may write all of these objects.
+
+    Raises:
+        EnvironmentFault: it may not; the error lists what.
+    """
+    refused: list[str] = []
+    for resource, namespace in dict.fromkeys(
+        (resource_of(each), each["metadata"].get("namespace", "")) for each in things
+    ):
+        group = resource.api.rpartition("/")[0]
+        for verb in (*_VERBS, "create"):
+            wanted = {"group": group, "resource": resource.plural, "verb": verb}
+            wanted |= {"namespace": namespace} if namespace else {}
+            body = {
+                "apiVersion": _REVIEWS.api,
+                "kind": "SelfSubjectAccessReview",
+                "spec": {"resourceAttributes": wanted},
+            }
+            answer = await server.create(_REVIEWS, body)
+            if not answer.get("status", {}).get("allowed"):
+                where = f" in namespace {namespace}" if namespace else " of the whole cluster"
+                refused.append(f"{verb} {resource.plural}{where}")
+    if refused:
+        raise EnvironmentFault(
+            f"nothing was applied: {server.access.source} may not do this at {server.access.url}:\n"
+            + "\n".join(f"  {each}" for each in refused)
+            + "\n  hint: somebody who may: brim install --dry-run … | kubectl apply --server-side -f -"
+        )
+
+
+class ForeignObject(NamedTuple):
+    """An object that somebody else has made.
+
+    Attributes:
+        ours: as brim would make it.
+        theirs: as it is.
+    """
+
+    ours: PlainObject
+    theirs: PlainObject
+
+    @property
+    def warning(self) -> str:
+        """Return a warning about a definition that lacks brim's version; empty where it has it."""
+        served, needed = _served(self.theirs), _served(self.ours)
+        if not served or set(needed) <= set(served):
+            return ""
+        has, lacks = ", ".join(served), ", ".join(needed)
+        return (
+            f"{self.ours['metadata']['name']} serves {has} and not {lacks}: brim runs none of "
+            "these jobs, and without another operator they wait for ever"
+        )
+
+
+def _served(definition: PlainObject) -> list[str]:
+    """Return the versions in which a server has a kind."""
+    versions = (definition.get("spec") or {}).get("versions") or []
+    return [each["name"] for each in versions if each.get("served")]
+
+
+async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> list[ForeignObject]:
+    """Return those of these objects that are there and that no installation of brim has made.
+
+    Raises:
+        EnvironmentFault: the server does not say.
+    """
+    found: list[ForeignObject] = []
+    for thing in things:
+        with contextlib.suppress(NotFound):
+            there = await server.get(resource_of(thing), thing["metadata"]["name"])
+            labels = there["metadata"].get("labels") or {}
+            if labels.get(MANAGED_BY) != thing["metadata"]["labels"][MANAGED_BY]:
+                found.append(ForeignObject(thing, there))
+    return found
+
+
+async def apply_all(server: ApiServer, things: Sequence[PlainObject]) -> list[AppliedObject]:
+    """Have all these objects be as they are given, in this order.
+
+    Fields that others have changed are taken back; those that nobody names stay.
+
+    Raises:
+        EnvironmentFault: the server said no to one; the error says how many it has taken before.
+    """
+    done: list[AppliedObject] = []
+    for thing in things:
+        meta = thing["metadata"]
+        namespace, name = meta.get("namespace", ""), meta["name"]
+        resource = resource_of(thing)
+        before: dict[str, Any] | None = None
+        try:
+            with contextlib.suppress(NotFound):
+                before = await server.get(resource, name, namespace=namespace)
+            after = await server.apply(resource, name, thing, namespace=namespace)
+        except EnvironmentFault as fault:
+            had = f"{counted(len(done), 'object')} of {len(things)} applied before this one"
+            raise EnvironmentFault(f"{fault}\n  {had}", retryable=fault.retryable) from fault
+        outcome = CREATED if before is None else CHANGED
+        if before is not None and _version(before) == _version(after):
+            outcome = UNCHANGED
+        done.append(
+            AppliedObject(thing["kind"], f"{namespace}/{name}" if namespace else name, outcome)
+        )
+    return done
+
+
+def _version(thing: PlainObject) -> str:
+    return str(thing["metadata"].get("resourceVersion"))

@@ -1,0 +1,1 @@
+"""Objects of brim on an API server: ElasticJobs, tenants, their schemas and status."""

@@ -1,0 +1,397 @@
+"""ElasticJobs as the scheduler knows them: submissions, and wishes beyond them.
+
+What cannot be understood is a value too: errors that name the field. So an object, whatever is in
+it, ends nothing but its own job. Pure: objects are decoded JSON, and times are in them.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from brim.coordination.cluster.scheduled_jobs import RangeChanged, Wished
+from brim.domain.job import AUTOMATIC, OPTIONS, JobSpec, WorkerRange, fewest_micro_batches
+from brim.domain.lifecycle import Happening, Wish
+from brim.domain.options import LARGEST_COUNT
+from brim.domain.quantities import parse_duration
+from brim.domain.scheduled_job import ScheduledJob
+from brim.domain.submission import (
+    FARTHEST_DEADLINE,
+    MOST_BYTES,
+    NO_TENANT,
+    Submission,
+    by_tenant,
+    check_spec,
+    fingerprint,
+    parse_priority,
+)
+from brim.domain.workload import Priority
+from brim.errors import EnvironmentFault, SpecError, did_you_mean
+from brim.kubernetes.client.amounts import Totals
+from brim.kubernetes.client.reading import (
+    NAME,
+    Problems,
+    Reading,
+    choice_of,
+    name_of,
+    object_of,
+    pairs_of,
+    part_of,
+    shown,
+    switch_of,
+    text_of,
+    whole_of,
+    words_of,
+)
+from brim.kubernetes.client.times import read_time
+from brim.kubernetes.objects.fields import (
+    ENV,
+    LONGEST_NAME,
+    PARAMETERS,
+    PLAIN_FIELDS,
+    WORKERS,
+    in_the_objects_words,
+    read_option,
+)
+from brim.kubernetes.objects.templates import MOST_PROCESSES, PROCESSES, read_templates
+from brim.kubernetes.objects.tenants import KnownTenants
+from brim.storage.bundles import read_bundle
+from brim.user_code.own_code import word_of
+
+JOBS = "elasticjobs"  # as addresses name them
+PRIORITIES = tuple(each.name.lower() for each in Priority)
+CODE_KEY = "code.tar"  # of the ConfigMap of a job's code
+JOB_NAME = (
+    f"[a-z]([-a-z0-9]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"  # pods and a Service have it in theirs
+)
+DIGEST = "[0-9a-f]{64}"
+
+# All fields of a spec; those that are not `PLAIN_FIELDS` are read below, one by one.
+FIELDS = frozenset(
+    {
+        *PLAIN_FIELDS, PARAMETERS, ENV, WORKERS, "file", "command", "bundle", "deadline", "deadlineIn",
+        "tenant", "priority", "priorityClassName", "suspend", "template", "masterTemplate",
+        "volumeClaim", "gang", "mode", PROCESSES,
+    }
+)  # fmt: skip
+
+
+def read_job(
+    thing: object, *, code: bytes | None = None, known: KnownTenants | None = None
+) -> Submission | Problems:
+    """Return the submission that an ElasticJob asks for, or all that is wrong with it.
+
+    Args:
+        code: what the ConfigMap of `spec.bundle` has, see `code_in`; None: there is no such
+            ConfigMap, or no bundle.
+        known: the tenants; None: there are none.
+    """
+    reading = Reading()
+    meta = reading.of(read_metadata, thing) or {}
+    spec = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
+    said = {name: value for name, value in spec.items() if value is not None}
+    for name in sorted(said.keys() - FIELDS):
+        reading.problems.append(_unknown(name))
+    options = _options(reading, said)
+    tenant = reading.of(_tenant, said, meta, known or KnownTenants())
+    deadline = reading.of(_deadline, said, meta)
+    priority = reading.of(choice_of, said.get("priority"), PRIORITIES, path="spec.priority")
+    reading.of(switch_of, said.get("suspend"), path="spec.suspend")
+    templates = reading.of(read_templates, said)
+    processes = reading.of(_processes, said.get(PROCESSES))
+    if reading.problems or processes is None:
+        return tuple(reading.problems)
+    job = reading.of(_spec, options, processes)
+    if job is None or not _is_complete(reading, job, said, code):
+        return tuple(reading.problems)
+    in_image = f"{templates.image if templates else ''}\0{job.file}".encode()
+    wanted = Submission(
+        spec=job,
+        fingerprint=fingerprint(
+            job, code if code and job.bundle else in_image, processes=processes
+        ),
+        deadline=deadline,
+        tenant=tenant or NO_TENANT,
+        priority=parse_priority(priority or PRIORITIES[0]),
+        anywhere=templates is not None and templates.anywhere,
+        processes=processes,
+    )
+    reading.of(_check_size, wanted)
+    return tuple(reading.problems) or by_tenant(wanted)
+
+
+def read_metadata(thing: object) -> Mapping[str, Any]:
+    """Raises SpecError where the name will not do, or what a server adds is not there."""
+    meta = object_of(part_of(thing, "metadata"), path="metadata")
+    name = meta.get("name")
+    if not isinstance(name, str) or not re.fullmatch(JOB_NAME, name):
+        raise SpecError(
+            "metadata.name",
+            got=shown(name),
+            need=f"1 to {LONGEST_NAME} letters a to z, digits and '-', the first a letter, the last "
+            "no '-': pods are named after it",
+        )
+    text_of(meta.get("namespace"), path="metadata.namespace", most=63)
+    read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
+    return meta
+
+
+def _unknown(name: str) -> SpecError:
+    return SpecError(
+        f"spec.{name[:LONGEST_NAME]}",
+        got="a field that this operator does not know",
+        need="one that it does",
+        hint=did_you_mean(name[:LONGEST_NAME], FIELDS),
+    )
+
+
+def _options(reading: Reading, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of `JobSpec` by name."""
+    found: dict[str, Any] = {}
+    for name, inside in PLAIN_FIELDS.items():
+        if name in said:
+            found[inside] = reading.of(read_option, f"spec.{name}", OPTIONS[inside], said[name])
+    for name in (PARAMETERS, ENV):
+        if name in said:
+            found[name] = reading.of(pairs_of, said[name], path=f"spec.{name}")
+    found[WORKERS] = reading.of(read_workers, said.get(WORKERS))
+    if ("file" in said) == ("command" in said):
+        got = "both" if "file" in said else "neither"
+        need = "spec.file, a training file, or spec.command, not both"
+        reading.problems.append(SpecError("spec.file", got=got, need=need, hint="file: flights.py"))
+    elif "file" in said:
+        found["file"] = reading.of(text_of, said["file"], path="spec.file")
+    else:
+        found["command"] = reading.of(words_of, said["command"], path="spec.command")
+    if "bundle" in said:
+        found["bundle"] = reading.of(_digest, said["bundle"])
+    return found
+
+
+def read_workers(value: object) -> WorkerRange:
+    """Return the range of workers that `spec.workers` says.
+
+    Raises:
+        SpecError: it says none.
+
+    >>> str(read_workers({"max": 4}))
+    '1:4'
+    """
+    path = f"spec.{WORKERS}"
+    parts = object_of(value, path=path)
+    if set(parts) - {"min", "max"} or parts.get("max") is None:
+        need = "the most workers that it may have, as max, and the fewest, as min"
+        hint = "workers: {min: 1, max: 4}"
+        raise SpecError(path, got=shown(value), need=need, hint=hint)
+    most = whole_of(parts["max"], path=f"{path}.max", least=1, most=LARGEST_COUNT)
+    fewest = 1 if parts.get("min") is None else parts["min"]
+    least = whole_of(fewest, path=f"{path}.min", least=1, most=LARGEST_COUNT)
+    if least > most:
+        raise SpecError(f"{path}.min", got=str(least), need=f"at most {path}.max, which is {most}")
+    return WorkerRange(minimum=least, maximum=most)
+
+
+def _processes(value: object) -> int:
+    """Return how many processes train in each worker's pod."""
+    path = f"spec.{PROCESSES}"
+    return 1 if value is None else whole_of(value, path=path, least=1, most=MOST_PROCESSES)
+
+
+def _digest(value: object) -> str:
+    """Return the sha256 of a bundle, whose ConfigMap has a name."""
+    parts = object_of(value, path="spec.bundle")
+    text_of(parts.get("configMap"), path="spec.bundle.configMap", most=253)
+    digest = text_of(parts.get("sha256"), path="spec.bundle.sha256")
+    if not re.fullmatch(DIGEST, digest):
+        need = "the sha256 of the code, as 64 hexadecimal digits"
+        raise SpecError("spec.bundle.sha256", got=shown(digest), need=need)
+    return digest
+
+
+def _tenant(said: Mapping[str, Any], meta: Mapping[str, Any], known: KnownTenants) -> str:
+    wanted = said.get("tenant")
+    if wanted is not None:
+        name_of(wanted, NAME, path="spec.tenant")
+    return known.chosen(wanted, str(meta.get("namespace", "")))
+
+
+def _deadline(said: Mapping[str, Any], meta: Mapping[str, Any]) -> float | None:
+    """Return the deadline, seconds since 1970; a duration counts from the object's creation."""
+    when, within = said.get("deadline"), said.get("deadlineIn")
+    if when is not None and within is not None:
+        need = "deadline, a time, or deadlineIn, a duration, not both"
+        raise SpecError("spec.deadline", got="both", need=need, hint="deadlineIn: 2h")
+    if not meta or (when is None and within is None):
+        return None
+    made = read_time(meta.get("creationTimestamp"), field="metadata.creationTimestamp")
+    path = "spec.deadline" if within is None else "spec.deadlineIn"
+    if within is None:
+        at = read_time(when, field=path)
+    else:
+        at = made + parse_duration(text_of(within, path=path), field=path)
+    if at <= made:
+        need = "a time behind its creation"
+        raise SpecError(
+            path, got=f"{shown(when)}, which has passed", need=need, hint="deadlineIn: 2h"
+        )
+    if at > made + FARTHEST_DEADLINE:
+        raise SpecError(
+            path,
+            got=shown(when or within),
+            need="a time within 10 years",
+            hint="leave it out for none",
+        )
+    return at
+
+
+def _spec(options: dict[str, Any], processes: int) -> JobSpec:
+    """Raises SpecError where options are wrong beside each other.
+
+    Args:
+        processes: of each worker.
+    """
+    try:
+        workers: WorkerRange = options["workers"].times(processes)
+        if options.get("micro_batches") == AUTOMATIC:
+            options["micro_batches"] = fewest_micro_batches(workers)
+        # A scheduler starts another worker where one is lost: none waits for that.
+        whole = JobSpec(**options | {"workers": workers}, spares=0)
+        check_spec(whole)
+        return replace(whole, workers=options["workers"])
+    except SpecError as wrong:
+        raise in_the_objects_words(wrong) from None
+
+
+def _is_complete(
+    reading: Reading, job: JobSpec, said: Mapping[str, Any], code: bytes | None
+) -> bool:
+    """Check that the code of a job is what its bundle says."""
+    if not job.bundle:
+        return True
+    path, name = "spec.bundle.configMap", said["bundle"]["configMap"]
+    if code is None:
+        need = f"a ConfigMap of that name, with the code as {CODE_KEY} in its binaryData"
+        reading.problems.append(
+            SpecError(path, got=f"{shown(name)}, which is not there", need=need)
+        )
+        return False
+    try:
+        files = read_bundle(code, job.bundle)
+    except EnvironmentFault as fault:
+        need = "the code whose sha256 is in spec.bundle.sha256, as brim packs it"
+        reading.problems.append(SpecError(path, got=str(fault), need=need))
+        return False
+    word = word_of(job)
+    if word and PurePath(word).name not in files:
+        at = "spec.file" if job.file else "spec.command"
+        hint = did_you_mean(PurePath(word).name, files)
+        need = "a file of the bundle"
+        reading.problems.append(SpecError(at, got=shown(word), need=need, hint=hint))
+        return False
+    return True
+
+
+def _check_size(wanted: Submission) -> None:
+    size = len(msgspec.msgpack.encode(wanted))
+    if size > MOST_BYTES:
+        got, need = f"{size >> 10:,} KiB", f"at most {MOST_BYTES >> 10} KiB with env and command"
+        hint = "put long values into a file"
+        raise SpecError(f"spec.{PARAMETERS}", got=got, need=need, hint=hint)
+
+
+def code_in(config_map: object) -> bytes | None:
+    """Return the code that a ConfigMap has; None where it has none.
+
+    What it has is checked by `read_job`.
+    """
+    data = part_of(part_of(config_map, "binaryData"), CODE_KEY)
+    try:
+        return binascii.a2b_base64(data, strict_mode=True) if isinstance(data, str) else None
+    except ValueError:
+        return None
+
+
+def new_job(thing: Mapping[str, Any], wanted: Submission, *, id: str, number: int) -> ScheduledJob:
+    """Return the record of a job whose ElasticJob was read for the first time.
+
+    Args:
+        id: by which the scheduler knows it.
+        number: of the job, by which its place in the order of submission is known.
+    """
+    meta = thing["metadata"]
+    return ScheduledJob(
+        number=number,
+        id=id,
+        submission=wanted,
+        submitted=read_time(meta["creationTimestamp"], field="metadata.creationTimestamp"),
+        key=meta["uid"],
+    )
+
+
+def wishes_of(thing: object, job: ScheduledJob) -> tuple[list[Wished | RangeChanged], Problems]:
+    """Return what the object of a job asks for beyond what its record says, as events.
+
+    Called twice, it returns the same; once they have been handled, nothing. Of all that a spec says
+    only `suspend`, `workers` and what its pods are like can change.
+    """
+    reading = Reading()
+    events: list[Wished | RangeChanged] = []
+    if job.life.ended:
+        return events, ()
+    if part_of(part_of(thing, "metadata"), "deletionTimestamp") is not None:
+        if job.life.wish is not Wish.CANCEL:
+            events.append(Wished(job.id, Happening.CANCEL, "its object is deleted"))
+        return events, ()
+    spec = reading.of(object_of, part_of(thing, "spec"), path="spec") or {}
+    held = reading.of(switch_of, spec.get("suspend"), path="spec.suspend")
+    if held is not None and job.life.wish is (Wish.RUN if held else Wish.HOLD):
+        happening = Happening.HOLD if held else Happening.RELEASE
+        events.append(Wished(job.id, happening, f"spec.suspend: {str(held).lower()}"))
+    workers = reading.of(_new_range, spec, job)
+    if workers is not None and workers != job.submission.spec.workers:
+        detail = f"spec.workers: {workers.minimum} to {workers.maximum}"
+        events.append(RangeChanged(job.id, workers, detail))
+    reading.of(read_templates, spec)  # pods are made by the last ones that could be read
+    return events, tuple(reading.problems)
+
+
+def idle_gpus(wanted: Submission, slot: Totals) -> str:
+    """Say that a job has more GPUs than processes that use one each; nothing where it has not.
+
+    A command may well use several in one process.
+
+    Args:
+        slot: what each of its workers gets.
+
+    >>> from fractions import Fraction
+    >>> job = JobSpec(file="a.py", parameters={}, workers=WorkerRange(minimum=1, maximum=4))
+    >>> idle_gpus(Submission(spec=job, fingerprint=""), {"nvidia.com/gpu": Fraction(8)})
+    'each worker has 8 nvidia.com/gpu and uses 1: processesPerWorker: 8 uses all'
+    """
+    if not wanted.spec.file or wanted.opaque or wanted.spec.device == "cpu":
+        return ""
+    for name, amount in slot.items():
+        if name.endswith("/gpu") and wanted.processes < amount <= MOST_PROCESSES:
+            used, all_ = wanted.processes, int(amount)
+            return f"each worker has {all_} {name} and uses {used}: {PROCESSES}: {all_} uses all"
+    return ""
+
+
+def _new_range(spec: Mapping[str, Any], job: ScheduledJob) -> WorkerRange:
+    """Raises SpecError where the job cannot have so many."""
+    workers = read_workers(spec.get(WORKERS))
+    try:
+        job.submission.within(workers)
+    except SpecError as wrong:
+        told = in_the_objects_words(wrong)
+        most = job.submission.spec.micro_batches // job.submission.processes
+        raise SpecError(
+            f"spec.{WORKERS}.max", got=told.got, need=told.need, hint=f"workers: {{max: {most}}}"
+        ) from None
+    return workers

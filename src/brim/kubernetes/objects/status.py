@@ -1,0 +1,345 @@
+"""The status of an ElasticJob, as `kubectl get`, `describe` and `wait` show it. Pure.
+
+Equal inputs give an equal status, so who compares it with the one that is there need not write it
+twice. Nothing in it is null, and all of it is within limits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from brim.domain.course import Change, reason_of, sentence_of
+from brim.domain.lifecycle import Phase, Wish
+from brim.domain.printable import printable
+from brim.domain.quantities import counted
+from brim.domain.scheduled_job import ScheduledJob
+from brim.errors import EnvironmentFault, SpecError
+from brim.kubernetes.client.times import NO_TIME, write_time
+from brim.kubernetes.objects.failed_pods import failed_pods
+from brim.kubernetes.objects.fields import camel
+from brim.kubernetes.objects.record_text import pack_record, unpack_record
+
+STATES = (*(phase.value.capitalize() for phase in Phase), "Invalid")
+CONDITIONS = (
+    "Admitted", "Promised", "Running", "Suspended", "Succeeded", "Failed", "Reconciling", "Stalled",
+)  # fmt: skip
+MOST_LINES = 20  # of a job's story, the last
+LONGEST_LINE = 400  # characters
+LONGEST_MESSAGE = 4_096
+_LONGEST_REASON = 200
+MOST_FACTS = 60  # of a summary
+MOST_NODES = 200  # that are named
+INVALID_SPEC, UNREADABLE, OPERATOR_FAULT = "InvalidSpec", "RecordUnreadable", "OperatorFault"
+NAME_TAKEN, PODS_REFUSED = "NameTaken", "PodsRefused"
+MASTER_UNPLACED = "MasterUnschedulable"
+STALLS = (INVALID_SPEC, UNREADABLE, OPERATOR_FAULT, NAME_TAKEN, PODS_REFUSED, MASTER_UNPLACED)
+_WAITS = "it waits for workers"
+_ENDED_BADLY = frozenset({Phase.FAILED, Phase.CANCELLED, Phase.REFUSED})
+_LARGEST_NUMBER = 2**53
+# Seconds for which nobody is told that a job is
+_TO_BE_JUDGED = 5.0  # about to be judged
+_IN_LINE = 120.0  # in line for its first start
+
+
+class Stall(NamedTuple):
+    """The reason why nothing comes of a job, or of what was changed of it, until somebody does something.
+
+    Attributes:
+        reason: one of those above.
+        message: what is wrong, with the field where there is one.
+    """
+
+    reason: str
+    message: str
+
+
+class _Condition(NamedTuple):
+    """A condition: True, False, or None where nobody knows yet."""
+
+    type: str
+    holds: bool | None
+    reason: str
+    message: str = ""
+
+
+def status_of(
+    job: ScheduledJob,
+    *,
+    generation: int,
+    before: object,
+    now: float,
+    story: Sequence[Change] = (),
+    ready: int = 0,
+    selector: str = "",
+    failed: Sequence[Mapping[str, Any]] = (),
+    stall: Stall | None = None,
+) -> dict[str, Any]:
+    """Return the status of a job's object.
+
+    Args:
+        generation: of the object that was read.
+        before: the status that is there, for the times at which conditions changed.
+        now: seconds since 1970; only a condition that is another one now has this time.
+        story: what happened to it; its last lines are shown.
+        ready: its workers that train.
+        selector: of its workers' pods, for those who scale it.
+        failed: pods of it that have failed, beside those that `before` has.
+        stall: of the object as it is now, or of its pods; what can be done goes on. None: there is none.
+    """
+    progress, deadline = job.progress, job.submission.deadline
+    workers = job.submission.spec.workers
+    last = next((change for change in reversed(story) if change.reason), None)
+    message = _why(job, story)
+    return _without_nothing(
+        {
+            "observedGeneration": generation,
+            "phase": job.life.phase.value.capitalize(),
+            "reason": last and _reason(last.reason),
+            "message": _cut(message, LONGEST_MESSAGE),
+            "workers": {
+                "wanted": job.workers,
+                "ready": ready,
+                "summary": f"{ready}/{workers.minimum}-{workers.maximum}",
+                "selector": selector,
+                "nodes": dict(list(job.held.items())[:MOST_NODES]) if job.running else {},
+            },
+            "step": progress.step,
+            "steps": progress.steps,
+            "progress": f"{progress.step}/{progress.steps}"
+            if progress.steps
+            else str(progress.step),
+            "startTime": write_time(progress.started),
+            "completionTime": write_time(job.ended),
+            "estimatedEnd": _estimated_end(job),
+            "deadline": write_time(deadline),
+            "promised": None if deadline is None else _yes_or_no(job),
+            "earliestDeadline": write_time(job.judgement.earliest),
+            "story": [_line(change) for change in story[-MOST_LINES:]],
+            "failedPods": failed_pods(before, failed),
+            "summary": dict(list(_facts(job.summary))[:MOST_FACTS]),
+            "conditions": _written(_conditions(job, message, stall), generation, before, now),
+            "record": pack_record(job),
+        }
+    )
+
+
+def stalled_status(before: object, stall: Stall, *, generation: int, now: float) -> dict[str, Any]:
+    """Return the status of an object that cannot be followed: it keeps what is there, its record first.
+
+    There may be no job of it yet.
+    """
+    kept = dict(before) if isinstance(before, Mapping) else {}
+    known = [each for each in _known(before) if each["type"] not in ("Stalled", "Reconciling")]
+    condition = _Condition("Stalled", True, *stall)
+    first = [] if known else [_Condition("Admitted", False, *stall)]
+    new = _written([*first, condition], generation, before, now)
+    return {
+        **kept,
+        "observedGeneration": generation,
+        "phase": kept.get("phase", "Invalid"),
+        "reason": stall.reason,
+        "message": _cut(stall.message, LONGEST_MESSAGE),
+        "conditions": [*known, *new],
+    }
+
+
+def stall_of(problems: Sequence[SpecError]) -> Stall | None:
+    """Return all that is wrong with an object as one stall; None where nothing is."""
+    if not problems:
+        return None
+    return Stall(INVALID_SPEC, _cut("\n".join(map(str, problems)), LONGEST_MESSAGE))
+
+
+def stalled_jobs(objects: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Count the objects that are stalled, by each reason that somebody can do something about."""
+    held = (
+        each.get("reason")
+        for thing in objects
+        for each in _known(thing.get("status"))
+        if each["type"] == "Stalled" and each.get("status") == "True"
+    )
+    counts = Counter(held)
+    return {reason: counts[reason] for reason in STALLS}
+
+
+# What need not be written ------------------------------------------------------------------------
+
+
+def can_wait(record: ScheduledJob, now: float) -> bool:
+    """Return whether the status of a job need not be written yet: more is known of it very soon.
+
+    Such a job is about to be judged, or in line for its first start, and nothing was promised to
+    it. Its start writes its status, and a next operator decides about the job as this one did.
+
+    Args:
+        now: seconds since 1970. Who has waited for long is told so.
+    """
+    is_new = record.life.may_run and not (record.starts.launches or record.promised)
+    waited = now - record.submitted
+    if record.life.phase is Phase.SUBMITTED and not record.workers:
+        return is_new and waited < _TO_BE_JUDGED
+    return is_new and record.workers > 0 and waited < _IN_LINE
+
+
+def says_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
+    """Return whether a status says nothing, to people or to a next operator, that another one does not.
+
+    Args:
+        uid: of the object of both.
+    """
+    if not isinstance(before, Mapping) or {**before, "record": ""} != {**status, "record": ""}:
+        return False
+    return records_the_same(before, status, uid=uid)
+
+
+def records_the_same(before: object, status: Mapping[str, Any], *, uid: str) -> bool:
+    """Return whether the records in two statuses are the same, but for what grows by itself.
+
+    That is the time for which a job has had its workers: who reads the record goes on from there.
+    """
+    try:
+        was, is_now = (
+            unpack_record(each.get("record"), uid=uid)
+            for each in (before, status)
+            if isinstance(each, Mapping)
+        )
+    except (EnvironmentFault, ValueError):  # one cannot be read, or there is no status
+        return False
+    was.progress = replace(was.progress, attained=is_now.progress.attained)
+    return was == is_now
+
+
+# Conditions ---------------------------------------------------------------------------------------
+
+
+def _conditions(job: ScheduledJob, why_so: str, stall: Stall | None) -> Iterator[_Condition]:
+    """Names and meanings of the last two are those of kstatus, by which others wait for objects."""
+    phase, judgement = job.life.phase, job.judgement
+    state, why = phase.value.capitalize(), _reason(judgement.reason)
+    held = job.life.wish is Wish.HOLD and not job.running and not job.life.ended
+    waits = not (job.life.ended or job.running or held)
+    if judgement.judged:
+        yes = phase is not Phase.REFUSED
+        yield _Condition("Admitted", yes, why or state, judgement.detail)
+    else:
+        yield _Condition("Admitted", None, "NotJudged", judgement.detail)
+    if job.submission.deadline is not None:
+        earliest = write_time(judgement.earliest)
+        more = f"; the earliest that could be promised: {earliest}" if earliest else ""
+        known = job.promised if judgement.judged else None
+        reason = (why or state) if judgement.judged else "NotJudged"
+        yield _Condition("Promised", known, reason, f"{judgement.detail}{more}")
+    running = counted(job.target, "worker") if job.running else ""
+    yield _Condition("Running", job.running, state, running)
+    suspended = held or phase is Phase.SUSPENDED
+    yield _Condition(
+        "Suspended", suspended, "Held" if held else state, job.problem if suspended else ""
+    )
+    yield _Condition("Succeeded", phase is Phase.DONE, state)
+    failed = phase in _ENDED_BADLY
+    yield _Condition("Failed", failed, state, why_so if failed else "")
+    yield _Condition("Reconciling", waits, state, (why_so or _WAITS) if waits else "")
+    if stall is not None and not job.life.ended:
+        yield _Condition("Stalled", True, *stall)
+    else:
+        yield _Condition("Stalled", failed, state, why_so if failed else "")
+
+
+def _written(
+    conditions: Iterator[_Condition] | Sequence[_Condition],
+    generation: int,
+    before: object,
+    now: float,
+) -> list[dict[str, Any]]:
+    """Return conditions as Kubernetes has them; their times change with their status alone."""
+    known = {each["type"]: each for each in _known(before)}
+    found = []
+    for condition in conditions:
+        status = {True: "True", False: "False", None: "Unknown"}[condition.holds]
+        last = known.get(condition.type, {})
+        since = last.get("lastTransitionTime") if last.get("status") == status else None
+        is_known = isinstance(since, str) and since != NO_TIME
+        found.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "reason": condition.reason,
+                "message": _cut(condition.message, LONGEST_MESSAGE),
+                "observedGeneration": generation,
+                "lastTransitionTime": since if is_known else write_time(now),
+            }
+        )
+    return found
+
+
+def _known(before: object) -> list[dict[str, Any]]:
+    """Return the conditions of a status, whatever else there is in their place."""
+    conditions = before.get("conditions") if isinstance(before, Mapping) else None
+    return [
+        dict(each)
+        for each in (conditions if isinstance(conditions, list) else [])
+        if isinstance(each, Mapping) and isinstance(each.get("type"), str)
+    ]
+
+
+# Words --------------------------------------------------------------------------------------------
+
+
+def _reason(reason: str) -> str:
+    """Return a reason as Kubernetes spells it.
+
+    >>> _reason("surplus-by-marginal-return")
+    'SurplusByMarginalReturn'
+    """
+    word = camel("".join(each if each.isalnum() and each.isascii() else "-" for each in reason))
+    return (word[:1].upper() + word[1:])[:_LONGEST_REASON] if word[:1].isalpha() else ""
+
+
+def _why(job: ScheduledJob, story: Sequence[Change]) -> str:
+    if job.life.ended or not story:
+        return job.problem or job.judgement.detail
+    last = next((change for change in reversed(story) if reason_of(change)), None)
+    return sentence_of(last) if last else job.judgement.detail
+
+
+def _yes_or_no(job: ScheduledJob) -> str:
+    if not job.judgement.judged:
+        return "Unknown"
+    return "Yes" if job.promised else "No"
+
+
+def _estimated_end(job: ScheduledJob) -> str | None:
+    last = job.estimates.last
+    return None if last is None or job.life.ended else write_time(last.finish)
+
+
+def _line(change: Change) -> str:
+    head, _, _ = sentence_of(change).partition("\n")
+    return _cut(f"{write_time(change.at) or '-'} {head}", LONGEST_LINE)
+
+
+def _cut(text: str, longest: int) -> str:
+    """Return a text as a terminal may have it, and no longer than that."""
+    safe = printable(text[:longest].encode(errors="replace").decode())
+    return safe if len(safe) <= longest and len(text) <= longest else f"{safe[: longest - 1]}…"
+
+
+def _facts(summary: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    """Return what a summary says in single values, each by its path: `metrics.auc`."""
+    for name, value in summary.items():
+        path = _cut(f"{inside}{name}", LONGEST_LINE)
+        if isinstance(value, Mapping) and not inside:
+            yield from _facts(value, f"{path}.")
+        elif isinstance(value, str):
+            yield path, _cut(value, LONGEST_LINE)
+        elif isinstance(value, int | float) and -_LARGEST_NUMBER < value < _LARGEST_NUMBER:
+            yield path, value
+        elif isinstance(value, float):  # not all who read JSON have such a number
+            yield path, str(value)
+
+
+def _without_nothing(status: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in status.items() if value not in (None, "", [], {})}

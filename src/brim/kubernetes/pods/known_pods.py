@@ -1,0 +1,148 @@
+"""Pods as an API server tells of them, and as this process has changed them since.
+
+A server tells of a change a moment after it has answered. Who looked only at what it tells would make
+a pod twice. So what was made counts from the answer on, and what was asked to end is leaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from brim.kubernetes.client.kube_types import KubePod
+from brim.kubernetes.nodes.places import NodePlaces
+from brim.kubernetes.objects.identities import identity_of, stands_for
+
+_TO_TELL = 60.0  # seconds after which a server has told of a change, or it has come to nothing
+_ENDING = "asked"  # in place of the time by which a pod is to be gone
+
+
+@dataclass(slots=True)
+class _Pod:
+    """One pod by its name.
+
+    Args:
+        told: as the server tells of it; None: it does not.
+        made: as it was when this process made it, where the server has not told of it yet.
+        until: that is believed at most.
+    """
+
+    told: KubePod | None = None
+    made: KubePod | None = None
+    until: float = 0.0
+
+
+class KnownPods:
+    """All pods, and those of jobs by job.
+
+    Args:
+        places: hears of each change.
+    """
+
+    def __init__(self, places: NodePlaces) -> None:
+        self._places = places
+        self._pods: dict[str, _Pod] = {}
+        self._shown: dict[str, KubePod] = {}
+        self._of: dict[str, set[str]] = {}  # keys by job
+        self._listed: dict[str, tuple[KubePod, ...]] = {}  # pods by job, until one changes
+        self._placeholders: set[str] = set()  # keys
+        self._ending: dict[str, float] = {}  # until when that is believed, by uid
+        self._made: set[str] = set()  # keys of those of which the server has not told
+
+    def told(self, key: str, before: KubePod | None, after: KubePod | None) -> None:
+        """Know what the server tells; None: there is, or was, no such pod."""
+        pod = self._pods.setdefault(key, _Pod())
+        pod.told = after
+        if pod.made is not None and _uid_of(after or before) == pod.made.metadata.uid:
+            pod.made = None
+            self._made.discard(key)
+        if after is None and before is not None:
+            self._ending.pop(before.metadata.uid, None)
+        self._show(key, pod)
+
+    def made(self, pod: KubePod, now: float) -> None:
+        """Know what this process has made; `now` is monotonic seconds."""
+        key = pod.metadata.key
+        known = self._pods.setdefault(key, _Pod())
+        if known.told is None or known.told.metadata.uid != pod.metadata.uid:
+            known.made, known.until = pod, now + _TO_TELL
+            self._made.add(key)
+        self._show(key, known)
+
+    def ending(self, pod: KubePod, now: float) -> None:
+        """Know that this process has asked a pod to end."""
+        self._ending[pod.metadata.uid] = now + _TO_TELL
+        key = pod.metadata.key
+        if key in self._pods:
+            self._show(key, self._pods[key])
+
+    def of(self, job: str) -> tuple[KubePod, ...]:
+        """Return the pods of a job: the very same tuple, as long as none of them changes."""
+        listed = self._listed.get(job)
+        if listed is None:
+            listed = tuple(self._shown[key] for key in self._of.get(job, ()))
+            if listed:
+                self._listed[job] = listed
+        return listed
+
+    def placeholders(self) -> list[KubePod]:
+        """Return the pods that stand for workers of jobs that wait for places."""
+        return [self._shown[key] for key in sorted(self._placeholders)]
+
+    def named(self, key: str) -> KubePod | None:
+        """Return a pod by its key; None where there is none, as far as is known."""
+        return self._shown.get(key)
+
+    def jobs(self) -> Iterable[str]:
+        """Return the ids of all jobs that have pods."""
+        return list(self._of)
+
+    @property
+    def is_calm(self) -> bool:
+        """True while the server has told of all that this process has changed."""
+        return not (self._made or self._ending)
+
+    def expire(self, now: float) -> None:
+        """Believe nothing any more of which the server should have told."""
+        self._ending = {uid: until for uid, until in self._ending.items() if until > now}
+        for key in list(self._made):
+            pod = self._pods[key]
+            if pod.until <= now:
+                pod.made = None
+                self._made.discard(key)
+                self._show(key, pod)
+
+    def _show(self, key: str, pod: _Pod) -> None:
+        shown = pod.made or pod.told
+        if shown is not None and shown.metadata.uid in self._ending and not shown.is_leaving:
+            meta = msgspec.structs.replace(shown.metadata, deletion_timestamp=_ENDING)
+            shown = msgspec.structs.replace(shown, metadata=meta)
+        before = self._shown.pop(key, None)
+        self._placeholders.discard(key)
+        job = _job_of(before)
+        if job:
+            self._listed.pop(job, None)
+            self._of[job].discard(key)
+            if not self._of[job]:
+                del self._of[job]
+        if shown is None:
+            del self._pods[key]
+        else:
+            self._shown[key] = shown
+            if job := _job_of(shown):
+                self._listed.pop(job, None)
+                self._of.setdefault(job, set()).add(key)
+            elif stands_for(shown):
+                self._placeholders.add(key)
+        self._places.take_pod(key, shown)
+
+
+def _uid_of(pod: KubePod | None) -> str:
+    return pod.metadata.uid if pod is not None else ""
+
+
+def _job_of(pod: KubePod | None) -> str:
+    identity = identity_of(pod) if pod is not None else None
+    return identity.job if identity is not None else ""

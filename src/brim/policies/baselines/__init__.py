@@ -1,0 +1,1 @@
+"""Published policies and simple ones, beside which brim's own is measured."""

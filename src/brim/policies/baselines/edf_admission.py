@@ -1,0 +1,98 @@
+"""EDF with admission: a newcomer is refused if it, or anyone promised before, would be late.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brim.domain.schedule import (
+    Admitted,
+    Decision,
+    JobState,
+    Reason,
+    Rejected,
+    Snapshot,
+    Standing,
+    Verdict,
+)
+from brim.policies.baselines.edf import edf, largest_size
+
+
+def edf_admission(snapshot: Snapshot) -> Decision:
+    """Judge arrivals one at a time by running EDF ahead.
+
+    Then run EDF, refused jobs after promised ones.
+    """
+    fresh = frozenset(snapshot.arrived)
+    promised = [
+        s for s in snapshot.jobs if s.standing is Standing.ADMITTED and s.job.id not in fresh
+    ]
+    late = _late(promised, snapshot)
+    verdicts: list[Verdict] = []
+    for state in snapshot.jobs:
+        if state.job.id not in fresh:
+            continue
+        name = state.job.id
+        if state.job.deadline is None:
+            verdicts.append(Admitted(job=name, reason=Reason.NO_DEADLINE, promises=False))
+            continue
+        found = _late([*promised, state], snapshot)
+        if found <= late:
+            promised.append(state)
+            verdicts.append(
+                Admitted(job=name, reason=Reason.FITS, detail="nobody is late under EDF")
+            )
+        else:
+            text = f"{len(found - late)} jobs, itself perhaps, would be late under EDF"
+            verdicts.append(
+                Rejected(job=name, reason=Reason.BREAKS_PROMISE, detail=text, runs=True)
+            )
+    kept = frozenset(state.job.id for state in promised)
+    first = edf(replace(snapshot, jobs=tuple(promised), arrived=()))
+    free = snapshot.capacity - sum(first.workers.values())
+    others = tuple(s for s in snapshot.jobs if s.job.id not in kept)
+    rest = edf(replace(snapshot, jobs=others, arrived=(), capacity=free))
+    return Decision(
+        workers={**first.workers, **rest.workers},
+        verdicts=tuple(verdicts),
+        reasons={**first.reasons, **rest.reasons},
+    )
+
+
+def _late(states: list[JobState], snapshot: Snapshot) -> frozenset[str]:
+    """Return the jobs that would be late if no other came.
+
+    EDF is run ahead from completion to completion.
+    """
+    queue = sorted(states, key=lambda s: (s.job.deadline or 0.0, s.job.id))
+    left = {s.job.id: s.remaining / s.pace for s in queue}
+    ready = {s.job.id: s.ready for s in queue}
+    held = {s.job.id: s.workers for s in queue}
+    now, late = snapshot.now, set()
+    while queue:
+        free, ends = snapshot.capacity, []
+        for state in queue:
+            name = state.job.id
+            size = largest_size(state.job.curve.sizes, min(free, state.job.ceiling))
+            free -= size
+            if size != held[name]:
+                ready[name] = now + snapshot.overheads.cost(held[name], size)
+                held[name] = size
+            if size:
+                ends.append(
+                    (max(now, ready[name]) + left[name] / state.job.curve.rates[size], name)
+                )
+        soonest = min(ends)[0]
+        for state in queue:
+            name = state.job.id
+            if held[name]:
+                left[name] -= (
+                    max(soonest - max(now, ready[name]), 0.0) * state.job.curve.rates[held[name]]
+                )
+        done = {name for end, name in ends if end <= soonest + 1e-6}
+        late |= {s.job.id for s in queue if s.job.id in done and soonest > (s.job.deadline or 0.0)}
+        queue = [state for state in queue if state.job.id not in done]
+        now = soonest
+    return frozenset(late)

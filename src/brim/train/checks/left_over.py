@@ -1,0 +1,176 @@
+"""Left-overs of a loop that did by itself what brim does now.
+
+They show in a loss or in the script.
+
+Each of these trains, the same on all workers, and not what the script meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torch import Tensor, nn
+
+from brim.train.checks.comparisons import compares_samples, depends_on_data
+
+_SUM = 2  # how torch writes down reduction="sum"
+_DEPTH = 4  # a sum of losses is a few additions deep
+_SCALED = 1024.0  # a GradScaler begins with 65,536, and halves it where gradients overflow
+
+
+def of_loss(loss: Tensor, *, samples: int = 0, is_part: bool = True) -> str:
+    """Say in words what is left over in a loss.
+
+    Empty where nothing is.
+
+    Args:
+        loss: a scalar of one micro-batch, with its graph.
+        samples: of the micro-batch; 0 where that is not known.
+        is_part: whether a step has more samples than these.
+
+    >>> import torch
+    >>> prediction = torch.ones(4, requires_grad=True)
+    >>> of_loss(torch.nn.functional.mse_loss(prediction, torch.zeros(4)))
+    ''
+    >>> of_loss(torch.nn.functional.mse_loss(prediction, torch.zeros(4)) / 4)[:32]
+    'the loss is a mean that is divid'
+    >>> total = torch.nn.functional.mse_loss(prediction, torch.zeros(4), reduction="sum")
+    >>> of_loss(total)[:32], of_loss(total / 4)
+    ('the loss is a sum over samples (', '')
+    """
+    last: Any = loss.grad_fn
+    if last is None:
+        return ""
+    if last.name() == "DivBackward0" and _is_loss(last.next_functions[0][0]):
+        return (
+            "the loss is a mean that is divided by something, which makes its gradients as much "
+            "smaller: brim weighs "
+            "micro-batches itself, by their samples"
+        )
+    if last.name() == "MulBackward0" and (scale := _scale_of(last)):
+        return (
+            f"the loss is multiplied by {scale:,.0f}, as a GradScaler does, and nothing divides "
+            "its gradients again: "
+            "give the loss itself to job.step, and the scaler to brim.join(scaler=...)"
+        )
+    if any(_reduction_of(term) == _SUM or _sums(term, samples) for term in _terms(last, _DEPTH)):
+        return (
+            'the loss is a sum over samples (reduction="sum"), where brim needs their mean: what '
+            "is trained is the "
+            "mean of the micro-batches' sums, which depends on --micro-batches"
+        )
+    if is_part and compares_samples(loss, samples):
+        return (
+            f"the loss compares the {samples} samples of a micro-batch with one another (negatives "
+            "within a batch, a miner of pairs, statistics over samples): they see no others of the "
+            "step; brim.join(..., micro_batches=1) lets one worker see all of them, and fewer "
+            "micro-batches more"
+        )
+    return ""
+
+
+def of_hooks(model: nn.Module) -> str:
+    """Say in words which hooks of parameters see only a part of a step's gradient.
+
+    Empty where there are none.
+
+    >>> model = nn.Linear(2, 1)
+    >>> handle = model.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    >>> of_hooks(model).partition(" sees")[0]
+    "a hook on the gradient of 'weight'"
+    """
+    name = next((name for name, each in model.named_parameters() if _has_hook(each)), None)
+    if name is None:
+        return ""
+    return (
+        f"a hook on the gradient of {name!r} sees that of a micro-batch, which is weighed by its "
+        "samples, and not that of the step: what it clamps or scales depends on --micro-batches "
+        "(clip_norm= of brim.join clips the sum)"
+    )
+
+
+def _has_hook(parameter: nn.Parameter) -> bool:
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def _sums(node: Any, samples: int) -> bool:
+    """Return whether a node adds up what samples have, as `reduction="none"` leaves it.
+
+    A sum of products with a constant may be a mean whose weights are its own.
+    """
+    if samples < 2 or not node.name().startswith("SumBackward"):
+        return False
+    sizes = [int(size) for size in node._saved_self_sym_sizes]
+    of = node.next_functions[0][0]
+    if not sizes or sizes[0] != samples or not depends_on_data(of):
+        return False
+    if of.name() != "MulBackward0" or all(each is not None for each, _ in of.next_functions):
+        return True
+    factor = of._saved_other
+    return not isinstance(factor, Tensor) or factor.numel() == 1
+
+
+def _is_loss(node: Any) -> bool:
+    named = node is not None and ("Loss" in node.name() or "CrossEntropy" in node.name())
+    return (
+        named and _reduction_of(node) != _SUM
+    )  # a sum that is divided by its samples is their mean
+
+
+def _reduction_of(node: Any) -> int | None:
+    return getattr(node, "_saved_reduction", None)
+
+
+def _scale_of(product: Any) -> float:
+    """Return the factor of a GradScaler: a large power of two, in a tensor of its own.
+
+    0 where there was none.
+    """
+    factor = getattr(product, "_saved_other", None)
+    if not isinstance(factor, Tensor) or factor.numel() != 1 or factor.requires_grad:
+        return 0.0
+    scale = float(factor)
+    return scale if scale >= _SCALED and scale.hex().startswith("0x1.0000000000000p") else 0.0
+
+
+def _terms(node: Any, depth: int) -> Iterator[Any]:
+    """Yield the terms of a sum."""
+    if node is None or not depth:
+        return
+    if not node.name().startswith(("Add", "Sub", "Neg")):
+        yield node
+        return
+    for following, _ in node.next_functions:
+        yield from _terms(following, depth - 1)
+
+
+def of_script(path: str) -> str:
+    """Say in words which calls of a script have no effect in a loop of brim's.
+
+    Empty where there are none.
+
+    Args:
+        path: of a script; what cannot be read or compiled has nothing.
+    """
+    try:
+        names = set(_names(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    found = sorted(name for name in names if "clip_grad" in name and name != "clip_grad_norm")
+    if not found:
+        return ""
+    return (
+        f"{path} calls {found[0]}, which finds no gradients to clip: they are there only while "
+        "brim updates the "
+        "weights, and brim.join(..., clip_norm=...) clips them"
+    )
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,1 @@
+"""Entries to a job: training files, own loops, and modules of Lightning."""

@@ -1,0 +1,148 @@
+"""The sum of one worker's micro-batches along the canonical tree.
+
+See `coordination/job/reduction.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+
+import torch
+from torch import Tensor
+
+from brim.coordination.job.reduction import Block, fold
+
+Contribution = list[Tensor]
+
+
+def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """`out = left + right` tensor by tensor; whole numbers take the larger. `out` may be `left`."""
+    for a, b, result in zip(left, right, out, strict=True):
+        if _is_added(a):
+            torch.add(a, b, out=result)
+        else:
+            torch.maximum(a, b, out=result)
+
+
+def _take_in(left: Contribution, right: Contribution) -> None:
+    """Compute `left += right` where nobody else reads `left`.
+
+    One call does it for all sums, since calls are what small tensors cost.
+
+    A maximum is another tensor: contributions may share those, and where both have the same there
+    is nothing to do.
+    """
+    added = [_is_added(tensor) for tensor in left]
+    if any(added):
+        torch._foreach_add_(list(compress(left, added)), list(compress(right, added)))
+    for index in (index for index, each in enumerate(added) if not each):
+        if left[index] is not right[index]:
+            left[index] = torch.maximum(left[index], right[index])
+
+
+def _is_added(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+class Accumulator:
+    """Folds contributions, in micro-batch order, into the blocks that a rank leaves for others.
+
+    Args:
+        parts: micro-batches of a step.
+        blocks: the rank's blocks, in order.
+        rows: where a finished block goes; a block without a row stays in the worker's own memory.
+    """
+
+    def __init__(
+        self, parts: int, blocks: Sequence[Block], rows: Mapping[Block, Contribution]
+    ) -> None:
+        self._sums: dict[int, Contribution] = {}  # by the first micro-batch that they cover
+        self._rows = {block.start: rows[block] for block in blocks if block in rows}
+        self._additions: list[
+            tuple[int, int, int, bool]
+        ] = []  # left, right, due after, finishes its block
+        self._single: set[int] = set()
+        self._last = blocks[-1] if blocks else None
+        for block in blocks:
+            leaves = [
+                Block(micro, 1)
+                for micro in range(block.start, min(block.start + block.size, parts))
+            ]
+            additions = fold(leaves, block, parts)
+            for left, right in additions:
+                due = min(right.start + right.size, parts) - 1
+                self._additions.append(
+                    (left.start, right.start, due, (left, right) == additions[-1])
+                )
+            if not additions:
+                self._single.add(block.start)
+        self._next = 0
+        self._early: set[int] = set()  # tensors of the last block that are in its row
+
+    def begin(self) -> None:
+        """Start a step; what a step before it left unfinished is forgotten."""
+        self._sums.clear()
+        self._next = 0
+        self._early.clear()
+
+    def add_early(self, index: int, tensor: Tensor) -> None:
+        """Take one tensor of the last micro-batch's contribution, and leave its sum in the row.
+
+        All before that micro-batch have been added, and its whole contribution will be: what was
+        taken early is then left out.
+        """
+        assert self._last is not None, "somebody has computed"
+        row = self._rows[self._last.start]
+        pairs = self._additions[self._next :]
+        if not pairs:
+            row[index].copy_(tensor)
+        for left, _, _, finishes in pairs:
+            target = row[index] if finishes else torch.empty_like(tensor)
+            tensor = torch.add(self._sums[left][index], tensor, out=target)
+        self._early.add(index)
+
+    def forget_early(self) -> None:
+        """Take what was taken early once more, with the whole contribution."""
+        self._early.clear()
+
+    def add(self, micro: int, contribution: Contribution) -> None:
+        """Take the contribution of one micro-batch.
+
+        Its list and its sums are the accumulator's from now on.
+        """
+        if self._early:
+            self._add_rest(contribution)
+            return
+        if micro in self._single and micro in self._rows:
+            torch._foreach_copy_(self._rows[micro], contribution)
+            contribution = self._rows[micro]
+        self._sums[micro] = contribution
+        while self._next < len(self._additions) and self._additions[self._next][2] <= micro:
+            left, right, _, finishes = self._additions[self._next]
+            if finishes and left in self._rows:
+                combine(self._sums[left], self._sums.pop(right), self._rows[left])
+                self._sums[left] = self._rows[left]
+            else:
+                _take_in(self._sums[left], self._sums.pop(right))
+            self._next += 1
+
+    def _add_rest(self, contribution: Contribution) -> None:
+        """Take what was not taken early of the last micro-batch's contribution."""
+        assert self._last is not None, "something was taken early"
+        rest = [index for index in range(len(contribution)) if index not in self._early]
+        row, sums = self._rows[self._last.start], [contribution[index] for index in rest]
+        target = [row[index] for index in rest]
+        pairs = self._additions[self._next :]
+        if not pairs:
+            torch._foreach_copy_(target, sums)
+        for left, _, _, finishes in pairs:
+            out = target if finishes else [torch.empty_like(tensor) for tensor in sums]
+            combine([self._sums[left][index] for index in rest], sums, out)
+            sums = out
+        self._next = len(self._additions)
+
+    def only(self) -> Contribution:
+        """The sum over all micro-batches, where this worker had them all."""
+        (contribution,) = self._sums.values()
+        return contribution

@@ -1,0 +1,493 @@
+"""The contribution of one micro-batch to a step, taken from the network and given back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import xxhash
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from brim.errors import SpecError
+from brim.tensors.memory import READY_BYTES
+from brim.tensors.raw import in_c_order, memory_of
+
+_STOP, _DUE = 0, 1  # words that any worker may say to all of them, with a step
+_WORDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """The result of a step, the same on every worker.
+
+    Args:
+        losses: of each optimizer, the mean over the samples of the step.
+        used: of each trainable parameter, whether any micro-batch gave it a gradient; those by rows
+            come last.
+        stop: a worker asks that this be the last step.
+        due: the first worker asks for a checkpoint behind this step.
+    """
+
+    losses: tuple[float, ...]
+    used: tuple[bool, ...]
+    stop: bool
+    due: bool
+
+
+class _Buffer:
+    """A buffer of the network: the tensor that it was at first, wherever modules hold it.
+
+    A module may assign another tensor to its buffer. What counts is what the modules hold when a
+    micro-batch is done.
+    """
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.name, self.home = name, tensor
+        self.start = tensor.detach().clone()
+        # Minima and maxima start from infinity, and masks are made of it: there is no change from
+        # there that adds up.
+        self.has_infinity = _is_averaged(tensor) and not bool(tensor.isfinite().all())
+        self.places: list[tuple[dict[str, Tensor | None], str]] = []
+
+    def now(self) -> Tensor:
+        """Return the network's tensor at the buffer's place.
+
+        Raises:
+            SpecError: something of another shape or type.
+        """
+        for holder, key in self.places:
+            held = holder.get(key)
+            if held is not self.home or held.shape != self.start.shape:
+                return self._checked(held)
+        return self.home
+
+    def _checked(self, held: Tensor | None) -> Tensor:
+        if held is not None and held.shape == self.start.shape and held.dtype == self.start.dtype:
+            return held.detach()
+        raise SpecError(
+            f"buffer {self.name!r}",
+            got="None" if held is None else f"{held.dtype} of shape {list(held.shape)}",
+            need=f"{self.start.dtype} of shape {list(self.start.shape)}, as at the start: its "
+            "memory is laid out once",
+            hint="allocate the buffer with its largest shape in __init__, and fill it in place",
+        )
+
+    def return_home(self) -> None:
+        self.home.grad = None  # of one that requires a gradient: nothing trains it
+        if self.home.shape != self.start.shape:
+            self._checked(self.home)
+        for holder, key in self.places:
+            holder[key] = self.home
+
+    def changed_by(self, weight: float) -> Tensor:
+        """Return the part of a micro-batch of this weight in the buffer's sum.
+
+        From the sum, `put_back` makes the buffer of the next step.
+
+        That is the weighted change. Where the buffer is not finite it is the weighted value, and
+        NaN where the micro-batch left it alone: one such micro-batch, and it stays as it is.
+        """
+        now = self.now().detach()
+        change = (now - self.start) * weight
+        if not self.has_infinity:
+            return change
+        untouched = torch.full_like(now, torch.nan)
+        value = torch.where(now == self.start, untouched, now * weight)
+        return torch.where(self.start.isfinite(), change, value)
+
+    def sum_of(self, total: Tensor) -> Tensor:
+        """The buffer of the next step, from the sum of what all micro-batches added."""
+        moved = self.start + total
+        if not self.has_infinity:
+            return moved
+        stayed = torch.where(total.isnan(), self.start, total)
+        return torch.where(self.start.isfinite(), moved, stayed)
+
+
+def _buffers_of(model: nn.Module) -> list[_Buffer]:
+    found: dict[int, _Buffer] = {}
+    for prefix, module in model.named_modules():
+        for key, tensor in module._buffers.items():
+            if tensor is None or not tensor.numel():
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            if tensor.layout is not torch.strided:
+                raise SpecError(
+                    f"buffer {name!r}",
+                    got="a sparse tensor",
+                    need="a dense one: buffers travel to newcomers and into checkpoints byte by "
+                    "byte",
+                    hint="keep constants in a plain attribute, or call .to_dense()",
+                )
+            if (
+                not tensor.is_contiguous() and 0 in tensor.stride()
+            ):  # expanded: it cannot be written to
+                tensor = module._buffers[key] = tensor.contiguous()
+            buffer = found.setdefault(id(tensor), _Buffer(name, tensor))
+            buffer.places.append((module._buffers, key))
+    return list(found.values())
+
+
+def _empty_buffers_of(
+    model: nn.Module,
+) -> list[tuple[dict[str, Tensor | None], str, Tensor | None]]:
+    """Buffers that start with nothing in them, and that a forward pass may fill.
+
+    What one leaves there has the shape of its samples, or is a cache.
+    """
+    return [
+        (module._buffers, key, tensor)
+        for module in model.modules()
+        for key, tensor in module._buffers.items()
+        if tensor is None or not tensor.numel()
+    ]
+
+
+class Contributions:
+    """The view of a network as a list of tensors that are summed over the micro-batches of a step.
+
+    The list holds the gradient of every parameter, what each floating-point buffer changed by
+    (weighted as the samples are, so that constants stay what they are, to the bit), the loss of
+    each optimizer, one mark per parameter for "was used" with the words that a worker says to all,
+    and every whole-number buffer. Of whole numbers the largest is taken: all micro-batches start
+    from the same ones.
+
+    Args:
+        model: the network; its parameters that require a gradient and all its buffers take part.
+        losses: how many losses a micro-batch has, one for each optimizer.
+        by_rows: names of parameters whose gradients are not in the list: see
+            `brim.embeddings.embedding`.
+
+    Attributes:
+        like: tensors whose shapes and types those of the list have.
+    """
+
+    def __init__(self, model: nn.Module, *, losses: int = 1, by_rows: Sequence[str] = ()) -> None:
+        for name, parameter in model.named_parameters():
+            if is_lazy(parameter):
+                raise SpecError(
+                    f"parameter {name!r}",
+                    got="an uninitialized parameter, as lazy modules have before their first batch",
+                    need="parameters whose shapes are known: memory for gradients is laid out "
+                    "before the first step",
+                    hint="run one batch through the model after creating it, or give its layers "
+                    "their sizes",
+                )
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        dense = {name: p for name, p in trained.items() if name not in by_rows}
+        self._names, self._parameters = list(dense), list(dense.values())
+        self._all, self._all_names = (
+            list(model.parameters()),
+            [name for name, _ in model.named_parameters()],
+        )
+        self._versions: list[int] = []
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        if not trained:
+            raise SpecError(
+                "model()", got="no parameter that requires a gradient", need="at least one"
+            )
+        buffers = _buffers_of(model)
+        self._empty = _empty_buffers_of(model)
+        # Of parameters in the first step; tables may be larger than all else, and forward reads them.
+        self._looked_at = {n: p for n, p in model.named_parameters() if n not in by_rows}
+        self._fingerprints: list[bytes] | None = None
+        self._is_first_step = True
+        self._averaged = [each for each in buffers if _is_averaged(each.home)]
+        self._counted = [each for each in buffers if not _is_averaged(each.home)]
+        self._homes, self._starts = _homes_and_starts([*self._averaged, *self._counted])
+        device = next(iter(trained.values())).device
+        self._no_marks = torch.zeros(len(trained) + _WORDS, dtype=torch.int64, device=device)
+        self._all_marks = self._no_marks.clone()
+        self._all_marks[:-_WORDS] = 1
+        self._no_losses = torch.zeros(losses, dtype=torch.float64, device=device)
+        self._weights: dict[float, Tensor] = {}  # micro-batches of a job have three sizes at most
+        self._own_gradients: list[Tensor] = []
+        self._are_small = sum(parameter.nbytes for parameter in self._parameters) <= READY_BYTES
+        self._strides = [p.stride() for p in self._parameters]
+        self.like = [
+            *self._parameters,
+            *(each.home for each in self._averaged),
+            self._no_losses,
+            self._no_marks,
+            *(each.home for each in self._counted),
+        ]
+        self.begin()
+
+    # Buffers --------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Sequence[nn.Parameter]:
+        """Return those whose gradients the list begins with."""
+        return self._parameters
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Remember the buffers as they are at the start of a step."""
+        if not self._homes:
+            return
+        for each in self._buffers():
+            now = each.now()
+            if now is not each.home:
+                each.home.copy_(now)
+                each.return_home()
+        torch._foreach_copy_(self._starts, self._homes)
+
+    def reset(self) -> None:
+        """Put the buffers back to the start of the step: every micro-batch sees the same ones."""
+        for holder, key, start in self._empty:
+            holder[key] = start
+        if not self._homes:
+            return
+        for each in self._buffers():
+            each.return_home()
+        with torch.no_grad():
+            torch._foreach_copy_(self._homes, self._starts)
+
+    def _buffers(self) -> Iterator[_Buffer]:
+        yield from self._averaged
+        yield from self._counted
+
+    # Micro-batches --------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Remember which parameters are which, at the start of a step: see `check_unchanged`."""
+        self._versions = [parameter._version for parameter in self._all]
+        self._fingerprints = None
+        if self._is_first_step:
+            self._fingerprints = [*map(_fingerprint, self._looked_at.values())]
+        self._is_first_step = False
+
+    def check_unchanged(self) -> None:
+        """Check that nobody changed a parameter since `watch`.
+
+        Raises:
+            SpecError: the network itself, or the loop, did so with every micro-batch.
+        """
+        versions = [parameter._version for parameter in self._all]
+        if versions != self._versions:
+            index = next(i for i, version in enumerate(versions) if version != self._versions[i])
+            frozen = not self._all[index].requires_grad
+            raise SpecError(
+                f"parameter {self._all_names[index]!r}",
+                got="a value changed in forward"
+                if frozen
+                else "a value changed by hand within a step",
+                need="parameters that only the step's end changes: workers have different numbers "
+                "of micro-batches",
+                hint="change it after a step, when job.step(loss) is not None; keep what forward "
+                "changes in a buffer",
+            )
+        if self._fingerprints is not None:
+            self._check_values(self._fingerprints)
+
+    def _check_values(self, before: list[bytes]) -> None:
+        """Check what versions do not show: writes by `.data`, of which the first pass has most."""
+        changed = next(
+            (
+                name
+                for (name, parameter), fingerprint in zip(
+                    self._looked_at.items(), before, strict=True
+                )
+                if _fingerprint(parameter) != fingerprint
+            ),
+            None,
+        )
+        if changed is not None:
+            raise SpecError(
+                f"parameter {changed!r}",
+                got="a value that the first forward pass sets, from the samples that it sees",
+                need="parameters that only the step's end changes: each worker's first samples "
+                "are others",
+                hint="run one batch through the model before brim.join, or in model(), so that "
+                "this is done",
+            )
+
+    def check_untouched(self) -> None:
+        """Check that nobody did a backward pass of their own since the last micro-batch.
+
+        Raises:
+            SpecError: a parameter has a gradient already.
+        """
+        for name, parameter in zip(self._names, self._parameters, strict=True):
+            if parameter.grad is not None:
+                raise SpecError(
+                    "your training loop",
+                    got=f"a gradient of {name!r} before job.step(loss)",
+                    need="no backward pass except in job.step: gradients would count twice",
+                    hint="remove loss.backward() and optimizer.zero_grad() from the loop",
+                )
+
+    def take(
+        self,
+        weight: float,
+        losses: Sequence[Tensor | None],
+        *,
+        by_rows: Sequence[bool] = (),
+        stop: bool,
+        due: bool,
+    ) -> list[Tensor]:
+        """Take what the backward passes of a micro-batch left.
+
+        Args:
+            weight: its part of the step's samples.
+            losses: of each optimizer, a tensor of shape [1], or None where it had none.
+            by_rows: of each parameter by rows, whether it has a gradient.
+            stop, due: words to all workers, see `StepOutcome`.
+
+        Raises:
+            SpecError: a gradient or a buffer that cannot be added up with those of other workers.
+        """
+        self._check_frozen()
+        gradients, marks = [], [1] * len(self._parameters)
+        for index, parameter in enumerate(self._parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                gradient, marks[index] = torch.zeros_like(parameter), 0
+            elif gradient.layout is not torch.strided:
+                raise SpecError(
+                    f"parameter {self._names[index]!r}",
+                    got="a sparse gradient",
+                    need="a dense one, or nn.Embedding(..., sparse=True): other sparse gradients "
+                    "cannot be reduced",
+                    hint="gradient = gradient.to_dense() where it is made",
+                )
+            parameter.grad = None
+            gradients.append(gradient)
+        changed = [each.changed_by(weight) for each in self._averaged]
+        words = self._words([*marks, *map(int, by_rows)], stop=stop, due=due)
+        counted = [each.now().clone() for each in self._counted]
+        return [*gradients, *changed, self._weighed(losses, weight), words, *counted]
+
+    def _weighed(self, losses: Sequence[Tensor | None], weight: float) -> Tensor:
+        if len(losses) == 1 and losses[0] is not None:
+            if weight not in self._weights:
+                self._weights[weight] = self._no_losses + weight
+            return losses[0].to(self._no_losses.device) * self._weights[weight]
+        weighed = self._no_losses.clone()
+        for index, loss in enumerate(losses):
+            if loss is not None:
+                weighed[index] = loss[0].double() * weight
+        return weighed
+
+    def _words(self, marks: list[int], *, stop: bool, due: bool) -> Tensor:
+        if not (stop or due) and 0 not in marks:
+            return self._all_marks  # shared: nobody writes to whole numbers of a contribution
+        return self._no_marks.new_tensor([*marks, int(stop), int(due)])
+
+    def _check_frozen(self) -> None:
+        if not self._frozen:
+            return
+        thawed = next(
+            (name for name, parameter in self._frozen.items() if parameter.requires_grad), None
+        )
+        if thawed is not None:
+            raise SpecError(
+                f"parameter {thawed!r}",
+                got="requires_grad turned on while training",
+                need="the same trainable parameters in all steps: memory for gradients is laid out "
+                "once",
+                hint="leave requires_grad on, and freeze it with lr=0 in its own parameter group",
+            )
+
+    def nothing(self, *, stop: bool = False, due: bool = False) -> list[Tensor]:
+        """The contribution of a micro-batch without samples; the words to all as in `take`."""
+        zeros = [
+            torch.zeros_like(t) for t in [*self._parameters, *self._homes[: len(self._averaged)]]
+        ]
+        words = self._no_marks.clone()
+        words[-_WORDS + _STOP], words[-_WORDS + _DUE] = int(stop), int(due)
+        counted = [start.clone() for start in self._starts[len(self._averaged) :]]
+        return [*zeros, self._no_losses.clone(), words, *counted]
+
+    def by_name(self, contribution: Sequence[Tensor]) -> dict[str, Any]:
+        """Return what a micro-batch adds, by name, without the words that a worker says to all."""
+        at, count = self._losses_at, len(self._parameters)
+        buffers = [each.name for each in self._averaged], [each.name for each in self._counted]
+        return {
+            "loss": contribution[at],
+            "gradient": dict(zip(self._names, contribution[:count], strict=True)),
+            "gradients": contribution[at + 1][:-_WORDS],
+            "buffer": dict(zip(buffers[0], contribution[count:at], strict=True))
+            | dict(zip(buffers[1], contribution[at + 2 : len(self.like)], strict=True)),
+        }
+
+    # The sum --------------------------------------------------------------------------------------
+
+    def outcome(self, total: Sequence[Tensor]) -> StepOutcome:
+        """Read what a step came to from the sum over all its micro-batches."""
+        losses, marks = total[self._losses_at].tolist(), total[self._losses_at + 1].tolist()
+        used, words = marks[:-_WORDS], marks[-_WORDS:]
+        return StepOutcome(
+            losses=tuple(losses),
+            used=tuple(map(bool, used)),
+            stop=bool(words[_STOP]),
+            due=bool(words[_DUE]),
+        )
+
+    @property
+    def _losses_at(self) -> int:
+        return len(self._parameters) + len(self._averaged)
+
+    @torch.no_grad()
+    def put_back(self, total: Sequence[Tensor], outcome: StepOutcome, *, shared: bool) -> None:
+        """Give the network the sum of a step: gradients for the optimizer, and the buffers.
+
+        Args:
+            total: the sum over all micro-batches.
+            outcome: what was read from it.
+            shared: others read these tensors too, so that gradients must be copied: clipping and
+                some optimizers write to them.
+        """
+        count = len(self._parameters)
+        gradients = self._as_parameters(list(total[:count]), shared=shared)
+        used = outcome.used[:count]
+        for parameter, gradient, was_used in zip(self._parameters, gradients, used, strict=True):
+            parameter.grad = gradient if was_used else None
+        averaged, counted = len(self._averaged), len(self._counted)
+        if averaged:
+            changes = total[count : count + averaged]
+            sums = [
+                each.sum_of(change) for each, change in zip(self._averaged, changes, strict=True)
+            ]
+            torch._foreach_copy_(self._homes[:averaged], sums)
+        if counted:
+            torch._foreach_copy_(self._homes[averaged:], list(total[-counted:]))
+
+    def _as_parameters(self, gradients: list[Tensor], *, shared: bool) -> list[Tensor]:
+        """Gradients that lie in memory as their parameters do.
+
+        A norm adds up in that order, on any worker.
+        """
+        if not shared and all(
+            gradient.stride() == stride
+            for gradient, stride in zip(gradients, self._strides, strict=True)
+        ):
+            return gradients
+        own = self._own_gradients or [torch.empty_like(parameter) for parameter in self._parameters]
+        if own:
+            torch._foreach_copy_(own, gradients)
+        # Large ones are free between updates: micro-batches need the same memory for theirs.
+        self._own_gradients = own if self._are_small else []
+        return own
+
+    def clear(self) -> None:
+        """Forget the gradients of a step that is done or given up."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def _fingerprint(parameter: Tensor) -> bytes:
+    if parameter.device.type == "cpu":
+        return xxhash.xxh3_64_digest(memory_of(in_c_order(parameter)))
+    return str(parameter.detach().double().sum().item()).encode()
+
+
+def _is_averaged(tensor: Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _homes_and_starts(buffers: Sequence[_Buffer]) -> tuple[list[Tensor], list[Tensor]]:
+    return [each.home for each in buffers], [each.start for each in buffers]

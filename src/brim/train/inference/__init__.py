@@ -1,0 +1,1 @@
+"""Jobs that use a trained model: evaluation, prediction, export."""

@@ -1,0 +1,254 @@
+"""A trained model as files that load without brim: a directory that is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from brim.data.datasets import columnar_in
+from brim.domain.job import JobSpec
+from brim.errors import SpecError
+from brim.storage.files import new_directory, write_through
+from brim.train.context import shared_environment
+from brim.train.entry.lightning import LightningFile
+from brim.train.entry.training_file import call, functions_of, load
+from brim.train.evaluation import feed_of
+from brim.train.inference.weights import trained_model
+from brim.train.software import versions
+from brim.train.state.transfer import weights_sha256
+
+WEIGHTS, MANIFEST, README = "model.safetensors", "manifest.json", "README.md"
+_EXAMPLE_ROWS = 4  # not 0 or 1, which a tracer would take for constants
+_STATE = f"""from safetensors.torch import load_file
+model.load_state_dict(load_file("{WEIGHTS}"))  # model: your own class, as in the training file"""
+_EXPORTED = """import torch
+model = torch.export.load("model.pt2").module()
+output = model(inputs)  # any number of rows"""
+_ONNX = """import onnxruntime
+session = onnxruntime.InferenceSession("model.onnx")
+output = session.run(None, {name: array for name, array in inputs.items()})"""
+
+
+def export(spec: JobSpec, directory: Path, *, format: str) -> None:
+    """Write the model of `spec.inference` to a new directory.
+
+    Args:
+        spec: of a job that uses a model.
+        directory: it must not exist, or be empty.
+        format: `safetensors` (the state_dict alone), or besides it `torch-export` or `onnx`.
+
+    Raises:
+        SpecError: the model cannot be written in this format.
+        EnvironmentFault: the disk did not take it; nothing of it is left.
+    """
+    os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+    module = functions_of(load(spec.file), spec)
+    model = trained_model(module, spec).cpu()
+    with new_directory(directory) as draft:
+        state = {
+            name: tensor.detach().clone().contiguous()
+            for name, tensor in model.state_dict().items()
+        }
+        write_through(draft / WEIGHTS, save(state))
+        about = FORMATS[format](draft, model, module)
+        _describe(draft, spec, model, state, about)
+
+
+def _state_alone(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    return {}
+
+
+def _torch_export(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    inputs = example_inputs(module)
+    program = traced("torch-export", lambda: trace(model, inputs))
+    torch.export.save(program, draft / "model.pt2")
+    loaded = torch.export.load(draft / "model.pt2").module()
+    with torch.no_grad():
+        differs = _largest_difference(model(inputs), loaded(inputs))
+    return {"inputs": shapes_of(inputs), "largest_difference": differs, "load": _EXPORTED}
+
+
+def _onnx(draft: Path, model: nn.Module, module: ModuleType) -> dict[str, Any]:
+    for package in ("onnx", "onnxscript"):
+        _require(package)
+    inputs = example_inputs(module)
+    names = list(inputs) if isinstance(inputs, dict) else ["inputs"]
+
+    def write() -> None:
+        program = torch.onnx.export(
+            trace(model, inputs),
+            dynamo=True,
+            input_names=names,
+            output_names=["output"],
+            verbose=False,
+        )
+        assert program is not None
+        program.save(draft / "model.onnx")
+
+    traced("onnx", write)
+    return {"inputs": shapes_of(inputs), "load": _ONNX}
+
+
+FORMATS: dict[str, Callable[[Path, nn.Module, ModuleType], dict[str, Any]]] = {
+    "safetensors": _state_alone,
+    "torch-export": _torch_export,
+    "onnx": _onnx,
+}
+
+
+def _require(package: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise SpecError(
+            package,
+            got="no such package",
+            need="the extra 'onnx'",
+            hint="pip install 'brim[onnx]', or --format torch-export",
+        )
+
+
+def trace(model: nn.Module, inputs: Any) -> Any:
+    return torch.export.export(model, (inputs,), dynamic_shapes=(_dynamic(inputs),))
+
+
+def traced(format: str, function: Callable[[], Any]) -> Any:
+    """Run a tracer; what it cannot do is the model's matter, and said in its own words."""
+    logging.disable(
+        logging.WARNING
+    )  # tracers tell of packages that are not there, and of their own insides
+    try:
+        # When they fail they print the graph as far as they came.
+        with (
+            torch.no_grad(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("ignore")
+            return function()
+    except Exception as error:  # tracers raise what they like
+        cause = error.__cause__ or error
+        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+        raise SpecError(
+            f"--format {format}",
+            got=f"{type(cause).__name__}: "
+            f"{lines[0] if lines else 'no reason given'}{_place(cause)}",
+            need="a model whose forward() does not depend on the values of its inputs",
+            hint="change that line (torch.where, torch.cond), or --format safetensors: the weights "
+            "alone",
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _place(error: BaseException) -> str:
+    """Say where in the user's code a tracer stopped, if its message says so."""
+    places = [line.strip() for line in str(error).splitlines() if line.strip().startswith('File "')]
+    ours = str(Path(torch.__file__).parent)
+    own = [place for place in places if ours not in place]
+    return f" ({own[-1]})" if own else ""
+
+
+def example_inputs(module: ModuleType) -> Any:
+    """Return inputs of a few rows.
+
+    They are those of the data, or zeros where the columns say what they look like.
+    """
+    dataset = call(lambda: module.dataset("train"))
+    columnar = columnar_in(dataset)
+    if columnar is not None:
+        return columnar.example(_EXAMPLE_ROWS)
+    sample = call(lambda: feed_of(dataset, seed=0).first(_EXAMPLE_ROWS))
+    if isinstance(module, LightningFile):
+        sample = sample["batch"]
+    return sample[0] if isinstance(sample, (tuple, list)) else sample
+
+
+def _dynamic(inputs: Any) -> Any:
+    """The same tree, with the first dimension of each tensor left open."""
+    rows = torch.export.Dim("rows")
+
+    def walk(node: Any) -> Any:
+        match node:
+            case Tensor():
+                return {0: rows}
+            case dict():
+                return {key: walk(each) for key, each in node.items()}
+            case tuple() | list():
+                return type(node)(walk(each) for each in node)
+        return None
+
+    return walk(inputs)
+
+
+def shapes_of(inputs: Any) -> Any:
+    match inputs:
+        case Tensor():
+            return {"dtype": dtype_name(inputs), "shape": ["rows", *inputs.shape[1:]]}
+        case dict():
+            return {key: shapes_of(each) for key, each in inputs.items()}
+        case tuple() | list():
+            return [shapes_of(each) for each in inputs]
+    return str(type(inputs).__name__)
+
+
+def dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _largest_difference(one: Any, other: Any) -> float | None:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return None
+    return float((one - other).abs().max())
+
+
+def _describe(
+    draft: Path, spec: JobSpec, model: nn.Module, state: dict[str, Tensor], about: dict[str, Any]
+) -> None:
+    """`manifest.json` for programs, `README.md` for people."""
+    assert spec.inference is not None
+    files = {
+        path.name: {
+            "bytes": path.stat().st_size,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted(draft.iterdir())
+    }
+    load_with = about.pop("load", "")
+    manifest = {
+        "checkpoint": spec.inference.checkpoint,
+        "training_file": spec.file,
+        "parameters": spec.parameters,
+        "weights_sha256": weights_sha256(model),
+        "versions": versions(),
+        "files": files,
+        "tensors": {
+            name: {"dtype": dtype_name(tensor), "shape": list(tensor.shape)}
+            for name, tensor in state.items()
+        },
+        **about,
+    }
+    write_through(draft / MANIFEST, json.dumps(manifest, indent=2).encode())
+    words = [
+        f"# A model trained by brim: {Path(spec.file).stem}",
+        f"Weights of `{spec.inference.checkpoint}`. Nothing here needs brim.",
+        f"```python\n{_STATE}\n```",
+        *([f"```python\n{load_with}\n```"] if load_with else []),
+        *([f"Inputs: `{json.dumps(about['inputs'])}`"] if "inputs" in about else []),
+        f"`{MANIFEST}` has shapes, dtypes, checksums and versions.",
+    ]
+    write_through(draft / README, ("\n\n".join(words) + "\n").encode())

@@ -1,0 +1,131 @@
+"""A trained model from a checkpoint.
+
+The training file makes the network, the checkpoint has its weights.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from brim.data import fitted
+from brim.domain.job import JobSpec
+from brim.domain.seeds import mix
+from brim.domain.table_parts import StoredTable
+from brim.embeddings.keyed import Embedding, HeldRows, hold
+from brim.embeddings.table_file import WEIGHT
+from brim.embeddings.table_parts import latest, read_table
+from brim.errors import EnvironmentFault, SpecError
+from brim.storage.checkpoints import Store
+from brim.storage.file_stores import open_place
+from brim.storage.job_file import with_code_in_place
+from brim.train.checks.return_checks import check_model
+from brim.train.context import shared_environment
+from brim.train.entry.training_file import call, device_of, functions_of, load
+from brim.train.state.checkpoint import state_of
+
+
+def model_of(spec: JobSpec) -> nn.Module:
+    """Return the model as `trained_model` does, in a process with other work.
+
+    Chance, variables and import path stay as they are.
+
+    Raises: as `trained_model`.
+    """
+    assert spec.inference is not None
+    environment, path = dict(os.environ), list(sys.path)
+    spec = with_code_in_place(Path(spec.inference.run), spec)
+    os.environ |= shared_environment(spec, "")  # what `brim.param` reads
+    try:
+        with torch.random.fork_rng():
+            return trained_model(functions_of(load(spec.file), spec), spec)
+    finally:
+        os.environ.clear()
+        os.environ |= environment
+        sys.path[:] = path
+
+
+def trained_model(module: ModuleType, spec: JobSpec) -> nn.Module:
+    """The model of a training file with the weights of `spec.inference`, ready to be used.
+
+    Raises:
+        SpecError: the checkpoint is of another model.
+        EnvironmentFault: the checkpoint is damaged.
+        UserCodeError: the file raised.
+    """
+    assert spec.inference is not None
+    fitted.use(Path(spec.inference.run))
+    torch.manual_seed(mix(spec.seed))
+    model: nn.Module = call(lambda: module.model())
+    check_model(model)
+    store = Store(open_place(spec.inference.checkpoints))
+    stored = store.load(spec.inference.step)
+    state = state_of(stored)
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    keyed = {
+        f"{name}.{WEIGHT}" if name else WEIGHT: module
+        for name, module in model.named_modules()
+        if isinstance(module, Embedding)
+    }
+    tables = {table.name: table for table in stored.tables}
+    _put(
+        {name: each for name, each in own.items() if name not in tables},
+        state["model"],
+        spec.inference.checkpoint,
+    )
+    for name, table in tables.items():
+        if name in keyed:
+            _hold(keyed[name], store, table, spec.inference.checkpoint)
+        elif not table.oldest:  # else they are candidates
+            _put_table(own.get(name), store, table, spec.inference.checkpoint)
+    return model.to(device_of(spec)).eval()
+
+
+def _put(own: dict[str, Tensor], weights: dict[str, Tensor], where: str) -> None:
+    for name in sorted(own.keys() | weights.keys()):
+        made, stored = _shape(own.get(name)), _shape(weights.get(name))
+        if made != stored:
+            raise _other_model(name, made, stored, where)
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+@torch.no_grad()
+def _put_table(own: Tensor | None, store: Store, table: StoredTable, where: str) -> None:
+    """Put the rows of an embedding into its weight, file by file."""
+    for rows in read_table(store, table):
+        weight = rows.fields[WEIGHT]
+        stored = f"shape {[table.rows, *weight.shape[1:]]}"
+        if own is None or _shape(own) != stored:
+            raise _other_model(table.name, _shape(own), stored, where)
+        if len(rows.keys) and not 0 <= int(rows.keys[0]) <= int(rows.keys[-1]) < len(own):
+            raise EnvironmentFault(f"{where} has rows of {table.name} that it cannot have")
+        own.index_copy_(0, rows.keys, weight.to(own.dtype))
+
+
+def _hold(module: Embedding, store: Store, table: StoredTable, where: str) -> None:
+    """Give an embedding the rows that ids have."""
+    keys, rows = latest(store, table, WEIGHT)
+    if rows.shape[1:] != (module.dim,):
+        made, stored = (f"rows of {dim} numbers" for dim in (module.dim, *rows.shape[1:]))
+        raise _other_model(table.name, made, stored, where)
+    hold(module, HeldRows(keys, rows.to(module.weight.dtype)))
+
+
+def _other_model(name: str, made: str, stored: str, where: str) -> SpecError:
+    return SpecError(
+        f"model(): tensor {name!r}",
+        got=made,
+        need=f"{stored}, as in {where}",
+        hint="use the training file, its data and its --set as they were when it was trained",
+    )
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "none" if tensor is None else f"shape {list(tensor.shape)}"

@@ -1,0 +1,498 @@
+"""The way from a step's gradients to its update.
+
+Clipping, loss scaling, optimizers, and schedulers of the learning rate.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
+
+from brim.errors import SpecError
+from brim.train.checks import backward_errors
+from brim.train.checks.attributes import is_plain
+from brim.train.checks.schedules import ScheduleWatch
+from brim.train.state.flattening import NEED, NotCarried, flatten
+from brim.train.state.restoring import restore
+
+INTERVALS = ("step", "epoch")
+ATTRIBUTES = "optimizer attributes"  # which no state_dict() has; carried, but not compared
+_BY_HAND = ("lr", "weight_decay", "momentum", "betas")  # what loops change by hand
+_HORIZONS = ("T_max", "total_iters", "T_0")  # how many of its own steps a scheduler reckons with
+
+
+class Optimization:
+    """The optimizers of a job with all that belongs to them; the same on every worker.
+
+    Args:
+        model: whose gradients are clipped.
+        optimizers: in the order in which they step.
+        schedulers: of learning rates; each steps after every step or every epoch, as `interval`
+            says.
+        interval: `step`, `epoch`, or None for what the kind of scheduler asks for.
+        monitor: the metric that ReduceLROnPlateau looks at; None where only one is logged.
+        scaler: of losses in float16, or None.
+        clip_norm: upper bound of the gradient's 2-norm, or None.
+
+    Raises:
+        SpecError: an optimizer or a scheduler that a job cannot have.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        schedulers: Sequence[Any] = (),
+        interval: str | None = None,
+        monitor: str | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        known = {id(parameter) for parameter in model.parameters()}
+        for optimizer in optimizers:
+            check_optimizer(optimizer)
+            if any(id(p) not in known for group in optimizer.param_groups for p in group["params"]):
+                raise SpecError(
+                    "optimizer",
+                    got="a parameter that no model has",
+                    need="only parameters of the model: other gradients are not summed over the "
+                    "workers",
+                    hint="brim.join([model, criterion], optimizer) if the loss has its own weights",
+                )
+        self.optimizers, self._schedulers = tuple(optimizers), tuple(schedulers)
+        self._model, self._scaler, self.clip_norm = model, scaler, clip_norm
+        self._monitor = monitor
+        self._intervals = [_interval_of(each, interval) for each in schedulers]
+        self._is_stepping = False
+        self._rates: list[Any] | None = None
+        self._before: list[dict[str, Any]] = []
+        self._trained_before: list[bool] = []
+        self._weights: dict[object, Tensor] = {}  # micro-batches of a job have three sizes at most
+        self._names = [name for name, _ in model.named_parameters()]
+        self._parameters = list(model.parameters())
+        self._group_count = len(list(self._groups()))
+        self.schedules = ScheduleWatch(optimizers, schedulers)
+        self._own_before = [_plain_ones(optimizer) for optimizer in optimizers]
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._refuse_steps_by_hand)
+
+    @property
+    def are_disjoint(self) -> bool:
+        """Return whether no two optimizers have a parameter in common: one loss is for all then."""
+        own = [
+            id(p)
+            for each in self.optimizers
+            for p in {id(p): p for group in each.param_groups for p in group["params"]}.values()
+        ]
+        return len(own) == len(set(own))
+
+    # Micro-batches --------------------------------------------------------------------------------
+
+    def backward(
+        self, loss: Tensor, weight: float, optimizer: torch.optim.Optimizer | None
+    ) -> None:
+        """Add the gradients of a micro-batch's loss.
+
+        Args:
+            weight: its part of the step's samples.
+            optimizer: whose parameters alone get gradients; None for all.
+        """
+        own = None
+        if optimizer is not None:
+            own = [
+                p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+            ]
+            if not own:  # all of them are frozen, and none would mean all
+                return
+        with backward_errors.explained():
+            if self._scaler is not None:
+                torch.autograd.backward(self._scaler.scale(loss * weight), inputs=own)
+                return
+            # What torch.autograd.backward ends in. It first imports sympy, a second's worth of
+            # modules, and compares the shapes of the two by it, which are the same here.
+            _engine_run_backward(
+                (loss,),
+                (self._weight_as(loss, weight),),
+                False,  # keep_graph
+                False,  # create_graph
+                tuple(own or ()),
+                allow_unreachable=True,
+                accumulate_grad=True,
+            )
+
+    def _weight_as(self, loss: Tensor, weight: float) -> Tensor:
+        """The gradient that `(loss * weight).backward()` begins with, without the product."""
+        key = (weight, loss.shape, loss.dtype, loss.device)
+        if key not in self._weights:
+            self._weights[key] = torch.full_like(loss, weight, requires_grad=False)
+        return self._weights[key]
+
+    def begin(self) -> None:
+        """Begin a step.
+
+        Learning rates may have been changed since the last one, and stay until its end.
+
+        Raises:
+            SpecError: the loop has stepped a scheduler that it should not.
+        """
+        self.schedules.check()
+        self._rates = None
+        self._before = [
+            {name: _copied(group[name]) for name in _BY_HAND if name in group}
+            for group in self._groups()
+        ]
+        self._trained_before = [parameter.requires_grad for parameter in self._parameters]
+
+    def give_up(self) -> None:
+        """Put back what the loop's body changed by hand in a step that does not count.
+
+        The body may have run on some workers and not on others, which fetched their samples still:
+        without this they would not agree where the step begins again.
+        """
+        for group, before in zip(self._groups(), self._before, strict=False):
+            for name, value in before.items():
+                if isinstance(group[name], Tensor):
+                    group[name].copy_(value)
+                else:
+                    group[name] = value
+        for parameter, was_trained in zip(self._parameters, self._trained_before, strict=True):
+            parameter.requires_grad_(was_trained)
+
+    def check_rates(self) -> None:
+        """Check that nobody changed what belongs to the step.
+
+        Learning rates, and what is trained, stay as they were at its first micro-batch.
+
+        Raises:
+            SpecError: a loop counts micro-batches, of which workers have different numbers, or has
+                stepped a scheduler.
+        """
+        self.schedules.check_steps()
+        groups = list(self._groups())
+        if len(groups) != self._group_count:
+            raise SpecError(
+                "your training loop",
+                got="another parameter group, added while training",
+                need="the parameter groups that brim.join saw: newcomers and checkpoints have "
+                "those",
+                hint="add every group before brim.join, with lr=0 if it should not train yet",
+            )
+        # What a loop may change by hand: of each group some numbers, of each parameter whether it
+        # is trained.
+        now = [_plain(group.get(name)) for group in groups for name in _BY_HAND]
+        now += [parameter.requires_grad for parameter in self._parameters]
+        if self._rates is None:
+            self._rates = now
+        if now != self._rates:
+            index = next(i for i, value in enumerate(now) if value != self._rates[i])
+            of_group = index < self._group_count * len(_BY_HAND)
+            raise SpecError(
+                "your training loop",
+                got=f"{self._name_of(index)} changed from {self._rates[index]} to {now[index]} "
+                "within a step",
+                need="one value for all micro-batches of a step: the loop's body runs once for "
+                "each micro-batch",
+                hint="give a scheduler to brim.join, or set the value from job.committed or "
+                "job.epoch"
+                if of_group
+                else "leave it out: job.step(loss, optimizer=...) changes the parameters of that "
+                "optimizer alone",
+            )
+
+    def learning_rate(self) -> float | list[float] | None:
+        """Return the learning rate of the present step.
+
+        It is one number where all parameter groups have the same, else one for each.
+
+        None where the optimizers know of no such thing.
+        """
+        rates = [float(group["lr"]) for group in self._groups() if "lr" in group]
+        return rates if len(set(rates)) > 1 else rates[0] if rates else None
+
+    def _name_of(self, index: int) -> str:
+        group, name = divmod(index, len(_BY_HAND))
+        if group < self._group_count:
+            return f"{_BY_HAND[name]!r} of parameter group {group}"
+        return f"requires_grad of {self._names[index - self._group_count * len(_BY_HAND)]!r}"
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        for optimizer in self.optimizers:
+            yield from optimizer.param_groups
+
+    def _refuse_steps_by_hand(self, *_: object) -> None:
+        if not self._is_stepping:
+            raise SpecError(
+                "your training loop",
+                got="a call of optimizer.step()",
+                need="job.step(loss) alone: brim steps the optimizer once all workers' gradients "
+                "are in",
+                hint="remove optimizer.step() from the loop",
+            )
+
+    # Steps and epochs -----------------------------------------------------------------------------
+
+    def clip(self, rows: Sequence[Tensor] = (), owned: Sequence[nn.Parameter] = ()) -> None:
+        """Scale the gradients down where their norm is too large; do so before `step`.
+
+        Args:
+            rows: gradients of embeddings that are trained by rows, all of them.
+            owned: what has those of them, as its gradients, that this worker applies.
+        """
+        if self.clip_norm is None:
+            return
+        self._unscale()
+        own = list(self._model.parameters())
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        norm = get_total_norm([*gradients, *rows])
+        clip_grads_with_norm_([*own, *owned], self.clip_norm, norm)
+
+    def step(self) -> None:
+        """Update the parameters from their gradients.
+
+        Then step the schedulers that step with every step.
+        """
+        self._is_stepping = True
+        try:
+            for optimizer in self.optimizers:
+                self._scaler.step(optimizer) if self._scaler is not None else optimizer.step()
+            if self._scaler is not None:
+                self._scaler.update()
+        finally:
+            self._is_stepping = False
+        self._step_schedulers("step", {})
+        self.schedules.remember()
+
+    def _unscale(self) -> None:
+        if self._scaler is not None:
+            for optimizer in self.optimizers:
+                self._scaler.unscale_(optimizer)
+
+    def end_epoch(self, metrics: Mapping[str, float]) -> None:
+        """Step the schedulers that step with every epoch.
+
+        Args:
+            metrics: what was logged of this epoch.
+
+        Raises:
+            SpecError: a scheduler needs a metric that was not logged, or the loop has stepped one.
+        """
+        self.schedules.check()
+        self._step_schedulers("epoch", metrics)
+        self.schedules.remember()
+
+    def _step_schedulers(self, interval: str, metrics: Mapping[str, float]) -> None:
+        for scheduler, own in zip(self._schedulers, self._intervals, strict=True):
+            if own != interval:
+                continue
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(self._monitored(metrics))
+            else:
+                scheduler.step()
+
+    def _monitored(self, metrics: Mapping[str, float]) -> float:
+        name = self._monitor or (next(iter(metrics)) if len(metrics) == 1 else None)
+        if name is not None and name in metrics:
+            return metrics[name]
+        raise SpecError(
+            "ReduceLROnPlateau",
+            got=f"{', '.join(metrics) or 'no metric'} at the end of the epoch",
+            need=f"the metric {name!r}" if name else "the name of the metric to look at",
+            hint='job.log(loss=...) in each epoch, and brim.join(..., monitor="loss")',
+        )
+
+    def check_horizon(self, epochs: int, steps: int) -> None:
+        """Check that a scheduler which steps with every epoch was not made to step with every step.
+
+        Raises:
+            SpecError: it reckons with more steps of its own than there are epochs, and nobody said
+                when it steps.
+        """
+        for scheduler, interval in zip(self._schedulers, self._intervals, strict=True):
+            horizon = next(
+                (getattr(scheduler, name) for name in _HORIZONS if hasattr(scheduler, name)), None
+            )
+            if (
+                interval == "epoch"
+                and isinstance(horizon, int)
+                and horizon > epochs
+                and horizon >= steps
+            ):
+                raise SpecError(
+                    type(scheduler).__name__,
+                    got=f"a schedule of {horizon:,} steps that steps after each of {epochs} epochs",
+                    need="a word on when it steps",
+                    hint='scheduler_interval="step" steps it with the optimizer, "epoch" after '
+                    "each epoch",
+                )
+
+    # State ----------------------------------------------------------------------------------------
+
+    def get(self) -> dict[str, Any]:
+        """The state as a tree; its tensors are the optimizers' own, not copies."""
+        states = [optimizer.state_dict() for optimizer in self.optimizers]
+        return {
+            "optimizer": states[0] if len(states) == 1 else states,
+            "scheduler": [each.state_dict() for each in self._schedulers],
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            ATTRIBUTES: self._changed_attributes(),
+        }
+
+    def _changed_attributes(self) -> list[dict[str, Any]]:
+        """Return, of each optimizer, the plain attributes that its steps change: counters, mostly."""
+        return [
+            {
+                name: copy.copy(value)
+                for name, value in _plain_ones(optimizer).items()
+                if name not in before or before[name] != value
+            }
+            for optimizer, before in zip(self.optimizers, self._own_before, strict=True)
+        ]
+
+    def check_carried(self) -> None:
+        """Check that all of the state can be carried to newcomers and into checkpoints.
+
+        Raises:
+            SpecError: an optimizer or a scheduler keeps something else.
+        """
+        for optimizer in self.optimizers:
+            check_carried("optimizer", optimizer)
+        for scheduler in self._schedulers:
+            check_carried("scheduler", scheduler)
+
+    def put(self, tree: Mapping[str, Any]) -> None:
+        """Take the state that `get` gave elsewhere."""
+        states = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            restore(optimizer, state)
+        for optimizer, own in zip(self.optimizers, tree.get(ATTRIBUTES, []), strict=False):
+            for name, value in own.items():
+                setattr(optimizer, name, copy.copy(value))
+        for scheduler, state in zip(self._schedulers, tree["scheduler"], strict=True):
+            scheduler.load_state_dict(copy.deepcopy(state))  # some take it apart
+        if self._scaler is not None and tree["scaler"]:
+            self._scaler.load_state_dict(tree["scaler"])
+        self.schedules.remember()
+
+
+def check_optimizer(optimizer: object, field: str = "optimizer") -> None:
+    """Check that a job can have this optimizer.
+
+    Raises:
+        SpecError: it is none, or one that computes the loss again within a step.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise SpecError(field, got=f"a {type(optimizer).__name__}", need="a torch.optim.Optimizer")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise SpecError(
+            field,
+            got="LBFGS, which computes the loss again within a step",
+            need="an optimizer whose step() takes no closure: a step here is one pass over its "
+            "micro-batches",
+            hint="torch.optim.Adam(model.parameters())",
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):  # torch's __init__ did not run
+        library = type(optimizer).__module__.partition(".")[0]
+        need, hint = _WRAPPERS.get(library, _OTHER_WRAPPER)
+        raise SpecError(
+            field, got=f"{library}'s {type(optimizer).__name__}, a wrapper", need=need, hint=hint
+        )
+
+
+def check_carried(kind: str, thing: Any) -> None:
+    """Check that all that a thing keeps can be carried to newcomers and into checkpoints.
+
+    Raises:
+        SpecError: it keeps something else.
+    """
+    try:
+        flatten(thing.state_dict())
+    except NotCarried as error:
+        raise SpecError(
+            f"{kind} {type(thing).__name__}",
+            got=f"{error.got} in state_dict(), at {'.'.join(error.path)}",
+            need=f"a state that brim can carry: {NEED}",
+            hint="have state_dict() return those, and load_state_dict() make the rest of them",
+        ) from error
+
+
+# What to write in place of an optimizer that a library wraps around another one.
+_WRAPPERS = {
+    "accelerate": (
+        "the optimizer itself: brim places, sums and steps, as Accelerator would",
+        "leave out accelerator.prepare, and give model and optimizer to brim.join as they are",
+    ),
+    "opacus": (
+        "an optimizer of gradients that are summed over workers: DP-SGD clips the gradient of "
+        "each sample and draws its noise once for all of them",
+        "train without brim where privacy is promised, or without PrivacyEngine.make_private",
+    ),
+}
+_OTHER_WRAPPER = (
+    "a torch.optim.Optimizer whose __init__ has run, so that torch's hooks see its steps",
+    "give brim.join the optimizer inside, such as optimizer.optimizer",
+)
+
+
+def _interval_of(scheduler: Any, given: str | None) -> str:
+    if given is not None and given not in INTERVALS:
+        raise SpecError("scheduler_interval", got=repr(given), need="'step' or 'epoch'")
+    step: Callable[..., Any] | None = getattr(scheduler, "step", None)
+    is_other = isinstance(scheduler, torch.optim.Optimizer)
+    if step is None or not hasattr(scheduler, "state_dict") or is_other:
+        raise SpecError(
+            "scheduler",
+            got=f"a {type(scheduler).__name__}",
+            need="a scheduler of torch.optim.lr_scheduler",
+        )
+    if _needs_epoch(step):
+        raise SpecError(
+            "scheduler",
+            got=f"a {type(scheduler).__name__}, whose step() takes the epoch",
+            need="one whose step() takes nothing, as those of torch.optim.lr_scheduler",
+            hint='job.register_state("scheduler", scheduler), and scheduler.step(epoch) as the '
+            "first line of `for epoch in job.epochs(N):`",
+        )
+    if given is not None:
+        return given
+    return "step" if isinstance(scheduler, OneCycleLR | CyclicLR) else "epoch"
+
+
+def _needs_epoch(step: Callable[..., Any]) -> bool:
+    """Return whether a scheduler's step() cannot be called as brim calls it.
+
+    ReduceLROnPlateau's takes a metric, which brim has.
+    """
+    try:
+        inspect.signature(step).bind()
+    except TypeError:
+        return not isinstance(getattr(step, "__self__", None), ReduceLROnPlateau)
+    except ValueError:  # no signature is known
+        return False
+    return False
+
+
+def _plain_ones(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the attributes of an optimizer that are numbers, text or lists of them."""
+    torchs_own = ("defaults", "state", "param_groups")
+    return {
+        name: copy.copy(value)
+        for name, value in vars(optimizer).items()
+        if name not in torchs_own and is_plain(value)
+    }
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) and value.numel() == 1 else value

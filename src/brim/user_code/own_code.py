@@ -1,0 +1,439 @@
+"""The code of a job: its file and the modules that this imports from its own folder.
+
+It is found without running anything, so only what imports by name is seen. Of a package all
+modules are taken, since those may import each other in other ways.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import fnmatch
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+
+from brim.domain.job import JobSpec
+from brim.domain.quantities import format_bytes
+from brim.domain.submission import check_glob, parts_of
+from brim.errors import SpecError
+from brim.host.untrusted import read_regular
+
+# Python 3.11 counts how deep it is in a tree for all threads together, and may call a sound file
+# broken (SystemError: AST constructor recursion depth mismatch) while another one is read.
+_PARSING = threading.Lock()
+_SUFFIXES = (*importlib.machinery.EXTENSION_SUFFIXES, ".py")  # the order in which Python looks
+COMPILED = "__pycache__"  # what Python makes beside the code, and is no part of it
+_LONGEST_PATH = 250  # characters of a literal that may name a file
+_MOST_NAMED = 5  # files that one sentence names
+_MOST_LOOKED_AT = 100_000  # names in folders that are looked at for the code of one job
+_LARGEST_PARSED = 1 << 20  # bytes of a file that may import something: what is larger is data
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """The file that a job runs.
+
+    Args:
+        path: of the file, links resolved; its modules are in its folder.
+        name: that the code is run by.
+    """
+
+    path: Path
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the code."""
+        return self.path.parent
+
+    def place(self, name: str) -> Path:
+        """Return the path of a file of the code."""
+        return self.path if name == self.name else self.folder / name
+
+
+def source_of(spec: JobSpec, directory: Path | None = None) -> CodeFile | None:
+    """Return the file that a job runs: its training file, or the script of its command.
+
+    Args:
+        directory: where relative paths begin; None: where the spec says.
+
+    Returns:
+        None for a command that names no Python file.
+    """
+    word = word_of(spec)
+    if not word:
+        return None
+    # Unlike `Path.resolve`, this takes a link to itself: whoever opens that hears what is wrong.
+    path = Path(os.path.realpath(Path(directory or spec.directory, word)))
+    return CodeFile(path, Path(word).name)
+
+
+def word_of(spec: JobSpec) -> str:
+    """Return the word of a spec that names its code; empty where there is none."""
+    return spec.file or next((word for word in spec.command if word.endswith(".py")), "")
+
+
+def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
+    """Return the spec of a job whose code was put into another folder."""
+    word = word_of(spec)
+    if not word:
+        return spec
+    there = str(folder / Path(word).name)
+    if spec.file:
+        return replace(spec, file=there)
+    at = spec.command.index(word)
+    return replace(spec, command=(*spec.command[:at], there, *spec.command[at + 1 :]))
+
+
+def parse(source: bytes, filename: str = "<unknown>") -> ast.Module:
+    """Return the tree of a Python file.
+
+    Raises:
+        SyntaxError: it is none, or is nested too deeply for the parser.
+        ValueError: it is no text.
+    """
+    try:
+        with _PARSING:
+            return ast.parse(source, filename)
+    except (RecursionError, MemoryError, SystemError) as error:
+        raise SyntaxError("it is nested too deeply", (filename, 1, 0, "")) from error
+
+
+@dataclass(slots=True)
+class Code:
+    """The files of a job's code.
+
+    Args:
+        source: the file that it runs.
+        files: their contents, by names relative to the folder; of code that is too large not all.
+        sizes: bytes of all of them.
+        elsewhere: modules that they import from folders of this host that are no installation.
+    """
+
+    source: CodeFile
+    files: dict[str, bytes] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    _trees: dict[str, ast.Module] = field(default_factory=dict)
+
+    def not_taken(self, spec: JobSpec) -> list[str]:
+        """Say what the code visibly refers to and is no part of it, in sentences."""
+        said = []
+        for module, place in sorted(self.elsewhere.items()):
+            said.append(
+                f"not sent with the code: module {module}, from {place}: install it on each host"
+            )
+        named = list(self._named_files(spec))
+        if named:
+            more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+            said.append(
+                f"not sent with the code: {', '.join(named[:_MOST_NAMED])}{more}: each host that "
+                "runs it needs them at this path; or name data by URL, and small files by --include"
+            )
+        using = sorted(name for name, tree in self._trees.items() if _uses_file(tree))
+        if using:
+            said.append(
+                f"{', '.join(using)} uses __file__: that is the place of the code that was sent, "
+                "with nothing beside it but what --include names"
+            )
+        return said
+
+    def variables(self) -> dict[str, str]:
+        """Map each variable of the environment that the code visibly reads to the file that does."""
+        return {name: file for file, tree in self._trees.items() for name in _variables(tree)}
+
+    def _named_files(self, spec: JobSpec) -> Iterator[str]:
+        """The files and folders beside the code that a literal of it, or an option, names."""
+        folder, seen = self.source.folder, set[Path]()
+        options = [*spec.parameters.values(), *spec.command[1:]]
+        literals = (text for tree in self._trees.values() for text in _literals(tree))
+        for text in [*options, *literals]:
+            for above in (Path(spec.directory or "."), folder):
+                path = above / text
+                if not _may_name_file(text) or not _is_there(path, text):
+                    continue
+                if path.resolve() in seen or self._has(path):
+                    break
+                seen.add(path.resolve())
+                size = f" ({format_bytes(path.stat().st_size)})" if path.is_file() else ""
+                yield f"{text}{size}"
+                break
+
+    def _has(self, path: Path) -> bool:
+        try:
+            return path.resolve().relative_to(self.source.folder).as_posix() in self.files
+        except ValueError:
+            return False
+
+
+def collect(source: CodeFile, include: Sequence[str] = (), *, most: int) -> Code:
+    """Find the code of a job.
+
+    Args:
+        include: globs of files of its folder that are taken as well.
+        most: bytes that are read of it; what does not fit is only measured.
+
+    Raises:
+        OSError: a file of it cannot be read.
+        SpecError: a glob leads out of the folder, or to no file.
+    """
+    code, left = Code(source), most
+    folder = _Folder(source.folder)
+    waiting = [source.name, *_included(folder, include)]
+    while waiting:
+        name = waiting.pop()
+        if name in code.sizes:
+            continue
+        path = Path(os.path.realpath(source.place(name)))
+        code.sizes[name] = size = path.stat().st_size
+        if size > left:
+            continue
+        code.files[name] = content = read_regular(path, at_most=left)
+        code.sizes[name] = len(content)
+        left -= len(content)
+        if not name.endswith(".py") or len(content) > _LARGEST_PARSED:
+            continue
+        try:
+            tree = code._trees[name] = parse(content)
+        except (SyntaxError, ValueError):
+            continue  # who runs it says what is wrong
+        for module in _imported(tree, name):
+            found = _find(folder, module)
+            waiting += found
+            if not found and (place := _elsewhere(module, source.folder)):
+                code.elsewhere[module.partition(".")[0]] = place
+    return code
+
+
+class _Folder:
+    """The folder of a job's code, of which only so much is looked at.
+
+    Attributes:
+        path: of it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._left = _MOST_LOOKED_AT
+
+    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """The entries of a folder that is in this one, but for what Python compiles.
+
+        Raises:
+            SpecError: more was looked at than code has.
+        """
+        found = []
+        with contextlib.suppress(PermissionError, FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                self._left -= 1
+                if self._left < 0:
+                    raise SpecError(
+                        f"the code in {self.path}",
+                        got=f"more than {_MOST_LOOKED_AT:,} files in the folders to look through",
+                        need="code in a folder of its own",
+                        hint="move the file into one, or name fewer folders by --include",
+                    )
+                if entry.name != COMPILED:
+                    found.append(entry)
+        return sorted(found, key=lambda entry: entry.name)
+
+    def matching(self, parts: Sequence[str]) -> list[str]:
+        """The files that a glob names, by its parts; no link to a folder is followed by `**`."""
+        found, seen = set[str](), set[tuple[Path, int]]()
+        waiting = [(self.path, list(parts))]
+        while waiting:
+            folder, (part, *rest) = waiting.pop()
+            if (folder, len(rest)) in seen:
+                continue
+            seen.add((folder, len(rest)))
+            if part == "**" and rest:
+                waiting.append((folder, rest))
+            for entry in self.entries(folder):
+                path = folder / entry.name
+                if part == "**":
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((path, [part, *rest]))
+                elif not fnmatch.fnmatchcase(entry.name, part):
+                    continue
+                elif rest and path.is_dir():
+                    waiting.append((path, rest))
+                elif not rest and path.is_file():
+                    found.add(path.relative_to(self.path).as_posix())
+        return sorted(found)
+
+
+def _included(folder: _Folder, globs: Iterable[str]) -> Iterator[str]:
+    for glob in globs:
+        check_glob(glob)
+        found = folder.matching(parts_of(glob))
+        if not found:
+            raise SpecError(
+                "--include",
+                got=f"{glob!r}, which names no file",
+                need=f"a glob of files below {folder.path}",
+                hint=f"ls {folder.path}",
+            )
+        yield from found
+
+
+def _imported(tree: ast.Module, name: str) -> Iterator[str]:
+    """The modules that a file may import, by their full names."""
+    package = list(PurePosixPath(name).parent.parts)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                yield from (alias.name for alias in node.names)
+            case ast.ImportFrom(module=module, level=level):
+                above = package[: len(package) - level + 1] if level else []
+                base = ".".join([*above, *([module] if module else [])])
+                if base:
+                    yield base
+                yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+            case ast.Call(
+                func=ast.Name(id=called) | ast.Attribute(attr=called),
+                args=[ast.Constant(value=str(module)), *_],
+            ) if called in ("import_module", "__import__") and not module.startswith("."):
+                yield module
+
+
+def _find(folder: _Folder, module: str) -> list[str]:
+    """The files of a folder that the import of a module may run."""
+    place = folder.path
+    for part in module.split("."):
+        if not _may_be_named(part):
+            return []
+        if (place / part / "__init__.py").is_file():
+            return _all_of(place / part, folder)
+        for suffix in _SUFFIXES:
+            file = place / f"{part}{suffix}"
+            if file.is_file():
+                return [file.relative_to(folder.path).as_posix()]
+        place /= part
+        if not part.isidentifier() or not place.is_dir():
+            return []
+    return []
+
+
+def _may_be_named(part: str) -> bool:
+    """Return whether a part of a module's name, which may be any text, can be that of a file."""
+    return part.isprintable() and "/" not in part and 0 < len(os.fsencode(part)) <= _LONGEST_PATH
+
+
+def _all_of(package: Path, folder: _Folder) -> list[str]:
+    """All modules of a package, by names relative to the folder."""
+    found, waiting = [], [package]
+    while waiting:
+        above = waiting.pop()
+        for entry in folder.entries(above):
+            path = above / entry.name
+            if entry.is_dir(follow_symlinks=False):
+                waiting += [path] if not entry.name.startswith(".") else []
+            elif entry.name.endswith(_SUFFIXES):
+                found.append(path.relative_to(folder.path).as_posix())
+    return found
+
+
+def _elsewhere(module: str, folder: Path) -> str:
+    """The place of a module that is on this host's path and not installed; or empty."""
+    top = module.partition(".")[0]
+    if not top.isidentifier() or top in sys.stdlib_module_names or top == "brim":
+        return ""
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return ""
+    origin = Path(spec.origin).resolve() if spec and spec.origin else None
+    if origin is None or not origin.is_file():
+        return ""
+    installed = [
+        Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")
+    ]
+    if any(origin.is_relative_to(each) for each in (*installed, folder)):
+        return ""
+    if "site-packages" in origin.parts or "dist-packages" in origin.parts:
+        return ""
+    return str(origin.parent)
+
+
+def _literals(tree: ast.Module) -> Iterator[str]:
+    """The texts of a file that are no docstrings."""
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documents
+        ):
+            yield node.value
+
+
+def _may_name_file(text: str) -> bool:
+    return 1 < len(text) <= _LONGEST_PATH and text.isprintable() and "://" not in text
+
+
+def _is_there(path: Path, text: str) -> bool:
+    """Return whether a text names a file, or a folder so clearly that it is no other word."""
+    try:
+        return path.is_file() or ("/" in text.strip(".") and text != "/" and path.is_dir())
+    except OSError:
+        return False
+
+
+def _variables(tree: ast.Module) -> set[str]:
+    """Name the variables of the environment that a file reads, and does not set itself.
+
+    >>> sorted(_variables(ast.parse("os.environ['A'], getenv('B', ''), environ.get('C'), 'D' in os.environ")))
+    ['A', 'B', 'C', 'D']
+    >>> _variables(ast.parse("os.environ['A'] = '1'; os.environ['A']; {}.get('B'); os.environ[name]"))
+    set()
+    """
+    read, written = set(), set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(
+                value=source, slice=ast.Constant(value=str(name)), ctx=ast.Load()
+            ) if _ends_in(source, "environ"):
+                read.add(name)
+            case ast.Subscript(value=source, slice=ast.Constant(value=str(name))) if _ends_in(
+                source, "environ"
+            ):
+                written.add(name)
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]):
+                if _ends_in(function, "getenv") or _is_method(function, "get"):
+                    read.add(name)
+                elif _is_method(function, "setdefault"):
+                    written.add(name)
+            case ast.Compare(
+                left=ast.Constant(value=str(name)),
+                ops=[ast.In() | ast.NotIn()],
+                comparators=[source],
+            ) if _ends_in(source, "environ"):
+                read.add(name)
+    return read - written
+
+
+def _ends_in(node: ast.expr, name: str) -> bool:
+    """Return whether it is `name`, or `something.name`."""
+    return (isinstance(node, ast.Name) and node.id == name) or (
+        isinstance(node, ast.Attribute) and node.attr == name
+    )
+
+
+def _is_method(function: ast.expr, name: str) -> bool:
+    """Return whether it is `environ.name`, or `os.environ.name`."""
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr == name
+        and _ends_in(function.value, "environ")
+    )
+
+
+def _uses_file(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "__file__" for node in ast.walk(tree))

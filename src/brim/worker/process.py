@@ -1,0 +1,115 @@
+"""A worker process: one rank, holding the model."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from brim.errors import InternalError
+from brim.tensors.memory import give_back, keep_what_is_freed
+from brim.train.context import WorkerContext, context_from_environment, import_own_code
+from brim.train.entry.imports import be_script
+from brim.train.entry.training_file import Prepared, load, train, warm_up
+from brim.train.failures import report
+from brim.train.inference.job import Task, infer
+from brim.worker import dynamo, warm
+from brim.worker.gpus import hide_gpus, take_own_gpu
+from brim.worker.warm import FileAndData
+
+
+def run_file(prepared: Prepared | Task | FileAndData | None, context: WorkerContext) -> int:
+    """Do what a job asks of a training file (level 1); the exit status."""
+    spec = context.spec
+
+    def work() -> None:
+        torch.set_num_threads(
+            1
+        )  # as in the template: what is prepared there and here must be the same
+        if isinstance(prepared, FileAndData):
+            ready = prepared.prepare(spec)
+        else:
+            ready = prepared or warm.prepare(load(spec.file), spec)
+        torch.set_num_threads(spec.threads)
+        if isinstance(ready, Prepared):
+            warm_up(ready, spec)
+            give_back()
+            train(ready, spec, context)
+        else:
+            infer(ready, spec, context)
+
+    return _guarded(context, work)
+
+
+def run_script(command: Sequence[str], context: WorkerContext) -> int:
+    """Run the user's own loop (level 2), `python script.py arguments…`, in this process."""
+    torch.set_num_threads(context.spec.threads)
+    from brim.train.entry import join
+
+    join.born_with(context)
+    be_script(
+        command, context.spec.seed
+    )  # what it draws before it joins must be the same on all workers
+
+    def work() -> None:
+        try:
+            runpy.run_path(command[1], run_name="__main__")
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0) or join.has_left():
+                raise
+        join.close()
+
+    return _guarded(context, work)
+
+
+def _guarded(context: WorkerContext, work: Callable[[], Any]) -> int:
+    """Run to the end.
+
+    Report a failure that no restart will mend, and die of one that a restart will.
+    """
+    keep_what_is_freed()
+    if context.spec.device == "cpu":
+        hide_gpus()
+    else:
+        take_own_gpu(context.place)
+    try:
+        work()
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):  # theirs: brim leaves with 0
+            report(context, leaving)
+            return 1
+        os.nice(
+            19
+        )  # taking this process apart is 15 ms of work for the kernel: those who train go first
+        return 0
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of this role
+        report(context, error)
+        return 1
+    return 0
+
+
+def main() -> None:
+    """The start of a worker that is not forked."""
+    context = context_from_environment()
+    if context is None:
+        raise InternalError("python -m brim.worker.process is started by an agent, not by hand")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dynamo.defer()
+    import_own_code(context.spec)
+    status = (
+        run_file(None, context) if context.spec.file else run_script(context.spec.command, context)
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(
+        status
+    )  # as one that was forked: taking torch apart would close the link long before the end
+
+
+if __name__ == "__main__":
+    main()

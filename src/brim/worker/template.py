@@ -1,0 +1,361 @@
+"""The template: one process per agent that has imported torch and the user's file.
+
+It forks workers.
+
+Importing torch is most of a worker's start. The template pays it once, reads the data and builds
+the model once, and then forks a warm worker in milliseconds. It starts no thread and touches no
+GPU, so that forking it is safe; where it is not, the same process starts new ones (`spawn`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from brim.domain.job import JobSpec
+from brim.errors import BrimError, SpecError
+from brim.host.inherited import Inherited, inherited_by_forks
+from brim.host.process import (
+    WORKER,
+    be_called,
+    die_with_adopter,
+    die_with_parent,
+    go_first_when_memory_is_short,
+    run_module,
+)
+from brim.host.stacks import show_no_more, show_when_asked
+from brim.storage.job_file import read_job, with_code_in_place
+from brim.train.context import (
+    WorkerContext,
+    environment_for,
+    import_own_code,
+    shared_environment,
+)
+from brim.wire.frames import FrameBuffer, frame
+from brim.wire.messages import Codec, TemplateMessage, TemplateReady, WorkerForked, failure_of
+from brim.wire.proofs import workers_secret
+from brim.wire.run_identity import WORKER as AS_WORKER
+from brim.wire.run_identity import is_encrypted, run_identity
+
+_LONGEST_ADDRESS = 256  # bytes
+_codec: Codec[TemplateMessage] = Codec(TemplateMessage)
+
+
+class _Birth(NamedTuple):
+    """A worker that is to be, and the descriptors that come with the request."""
+
+    worker: str
+    place: int
+    link: int
+    memory: int
+    tables: int
+    notice: int
+    log: int
+    stacks: int
+
+
+class TemplateProcess:
+    """Forks workers on request of its agent, whose children they become.
+
+    They live on where the template dies.
+
+    Args:
+        control: socket to the agent. A request is a worker's name and place, with its link, memory,
+            tables, notice, log and stacks attached.
+        spec: the job's.
+        run_dir: the run's directory.
+        host: address of this host.
+        secret: of the run's workers.
+        begin_again: replaces this process by another that imports nothing ahead; None: it is that
+            one.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        spec: JobSpec,
+        run_dir: str,
+        host: str,
+        *,
+        secret: bytes,
+        begin_again: Callable[[], NoReturn] | None,
+    ) -> None:
+        self._control, self._spec, self._run_dir, self._host = control, spec, run_dir, host
+        self._secret, self._begin_again = secret, begin_again
+        self._method = "spawn"
+        self._agent = os.getppid()
+        self._prepared: Any = None
+        self._inherited: Inherited | None = None  # of what the file has opened
+
+    def run(self) -> None:
+        """Serve until the agent is gone."""
+        try:
+            self._spec = with_code_in_place(Path(self._run_dir), self._spec)
+            import_own_code(self._spec)
+            self._prepare()
+        except BrimError as error:
+            self._tell(failure_of(error))
+            self._control.recv(1)  # nothing can be started any more: wait until the agent is gone
+            return
+        self._tell(TemplateReady())
+        while self._serve():
+            pass
+
+    def _prepare(self) -> None:
+        """Do once what every worker would otherwise do for itself."""
+        if self._spec.start_method == "spawn" or not (
+            self._spec.file or runs_python(self._spec.command)
+        ):
+            return
+        with _collecting_nothing():
+            from brim.train.entry import imports
+            from brim.worker import gpus, warm
+
+            if self._spec.device == "cpu":
+                gpus.hide_gpus()
+            warm.import_torch()
+            if self._spec.command and self._begin_again:
+                with gpus.gpus_untouched():
+                    imports.import_ahead(self._spec.command, self._spec.seed)
+        with gpus.gpus_untouched():
+            if self._spec.file:
+                self._prepared = warm.prepare_file(self._spec)
+        if is_encrypted(self._host, insecure=self._spec.insecure):
+            run_identity(self._secret, AS_WORKER).make_ready()  # workers inherit it
+        self._inherited = inherited_by_forks()
+        can_inherit = not self._inherited.unforkable
+        if warm.forking_is_safe() and gpus.forks_can_use_gpus() and can_inherit:
+            self._method = "fork"
+        elif self._spec.command and self._begin_again:
+            self._begin_again()  # each worker imports for itself what is in the way
+        elif self._spec.start_method == "fork":
+            raise SpecError(
+                "--start-method",
+                got="fork",
+                need="spawn: the file initialised CUDA, started threads, set torch's number of "
+                "threads, or opened an LMDB environment with lock=True",
+            )
+        gc.collect()
+        # the collector would otherwise touch, and so copy, every page that workers share
+        gc.freeze()
+
+    def _tell(self, message: TemplateMessage) -> None:
+        self._control.sendall(frame(_codec.encode(message)))
+
+    def _serve(self) -> bool:
+        """One request; False once the agent is gone. Descriptors keep requests apart."""
+        data, descriptors, _, _ = socket.recv_fds(self._control, 4096, 6)
+        if not data:
+            return False
+        (request,) = FrameBuffer().feed(data)
+        name, place = request.decode().split()
+        pid = _fork_for_another_parent()
+        if pid == 0:
+            self._become_worker(_Birth(name, int(place), *descriptors))
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._tell(WorkerForked(worker=name, pid=pid))
+        return True
+
+    def _become_worker(self, birth: _Birth) -> None:
+        """Become a worker, in the child; never return."""
+        status = 1
+        try:
+            die_with_adopter(self._agent)
+            be_called(f"brim-{birth.worker}")
+            os.environ[WORKER] = birth.worker
+            os.dup2(birth.log, 1)
+            os.dup2(birth.log, 2)
+            os.close(birth.log)
+            self._control.close()
+            if self._method == "spawn":
+                self._execute(birth)
+            show_when_asked(birth.stacks)
+            context = WorkerContext(
+                worker=birth.worker,
+                place=birth.place,
+                spec=self._spec,
+                run_dir=self._run_dir,
+                host=self._host,
+                secret=self._secret,
+                link=socket.socket(fileno=birth.link),
+                memory=birth.memory,
+                tables=birth.tables,
+                notice=birth.notice,
+                start_method="fork",
+            )
+            status = self._work(context)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _work(self, context: WorkerContext) -> int:
+        from brim.worker import process as worker
+
+        if self._inherited is not None:
+            self._inherited.make_own()
+        if self._spec.file:
+            return worker.run_file(self._prepared, context)
+        return worker.run_script(self._spec.command, context)
+
+    def _execute(self, birth: _Birth) -> None:
+        """Become a new program, which finds its context in the environment."""
+        os.environ |= environment_for(
+            worker=birth.worker,
+            place=birth.place,
+            spec=self._spec,
+            run_dir=self._run_dir,
+            host=self._host,
+            secret=self._secret,
+            link=birth.link,
+            memory=birth.memory,
+            tables=birth.tables,
+            notice=birth.notice,
+            stacks=birth.stacks,
+        )
+        for descriptor in (birth.link, birth.memory, birth.tables, birth.notice, birth.stacks):
+            os.set_inheritable(descriptor, True)
+        command = self._spec.command
+        if not command or runs_python(command):
+            python = command[0] if command else sys.executable
+            command = tuple(run_module("brim.worker.process", python=python))
+        os.execvp(command[0], command)
+
+
+def _fork_for_another_parent() -> int:
+    """A grandchild, whose parent is gone when this returns; its number, or 0 in it.
+
+    Raises:
+        OSError: there can be no more processes.
+    """
+    here, there = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid:
+            os.write(there, pid.to_bytes(8, "little"))
+            os._exit(0)
+        os.close(here)
+        os.close(there)
+        return 0
+    os.close(there)
+    os.waitpid(between, 0)
+    pid = int.from_bytes(os.read(here, 8), "little")
+    os.close(here)
+    if not pid:
+        raise OSError("a worker cannot be forked")
+    return pid
+
+
+def runs_python(command: Sequence[str]) -> bool:
+    """Return whether a command is `python script.py …`.
+
+    A fork of this process can run such a command as well.
+
+    >>> runs_python(["python3", "loop.py"]), runs_python(["python", "-m", "loop"]), runs_python(["bash", "run.sh"])
+    (True, False, False)
+    """
+    return (
+        len(command) > 1
+        and Path(command[0]).name.startswith("python")
+        and command[1].endswith(".py")
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m brim.worker.template", description=__doc__)
+    parser.add_argument(
+        "--control", type=int, required=True, help="descriptor of the socket to the agent"
+    )
+    parser.add_argument("--run-dir", required=True, help="with the file of the job")
+    parser.add_argument(
+        "--host",
+        help="address of this host that other hosts can reach; without it, import torch, and wait "
+        "for the agent to send it, before the job is read",
+    )
+    parser.add_argument(
+        "--stacks", type=int, required=True, help="descriptor that its stack is written to"
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="leave all imports of a script to the workers"
+    )
+    arguments = parser.parse_args()
+    die_with_parent(os.getppid())
+    show_when_asked(arguments.stacks)
+    be_called("brim-template")
+    go_first_when_memory_is_short()  # and so do the workers: agents, masters and other jobs stay
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=arguments.control)
+    is_early = arguments.host is None
+    if is_early:
+        _import_torch()
+        arguments.host = control.recv(_LONGEST_ADDRESS).decode()
+        if not arguments.host:
+            return  # the agent has no job for it
+    spec = read_job(Path(arguments.run_dir))
+    shared = shared_environment(spec, arguments.run_dir)
+    if is_early:
+        if Path(spec.directory).is_dir():
+            os.chdir(spec.directory or ".")
+        if any(os.environ.get(name) != spec.env[name] for name in spec.env):
+            _begin_again(arguments, os.environ | shared)  # what was imported may have read them
+    os.environ |= shared
+    begin_again = (
+        None if arguments.bare else partial(_begin_again, arguments, dict(os.environ), "--bare")
+    )
+    secret = workers_secret(os.environ.pop("BRIM_TOKEN"))  # the token is not for the user's code
+    TemplateProcess(
+        control, spec, arguments.run_dir, arguments.host, secret=secret, begin_again=begin_again
+    ).run()
+
+
+def _import_torch() -> None:
+    """Import what most jobs need, as long as there is no job yet."""
+    with _collecting_nothing():
+        from brim.worker import gpus, warm
+
+        with gpus.gpus_untouched():
+            warm.import_torch()
+
+
+@contextlib.contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """Import without the garbage collector, which would spend a quarter of the time of `import torch`.
+
+    It would look at hundreds of thousands of objects several times, all of which stay.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # later looks pass over them, too
+        gc.enable()
+
+
+def _begin_again(
+    arguments: argparse.Namespace, environment: Mapping[str, str], *how: str
+) -> NoReturn:
+    """Become a new program without what was imported ahead, as which the same process goes on."""
+    for descriptor in (arguments.control, arguments.stacks):
+        os.set_inheritable(descriptor, True)
+    show_no_more(arguments.stacks)
+    words = [*how, "--run-dir", arguments.run_dir, "--host", arguments.host]
+    words += ["--control", str(arguments.control), "--stacks", str(arguments.stacks)]
+    os.execve(sys.executable, run_module("brim.worker.template", *words), environment)
+
+
+if __name__ == "__main__":
+    main()
