@@ -206,7 +206,8 @@ def test_where_the_group_of_this_process_is(
 
 @needs_groups
 def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
-    forks = "import os, sys, time; from pathlib import Path; from brim.host.control_groups import processors, ControlGroup\n"
+    forks = "import os, sys, time; from pathlib import Path\n"
+    forks += "from brim.host.control_groups import processors, ControlGroup\n"
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
     forks += "while time.monotonic() < end:\n    if os.fork(): os._exit(0)\n"
     subprocess.run([sys.executable, "-c", forks, str(group.path)], check=True)

@@ -15,8 +15,8 @@ from brim.errors import EnvironmentFault
 from brim.host.clock import SystemClock, monotonic, sleep
 from brim.kubernetes.client.access import Access, find_access
 from brim.kubernetes.client.api_server import ApiServer
+from brim.kubernetes.client.resources import resource_of
 from brim.kubernetes.install.manifests import NAME, Installation, manifests
-from brim.kubernetes.install.objects import resource_of
 from brim.kubernetes.kubeflow.mpi import HOSTS
 from brim.kubernetes.kubeflow.schemas import kubeflow_crds
 from brim.kubernetes.objects.schemas import crds

@@ -89,7 +89,7 @@ def node(
     from brim.client import default_state_dir
     from brim.domain.cluster import Node
     from brim.domain.names import check_name
-    from brim.node.joined.loop import say_on_stderr, serve
+    from brim.joined.loop import say_on_stderr, serve
     from brim.wire.listening import split_address
 
     token = (token_file.read() if token_file else os.environ.get("BRIM_TOKEN", "")).strip()

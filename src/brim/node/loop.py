@@ -222,8 +222,8 @@ def _warm_up() -> bool:
     try:
         import brim.agent.__main__
         import brim.master.__main__
-        import brim.worker.process  # noqa: F401
-        import brim.worker.template
+        import brim.worker.process
+        import brim.worker.template  # noqa: F401
         from brim.worker import gpus, warm
     except ImportError:
         return False

@@ -11,6 +11,11 @@ T = TypeVar("T")
 PlainObject = dict[str, Any]
 """An object with all its fields, as JSON has it."""
 
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+}  # those that are no kind with an s
+
 
 class ObjectKey(NamedTuple):
     """The name of an object among those of its kind; `namespace` is empty where it has none."""
@@ -62,3 +67,15 @@ class Resource(Generic[T]):
             raise ValueError(f"{self.plural} {name}: objects of this kind are in a namespace")
         parts += [part for part in (self.plural, name, subresource) if part]
         return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+def resource_of(thing: PlainObject) -> Resource[PlainObject]:
+    """Return the kind of an object as addresses name it.
+
+    >>> resource_of({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}}).path()
+    '/apis/apps/v1/deployments'
+    """
+    kind = thing["kind"]
+    plural = _PLURALS.get(kind, f"{kind.lower()}s")
+    namespaced = "namespace" in thing["metadata"]
+    return Resource(thing["apiVersion"], plural, PlainObject, namespaced=namespaced)

@@ -14,7 +14,7 @@ from brim.domain.quantities import counted
 from brim.errors import EnvironmentFault
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.refusals import NotFound
-from brim.kubernetes.client.resources import PlainObject, Resource
+from brim.kubernetes.client.resources import PlainObject, Resource, resource_of
 from brim.kubernetes.objects.identities import MANAGED_BY
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
@@ -23,10 +23,6 @@ _REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
 )
 _VERBS = ("get", "patch")  # what applying takes of an object that is there; create where it is not
-_PLURALS = {
-    "NetworkPolicy": "networkpolicies",
-    "PriorityClass": "priorityclasses",
-}  # those that are no kind with an s
 
 
 class AppliedObject(NamedTuple):
@@ -40,18 +36,6 @@ class AppliedObject(NamedTuple):
     kind: str
     name: str
     outcome: str
-
-
-def resource_of(thing: PlainObject) -> Resource[PlainObject]:
-    """Return the kind of an object as addresses name it.
-
-    >>> resource_of({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {}}).path()
-    '/apis/apps/v1/deployments'
-    """
-    kind = thing["kind"]
-    plural = _PLURALS.get(kind, f"{kind.lower()}s")
-    namespaced = "namespace" in thing["metadata"]
-    return Resource(thing["apiVersion"], plural, PlainObject, namespaced=namespaced)
 
 
 async def check_rights(server: ApiServer, things: Sequence[PlainObject]) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from brim.kubernetes.client.api_server import ApiServer
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.client.refusals import AlreadyExists, Conflict, NotFound
-from brim.kubernetes.client.resources import PlainObject, Resource
-from brim.kubernetes.install.objects import resource_of
+from brim.kubernetes.client.resources import PlainObject, Resource, resource_of
 from brim.kubernetes.objects.identities import MANAGED_BY, OPERATOR, SERVICE
 from brim.kubernetes.pods.manifests import KubeStart, Manifest
 from brim.kubernetes.pods.processes import NameTaken

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from brim.joined.guests import Guests
 
 from brim.backends.nodes import Nodes
 from brim.coordination.cluster.joined_nodes import RENEWAL, Lease
@@ -27,7 +28,6 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.host.clock import SystemClock
 from brim.host.own_kind import kind_of_this_host
 from brim.host.process import be_called
-from brim.node.joined.guests import Guests
 from brim.storage.files import is_locked, lock, write_whole
 from brim.wire.joining import (
     BeginGuest,
