@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-from brim.joined.guests import Guests
 
 from brim.backends.nodes import Nodes
 from brim.coordination.cluster.joined_nodes import RENEWAL, Lease
@@ -28,6 +27,7 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.host.clock import SystemClock
 from brim.host.own_kind import kind_of_this_host
 from brim.host.process import be_called
+from brim.joined.guests import Guests
 from brim.storage.files import is_locked, lock, write_whole
 from brim.wire.joining import (
     BeginGuest,
