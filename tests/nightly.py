@@ -32,9 +32,10 @@ LONGEST = 2 * 3600.0  # seconds; twice what a piece may take where nothing else 
 GRACE = 60.0  # seconds for what a piece has started to end by itself
 POLL = 0.5
 
-RUN = ("agent", "coordination", "domain", "loop.py", "master", "runs", "train")
+TRAIN = ("embeddings", "tensors", "train", "worker")
+RUN = (*TRAIN, "agent", "coordination", "domain", "host", "loop.py", "master", "runs")
 HOSTS = ("joined", "wire", "storage")
-CLUSTER = ("client.py", "node", "policies", "scheduler", "storage", "up.py")
+CLUSTER = ("backends", "client.py", "coordination", "node", "policies", "scheduler", "storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ _TESTS = (
     _long(
         "long-models",
         "long tests of embeddings, serving and the use of a model",
-        _brim("train", "models", "serving", "data"),
+        _brim(*TRAIN, "models", "serving", "data"),
         "embeddings_by_rows keyed_embedding online_learning servers serving using_a_model",
     ),
     _long(
@@ -166,7 +167,7 @@ _TESTS = (
         name="long-zoo",
         about="the models, optimizers and data sets that the gate leaves out",
         command=("make", "test-long", "TESTS=tests/zoo"),
-        parts=_brim("train", "data", "models", "loop.py", "lightning.py"),
+        parts=_brim(*TRAIN, "data", "models", "loop.py", "lightning.py"),
         tests=("tests/zoo",),
     ),
     Piece(
@@ -208,9 +209,9 @@ PIECES: Mapping[str, Piece] = {
         _ratios("hosts", *RUN, *HOSTS),
         _ratios("resize", *RUN),
         _ratios("servers", *RUN, "models"),
-        _ratios("cost", "train"),
-        _ratios("embeddings", "train", "models"),
-        _ratios("stragglers", "coordination", "train"),
+        _ratios("cost", *TRAIN),
+        _ratios("embeddings", *TRAIN, "models"),
+        _ratios("stragglers", "coordination", *TRAIN),
         _ratios("warm-start", *CLUSTER),
         _ratios("live-overhead", *CLUSTER),
         _ratios("live-experiments", *CLUSTER, "simulator"),

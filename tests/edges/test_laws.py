@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ class Law:
 
 
 LAWS = {
-    "clocks": Law(reads_a_clock, ("clock.py",), {}),
+    "clocks": Law(reads_a_clock, ("host/clock.py",), {}),
     "connections": Law(
         opens_a_connection,
         ("wire/",),
@@ -118,9 +119,9 @@ LAWS = {
         {
             "backends/local.py": "a log in a folder of another account must be a regular file",
             "cli/token.py": "a file for the token must be there before the token is given",
-            "control_groups.py": "files of the kernel",
+            "host/control_groups.py": "files of the kernel",
             "loggers/tensorboard.py": "tensorboard reads its file while it grows",
-            "process.py": "files of the kernel",
+            "host/process.py": "files of the kernel",
             "runs/directories.py": "the link to the latest run, which no file can be",
             "scheduler/audit.py": "a line is one write: nobody replays it",
             "serving/contents.py": "a private copy, checked before anybody reads it",
@@ -204,4 +205,19 @@ def test_every_module_of_brim_is_started_without_the_folder() -> None:
         if isinstance(node, ast.List | ast.Tuple)
         and any(isinstance(each, ast.Constant) and each.value == "-m" for each in node.elts)
     ]
-    assert found == ["process.py"]
+    assert found == ["host/process.py"]
+
+
+def test_every_package_has_an_exhaustive_contract() -> None:
+    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())
+    with_contract = {
+        package
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract.get("exhaustive")
+        for package in contract["containers"]
+    }
+    packages = {
+        ".".join(init.parent.relative_to(SOURCE.parent).parts)
+        for init in SOURCE.rglob("__init__.py")
+    }
+    assert packages <= with_contract

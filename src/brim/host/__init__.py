@@ -1,1 +1,1 @@
-"""This host and its kernel: accounts, processes, memory, clocks, and what others left there."""
+"""Host and kernel: accounts, processes, memory, clocks, and what others left there."""
