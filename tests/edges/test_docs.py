@@ -77,10 +77,11 @@ def test_the_public_names_are_the_documented_ones() -> None:
     assert len(brim.__all__) <= 25
 
 
-def test_the_reference_of_the_python_api_is_that_of_the_code() -> None:
-    script = ROOT / "docs" / "reference" / "make_python.py"
+@pytest.mark.parametrize("page", ["python", "timeouts"])
+def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
+    script = ROOT / "docs" / "reference" / f"make_{page}.py"
     made = runpy.run_path(str(script))["render"]()
-    assert made == _words(script.with_name("python.md")), f"python {script} makes it again"
+    assert made == _words(script.with_name(f"{page}.md")), f"python {script} makes it again"
 
 
 def test_the_laws_of_imports_are_those_that_are_proved() -> None:
