@@ -11,7 +11,7 @@ BEGIN = """
 import sys
 import torch
 import torch.distributed as dist
-from brim.train import dynamo
+from brim.worker import dynamo
 from brim.train.state.optimization import Optimization
 
 dynamo.defer()

@@ -28,7 +28,7 @@ torch.cuda.is_current_stream_capturing = torch.accelerator.current_stream = reac
 @pytest.mark.parametrize(
     ("does", "status"),
     [
-        ("from brim.train import warm; warm.import_torch()", 0),
+        ("from brim.worker import warm; warm.import_torch()", 0),
         ("p = torch.zeros(2); p.grad = p.clone(); torch.optim.Adam([p]).step()", 1),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_gpu_that_another_job_has_is_passed_over(
 
 
 def test_a_gpu_is_taken_by_one_process_until_it_ends() -> None:
-    holds = "from brim.train import gpus; print(gpus._take('of-a-test'), flush=True); input()"
+    holds = "from brim.worker import gpus; print(gpus._take('of-a-test'), flush=True); input()"
     command = [sys.executable, "-c", holds]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as holder:  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ def trace_of(error: BaseException) -> str:
     A lack of memory is said last.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).resolve().parent)
+    ours = str(Path(__file__).resolve().parents[1])
     first = next(
         (i for i, frame in enumerate(frames) if not frame.filename.startswith((ours, "<frozen"))), 0
     )
@@ -28,7 +28,7 @@ def trace_of(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """Return where a user's code was when an error came, as `loop.py:19`; empty if nowhere."""
-    ours = str(Path(__file__).resolve().parent)
+    ours = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = frame.filename
         if not path.startswith((ours, "<", *_LIBRARIES)) and "site-packages" not in path:
