@@ -803,7 +803,7 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
 @pytest.mark.parametrize("name", ["flights-master", "flights-1-1"])
 def test_a_pod_of_others_that_has_a_name_of_the_job_is_told(house: House, name: str) -> None:
     containers = [{"name": "main", "image": "registry.example/other:1"}]
-    # Of so many starts that none goes well before anybody has looked: they come after 1, 3, 7, 15 s.
+    # Starts come after 1, 3, 7, 15 and 31 s: so many fail that the test sees one before one succeeds.
     taken = {name, *(name.replace("-1-", f"-{start}-") for start in (2, 3, 4, 5))}
     for each in taken:
         body = {"metadata": {"name": each}, "spec": {"containers": containers}}
