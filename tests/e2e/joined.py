@@ -20,19 +20,17 @@ import pytest
 from brim.domain.lifecycle import ENDED
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, check_ledger, lines, train
+from e2e.running import DEADLINE, DIGITS, check_ledger, lines, train
 
 JOB = (DIGITS, "--epochs", "20", "--global-batch-size", "128")
 ON_HOSTS = [
     pytest.mark.e2e,
     pytest.mark.netns,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
 PORT = 4001
 PORTS = range(4100, 4140)  # on which all hosts listen for each other
 HURRY = "/run/hurry"  # each host has its own
-DEADLINE = 150.0  # imports of torch on several hosts at once, on a busy machine
 TENANTS = "tenants: [{name: ads, guaranteed: 4}, {name: web, guaranteed: 2}]\n"
 
 
@@ -246,7 +244,7 @@ def cluster_in(folder: Path, *, nodes: int = 3, standby: bool = False) -> Iterat
         cluster.brim("down", "--kill")
         for name, node in cluster.nodes.items():
             node.terminate()
-            _, err = node.communicate(timeout=60)
+            _, err = node.communicate(timeout=DEADLINE)
             assert node.returncode in (0, -signal.SIGKILL), f"{name}: {err}"
         cluster.check_devices()
         assert not cluster.driver.mark.left_after(20.0)

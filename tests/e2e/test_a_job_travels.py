@@ -14,7 +14,7 @@ import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import joining, leftovers, started, train, undisturbed, until
+from e2e.running import DEADLINE, joining, leftovers, started, train, undisturbed, until
 from e2e.test_scheduler import Home
 from tiers import long_after
 
@@ -173,7 +173,7 @@ def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:
         with started(run_dir, "train", file, *options, prefix=first.prefix) as run:
             agent = joined(run_dir, second)
             summary = run.finish()
-            _, words = agent.communicate(timeout=60)
+            _, words = agent.communicate(timeout=DEADLINE)
             assert agent.returncode == 0, words
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert len({event["agent"] for event in run.events("worker") if event["agent"]}) == 2
@@ -211,13 +211,13 @@ def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
         with started(run_dir, "train", file, *options, prefix=first.prefix) as run:
             run.wait_for_step(1)
             late = joined(run_dir, bare)
-            _, words = late.communicate(timeout=60)
+            _, words = late.communicate(timeout=DEADLINE)
             assert late.returncode == 1
             said = f"on host host-2, {data} is missing: put it there, or name it by a URL"
             assert said in words
             unlike = joined(run_dir, other, path=site)
             if exact:
-                _, words = unlike.communicate(timeout=60)
+                _, words = unlike.communicate(timeout=DEADLINE)
                 assert unlike.returncode == 1
                 assert "host-3 is not like host-1: torch 2.12.9 (build" in words
 

@@ -20,7 +20,7 @@ from brim.domain.job import WorkerRange
 from brim.storage.contact import read_contact
 from brim_lab.driver import Driver
 from e2e.reachable import can_be_reachable, reachable
-from e2e.running import DIGITS, leftovers, until
+from e2e.running import DEADLINE, DIGITS, leftovers, until
 
 NOBODY = 65534
 CLUSTER = """
@@ -59,7 +59,7 @@ class Home:
 
     def brim(self, *words: str) -> str:
         driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(reachable())
-        done = driver.call(*words, timeout=200, codes=())
+        done = driver.call(*words, timeout=DEADLINE, codes=())
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -109,7 +109,7 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
     client.suspend(job)
     until(lambda: client.job(job).state == "suspended", "its checkpoint")
     client.resume(job)
-    assert client.wait(job, timeout=120.0).summary["exit"] == "done"
+    assert client.wait(job, timeout=DEADLINE).summary["exit"] == "done"
     said = "".join(f"{line}\n" for _, line in client.logs(job))
     assert f"is {NOBODY} {NOBODY} [{NOBODY}] /nonexistent" in said
     assert "has secret False" in said
@@ -130,7 +130,7 @@ def test_a_tenants_job_is_a_process_of_its_account(home: Home) -> None:
 def test_links_of_a_tenant_lead_the_scheduler_nowhere(home: Home) -> None:
     job = home.job(Path(DIGITS), "ads")
     client = Client(home.state)
-    assert client.wait(job, timeout=120.0).summary["exit"] == "done"
+    assert client.wait(job, timeout=DEADLINE).summary["exit"] == "done"
     log = home.state / "jobs" / job / "logs" / "w9.log"
     log.symlink_to(home.state / "token")
     token = (home.state / "token").read_text()

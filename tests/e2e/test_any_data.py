@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from e2e.running import FILES, ledger, started
+from e2e.running import DEADLINE, FILES, ledger, started
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
@@ -37,7 +37,7 @@ def alone(kind: str) -> str:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=90,
+        timeout=DEADLINE,
     )
     return done.stdout.split()[-1]
 

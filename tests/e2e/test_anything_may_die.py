@@ -16,6 +16,7 @@ import pytest
 
 from brim_lab.chaos.promises import run_directory_is_whole
 from e2e.running import (
+    DEADLINE,
     DIGITS,
     FILES,
     PACED,
@@ -220,7 +221,7 @@ def test_the_agent_of_the_first_host_may_die_and_the_others_train_on(tmp_path: P
         until(lambda: run.members() == ["w3", "w2"], "a worker of the new agent", run)
         run.hurry()
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     assert run.process.returncode == 0, run.err
     assert "another one goes on" in run.err
     assert [e["worker"] for e in run.events("worker") if e["state"] == "lost"] == ["w1"]

@@ -31,6 +31,7 @@ from brim_lab.chaos.hosts import DEVICE, Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
 from e2e.reachable import reachable
 from e2e.running import (
+    DEADLINE,
     DIGITS,
     PACED,
     ROOT,
@@ -109,7 +110,7 @@ def listening(folder: Path) -> Iterator[Run]:
     ):
         try:
             yield run
-            assert guest.wait(30) == 0
+            assert guest.wait(DEADLINE) == 0
         finally:
             guest.kill()
 
@@ -236,7 +237,7 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
             input=json.dumps(target),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=DEADLINE,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -252,7 +253,7 @@ def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(fol
         assert client.job(job).step >= steps[0]
         (run_dir / "hurry").touch()
         run.hurry()
-        ends: list[dict[str, Any]] = [client.wait(job, timeout=120.0).summary, run.finish()]
+        ends: list[dict[str, Any]] = [client.wait(job, timeout=DEADLINE).summary, run.finish()]
         assert client.job(job).launches == 1
     for end in ends:
         assert end["exit"] == "done"
@@ -271,7 +272,7 @@ def put_into(host: Host, port: int) -> tuple[int, ...]:
         cwd=ROOT / "tests",
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -284,7 +285,7 @@ def connections(host: Host) -> set[tuple[int, ...]]:
         ["ip", "netns", "exec", host.namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=DEADLINE,
         check=True,
     )
     ends = (line.split()[1:4] for line in shown.stdout.splitlines() if ":" in line[:12])
@@ -334,7 +335,7 @@ def test_bytes_that_somebody_on_the_way_puts_in_break_a_connection_and_nothing_e
         until(lambda: run.events("round")[-1]["world_size"] == 2, "both workers again", run)
         run.hurry()
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert 1 <= summary["steps_redone"] <= 2
     check_ledger(run_dir)
@@ -404,11 +405,11 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
         run.wait_for_step(before + 10)
         Driver().behind(hosts[0].prefix).call("resize", str(run_dir), "3")
         until(lambda: len(run.members()) == 3, "the third worker", run)
-        said, problem = strangers.communicate("\n", timeout=60)
+        said, problem = strangers.communicate("\n", timeout=DEADLINE)
         assert strangers.returncode == 0, problem
         run.hurry()
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     found: dict[str, dict[str, str]] = json.loads(said)
     for row in found.values():
         assert row["worker"] in ("refused", "nothing")

@@ -18,7 +18,7 @@ import pytest
 from brim.client import Client
 from brim.storage.contact import read_scheduler_contact
 from brim_lab.chaos.disk import can_mount, small_disk
-from e2e.running import PACED, has_ended, leftovers, lines, until
+from e2e.running import DEADLINE, PACED, has_ended, leftovers, lines, until
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
@@ -205,7 +205,7 @@ def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
         home.wait_for_step(job, 5)
         assert pid(home) == first.pid
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=DEADLINE)
         assert first.returncode == 0
         assert "its jobs train on" in said
     before = steps(home, job)
@@ -215,7 +215,7 @@ def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
         end = home.finished(job)
         assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
         home.brim("down")
-        assert second.wait(60) == 0
+        assert second.wait(DEADLINE) == 0
 
 
 @contextlib.contextmanager

@@ -13,14 +13,13 @@ from brim.domain.job import WorkerRange
 from brim_lab.chaos.random_faults import random_faults, random_workers
 from brim_lab.chaos.results import Calm, Job, Result, Strike
 from brim_lab.chaos.trial import Trial, calm_run, kinds_possible_here, run_trial
-from e2e.running import FILES, ROOT
+from e2e.running import DEADLINE, FILES, ROOT
 from tiers import long_after
 
 pytestmark = pytest.mark.e2e
 
 OPTIONS = "--epochs 20 --global-batch-size 128 --checkpoint-every 20 --heartbeat-timeout 1s"
 JOB = Job(file=str(ROOT / "benchmarks" / "chaos" / "job.py"), options=tuple(OPTIONS.split()))
-DEADLINE = 90.0
 ONE_HOST = (
     "kill rank 1 at step 20; add 2 at step 21; fill disk for 500ms at step 40; stop rank 0 for "
     "200ms at step 60; kill master at step 80; kill template at step 100; kill rank 1 at step 101;"

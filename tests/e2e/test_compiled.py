@@ -18,7 +18,6 @@ from tiers import long_after
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(
         not shutil.which(os.environ.get("CXX", "g++")),
         reason="torch.compile needs a C++ compiler: g++, or CXX",

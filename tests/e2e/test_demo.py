@@ -10,7 +10,7 @@ import pytest
 
 from brim.storage.contact import read_scheduler_contact
 from brim_lab.driver import Driver
-from e2e.running import leftovers, until
+from e2e.running import DEADLINE, leftovers, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("demo", "experiment-1", "--quick", "--out", str(out), "--json")
-    done = Driver(tmp_path).call(*words, timeout=280, codes=(0, 1))
+    done = Driver(tmp_path).call(*words, timeout=DEADLINE, codes=(0, 1))
     found = json.loads(done.stdout or "{}")
     assert found, done.stderr
     held = {claim["claim"]: claim["held"] for claim in found["claims"]}
@@ -40,7 +40,7 @@ def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> 
     """It is the demo of brim alone: nothing of the laboratory is needed for it."""
     out = tmp_path / "out"
     words = ("demo", "first-job", "--quick", "--json", "--out", str(out))
-    done = Driver(tmp_path).call(*words, timeout=280)
+    done = Driver(tmp_path).call(*words, timeout=DEADLINE)
     found = json.loads(done.stdout)
     assert found["held"]
     assert all(claim["held"] for claim in found["claims"])

@@ -20,7 +20,6 @@ from brim_lab.experiments.two_jobs import two_jobs
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.netns,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun"),
 ]
 TWO_JOBS = replace(

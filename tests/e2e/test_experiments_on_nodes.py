@@ -19,7 +19,7 @@ from brim_lab.kubernetes.cluster import NodeCluster
 from clusters import no_cluster, node_cluster, real_kubeconfig
 
 __all__ = ["node_cluster", "real_kubeconfig"]
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 TWO_JOBS = replace(
     scale.QUICK_TWO_JOBS,
     slots=3,

@@ -15,7 +15,7 @@ from clusters import image, namespace, no_cluster, node_cluster, real_kubeconfig
 from e2e.running import FILES
 
 __all__ = ["namespace", "node_cluster", "real_kubeconfig"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 MPI = "tensorflow-mnist-elastic"
 HOROVOD = "docker.io/horovod/horovod:0.20.0-tf2.3.0-torch1.6.0-mxnet1.5.0-py3.7-cpu"
 KUBECTL = "localhost/kubectl:1"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import DIGITS, Run, check_ledger, joining, started, train, until
+from e2e.running import DEADLINE, DIGITS, Run, check_ledger, joining, started, train, until
 from e2e.test_pods import hurry
 
 pytestmark = [
@@ -83,7 +83,7 @@ def test_a_master_outlives_the_loss_of_all_workers(hosts: tuple[Host, ...], calm
 
         agent.send_signal(signal.SIGTERM)
         summary = run.finish()
-        assert agent.wait(timeout=60) == 0
+        assert agent.wait(timeout=DEADLINE) == 0
     assert summary["exit"] == "suspended"
     stood_at = run.steps()[-1]["step"]
     assert not list((path / "checkpoints.receiving").iterdir())
@@ -109,12 +109,12 @@ def test_hosts_have_no_more_workers_than_they_take(hosts: tuple[Host, ...], calm
         redone = sum(event["redone"] for event in run.events("re_formed"))
         with guest(path, hosts[2], "--workers", "1") as other:
             leaver.send_signal(signal.SIGTERM)
-            assert leaver.wait(timeout=60) == 0, leaver.communicate()
+            assert leaver.wait(timeout=DEADLINE) == 0, leaver.communicate()
             until(lambda: len(set(agents_of(run).values())) == 3, "a worker elsewhere", run)
             until(lambda: len(run.members()) == 3, "all of them", run)
             hurry(hosts)
             summary = run.finish()
-            assert other.wait(timeout=60) == 0
+            assert other.wait(timeout=DEADLINE) == 0
     assert summary["weights_sha256"] == calm
     here = agents_of(run)
     for event in run.events("round"):
@@ -142,7 +142,7 @@ def test_all_workers_come_again_behind_a_cut_cable(hosts: tuple[Host, ...], calm
         hosts[1].cable.mend()
         hurry(hosts)
         summary = run.finish()
-        assert agent.wait(timeout=60) == 0
+        assert agent.wait(timeout=DEADLINE) == 0
     assert summary["weights_sha256"] == calm
     check_ledger(path)
 
@@ -158,6 +158,6 @@ def test_a_host_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None
     run.mkdir()
     (run / "master.json").write_text('{"address": "brim.invalid:4000", "token": "t"}')
     agent = joining(run, "--patience", "2s", stderr=subprocess.PIPE)
-    _, said = agent.communicate(timeout=20)
+    _, said = agent.communicate(timeout=DEADLINE)
     assert agent.returncode == 1
     assert "cannot reach the master at brim.invalid:4000" in said

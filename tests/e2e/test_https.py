@@ -12,7 +12,7 @@ import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
 from brim_lab.driver import Driver
-from e2e.running import DIGITS
+from e2e.running import DEADLINE, DIGITS
 
 pytestmark = [
     pytest.mark.e2e,
@@ -40,7 +40,7 @@ class Hosts:
             own["BRIM_HOME"] = str(host.folder / "state")
         driver = self.driver.behind(host.prefix)
         process = driver.start(*words, variables={**own, **variables})
-        out, err = process.communicate(timeout=150.0)
+        out, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == code, err
         return str(out), str(err)
 

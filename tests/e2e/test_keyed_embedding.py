@@ -71,7 +71,7 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
         joining(tmp_path / "run") as guest,
     ):
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(tmp_path / "run")
     assert len({event["agent"] for event in run.events("worker")}) == 2

@@ -14,7 +14,18 @@ import pytest
 
 from brim.telemetry.logs import Tail
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, PACED, Run, check_ledger, joining, started, train, until
+from e2e.running import (
+    DEADLINE,
+    DIGITS,
+    FILES,
+    PACED,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    train,
+    until,
+)
 from e2e.test_scheduler import Home, calm, home
 
 __all__ = ["calm", "home"]
@@ -102,7 +113,7 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
             follower = Driver().start(*words, stdout=output, stderr=subprocess.DEVNULL)
         try:
             until(lambda: run.process.poll() is not None, "the end of the run")
-            assert follower.wait(60) == 0
+            assert follower.wait(DEADLINE) == 0
         finally:
             follower.kill()
             follower.wait()
@@ -184,7 +195,7 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
             until(lambda: elsewhere.stat().st_size > 4 << 20, "output", run)
             until(lambda: disk_use(logs) <= 1 << 20, "a cut", run)
             summary = run.finish()
-            assert agent.wait(30) == 0
+            assert agent.wait(DEADLINE) == 0
         finally:
             agent.kill()
             agent.wait()
@@ -217,7 +228,7 @@ def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> N
     )
     home.wait_for_step(job, 1)
     following = home.begin("logs", job, "-f", "--worker", "w1")
-    out, err = following.communicate(timeout=120)
+    out, err = following.communicate(timeout=DEADLINE)
     assert following.returncode == 0, err
     home.finished(job)
     lines = [line.removeprefix("w1 | ") for line in out.splitlines()]

@@ -128,14 +128,14 @@ def test_a_run_outlives_its_masters_hosts(
 
         hosts[0].start()
         master.process.send_signal(signal.SIGTERM)
-        _, said = master.process.communicate(timeout=30)
+        _, said = master.process.communicate(timeout=DEADLINE)
         assert master.process.returncode == 0, said
         handed_on_at = master.steps()[-1]["step"]
         last = stack.enter_context(leading(third, hosts[0], listen=FIRST, token=token))
         last.wait_for_step(handed_on_at + 3)
         (tmp_path / "hurry").touch()
         summary = finish(last)
-        assert [agent.wait(timeout=20) for agent in agents] == [0, 0]
+        assert [agent.wait(timeout=DEADLINE) for agent in agents] == [0, 0]
     assert stood_at <= went_on["step"] <= stood_at + 1, "a committed step was done again"
     assert master.steps()[: stood_at - 1] == run.steps()[: stood_at - 1]
     assert last.steps()[:handed_on_at] == master.steps()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from e2e.running import FILES, check_ledger, joining, started, undisturbed
+from e2e.running import DEADLINE, FILES, check_ledger, joining, started, undisturbed
 from e2e.wiretap import tapped
 from tiers import long_after
 
@@ -53,7 +53,7 @@ def said_between(
         joining(run_dir, "--workers", "1", address=address, prefix=hosts[1].prefix) as agent,
     ):
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0
+        assert agent.wait(timeout=DEADLINE) == 0
         found = heard()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(run_dir)

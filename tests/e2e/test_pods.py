@@ -136,7 +136,7 @@ def test_pods_come_and_go_and_the_master_moves(hosts: tuple[Host, ...], calm: st
         pods += [stack.enter_context(worker(host)) for host in hosts[1:]]
         until(lambda: has_stepped(run, 4), "a step of four", run)
         pods[1].send_signal(signal.SIGTERM)
-        assert pods[1].wait(timeout=20) == 0
+        assert pods[1].wait(timeout=DEADLINE) == 0
         until(lambda: has_stepped(run, 3), "a step of three", run)
         assert all(event["redone"] == 0 for event in run.events("re_formed"))
         pods[2].kill()
@@ -150,7 +150,7 @@ def test_pods_come_and_go_and_the_master_moves(hosts: tuple[Host, ...], calm: st
         until(lambda: world(moved) == 3, "growth", moved)
         hurry(hosts)
         summary = finish(moved)
-        assert [pod.wait(timeout=20) for pod in (pods[0], pods[3], pods[4])] == [0, 0, 0]
+        assert [pod.wait(timeout=DEADLINE) for pod in (pods[0], pods[3], pods[4])] == [0, 0, 0]
     assert (summary["exit"], summary["weights_sha256"]) == ("done", calm)
     assert moved.steps()[: stood_at - 1] == run.steps()[: stood_at - 1]
     check_ledger(hosts[2].folder / "run")
@@ -171,10 +171,10 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
         pods.append(stack.enter_context(worker(hosts[1])))
         until(lambda: has_stepped(run, 2), "a step of two", run)
         os.kill(hosts[1].outside(run.pid("w1")), signal.SIGTERM)
-        assert pods[0].wait(timeout=20) == 0
+        assert pods[0].wait(timeout=DEADLINE) == 0
         until(lambda: has_stepped(run, 1), "a step of one", run)
         os.kill(hosts[1].outside(run.pid("w2")), signal.SIGTERM)
-        assert pods[1].wait(timeout=20) == 0
+        assert pods[1].wait(timeout=DEADLINE) == 0
         check_waits(run)
 
         stood_at = run.steps()[-1]["step"]
@@ -183,7 +183,7 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
         assert run.steps()[-1]["step"] > stood_at
         for pod in pods:
             pod.send_signal(signal.SIGTERM)
-        assert [pod.wait(timeout=20) for pod in pods] == [0, 0]
+        assert [pod.wait(timeout=DEADLINE) for pod in pods] == [0, 0]
         check_waits(run)
 
         stood_at = run.steps()[-1]["step"]
@@ -209,9 +209,9 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
         began = time.monotonic()
         for each in (run.process, *pods):
             each.send_signal(signal.SIGTERM)
-        assert [pod.wait(timeout=40) for pod in pods] == [0, 0], "they were not let go"
+        assert [pod.wait(timeout=DEADLINE) for pod in pods] == [0, 0], "they were not let go"
         assert time.monotonic() - began < 24.0
-        assert run.process.wait(timeout=10) == 0
+        assert run.process.wait(timeout=DEADLINE) == 0
         assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
 
@@ -246,7 +246,7 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
             input=f"{json.dumps(target)}\n\n",
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=DEADLINE,
             check=False,
         )
         assert theirs.returncode == 0, theirs.stderr

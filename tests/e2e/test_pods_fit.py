@@ -14,7 +14,7 @@ import pytest
 
 from brim_lab.driver import Driver
 from e2e.restricted import ACCOUNT, can_restrict, first_process, restricted
-from e2e.running import DIGITS, Run, until
+from e2e.running import DEADLINE, DIGITS, Run, until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -55,7 +55,7 @@ def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> N
         master = stack.enter_context(container(one, "master", *job, *options, *where))
         until(lambda: says(one) == "ready", "a master", Run(master, one / "run"))
         agent = stack.enter_context(container(two, "agent", f"127.0.0.1:{PORT}", "--workers", "2"))
-        said = [process.communicate(timeout=90)[1] for process in (agent, master)]
+        said = [process.communicate(timeout=DEADLINE)[1] for process in (agent, master)]
     assert (master.returncode, agent.returncode) == (0, 0), said
     assert not any("Traceback" in each for each in said), said
     run = Run(master, one / "run")
@@ -75,7 +75,7 @@ def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
     with container(volume, verb, *words, "--patience", "1h") as process:
         until(lambda: says(volume) == "waiting", "a start")
         os.kill(first_process(process.pid), signal.SIGTERM)
-        said = process.communicate(timeout=20)[1]
+        said = process.communicate(timeout=DEADLINE)[1]
     assert process.returncode == 0, said
     assert "Traceback" not in said
 

@@ -17,7 +17,17 @@ import pytest
 
 from brim.storage.contact import is_alive, read_contact
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, PACED, Run, check_ledger, joining, started, undisturbed, until
+from e2e.running import (
+    DEADLINE,
+    DIGITS,
+    PACED,
+    Run,
+    check_ledger,
+    joining,
+    started,
+    undisturbed,
+    until,
+)
 from e2e.strangers import CAN_BE_ANOTHER, stranger
 
 pytestmark = pytest.mark.e2e
@@ -102,7 +112,7 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
         assert found.address == contact.address
         run.hurry()
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     assert summary["weights_sha256"] == calm["weights_sha256"]
     check_ledger(tmp_path / "run")
 

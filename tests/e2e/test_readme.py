@@ -17,7 +17,7 @@ import pytest
 
 from brim.client import Client
 from brim_lab.driver import Driver
-from e2e.running import ROOT
+from e2e.running import DEADLINE, ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.cold]
 CHANGE = re.compile(r"\d\d:\d\d:\d\d [a-z]+( \d+ -> \d+)?( \(.+\))?")
@@ -51,7 +51,7 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
     def brim(command: str) -> list[str]:
         words = shlex.split(command.removeprefix("brim "))
         process = driver.start(*words, stderr=subprocess.STDOUT)
-        said, _ = process.communicate(timeout=120)
+        said, _ = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0, said
         return said.splitlines()
 
@@ -62,7 +62,7 @@ def test_what_the_readme_shows_of_the_scheduler(tmp_path: Path) -> None:
             printed = brim(command)
             assert [form(line, state) for line in printed] == [form(line, state) for line in lines]
         job = explain.split()[-1]
-        assert Client(state).wait(job, timeout=240).state == "done"
+        assert Client(state).wait(job, timeout=DEADLINE).state == "done"
         told = brim(explain)
     finally:
         brim("brim down --kill")

@@ -21,7 +21,18 @@ from brim.client import Client
 from brim.storage.contact import read_contact, read_scheduler_contact
 from brim.wire.cluster import JobView
 from brim_lab.driver import Driver
-from e2e.running import DIGITS, FILES, PACED, has_ended, leftovers, lines, train, undisturbed, until
+from e2e.running import (
+    DEADLINE,
+    DIGITS,
+    FILES,
+    PACED,
+    has_ended,
+    leftovers,
+    lines,
+    train,
+    undisturbed,
+    until,
+)
 from groups import groups_can_be_made
 
 pytestmark = pytest.mark.e2e
@@ -51,7 +62,7 @@ class Home:
 
     def brim(self, *words: str, code: int = 0) -> str:
         process = self.begin(*words)
-        out, self.err = process.communicate(timeout=120)
+        out, self.err = process.communicate(timeout=DEADLINE)
         assert process.returncode == code, self.err
         return out
 
@@ -164,7 +175,7 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
     deadly = subprocess.Popen([sys.executable, "-c", DIES_BEFORE_ITS_ANSWER, str(home.state)])
     until(lambda: is_up(home, deadly.pid), "a scheduler that dies before its first answer")
     waiting = home.begin("submit", *JOB, "--workers", "1:2", "--tenant", "ads", "--wait", "--json")
-    deadly.wait(60)
+    deadly.wait(DEADLINE)
     home.brim("up")
     jobs = [
         next(iter(Client(home.state).jobs())).job,
@@ -191,10 +202,10 @@ def test_kill_9_of_the_scheduler_leaves_jobs_training_and_people_waiting_until_t
         assert (end["state"], end["exit"], end["launches"]) == ("done", "done", 1), story
         assert end["weights_sha256"] == calm
         assert end["steps_redone"] == 0
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=DEADLINE)
     assert (waiting.returncode, json.loads(out)["weights_sha256"]) == (0, calm)
     assert err.count("waiting for brim up") == err.count("the scheduler answers again") == 2
-    assert "the scheduler answers again" in following.communicate(timeout=60)[1]
+    assert "the scheduler answers again" in following.communicate(timeout=DEADLINE)[1]
     assert following.returncode == 0
     assert sorted(view.job for view in Client(home.state).jobs()) == sorted(jobs)
 

@@ -18,6 +18,7 @@ from brim import client
 from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
 from e2e.running import (
+    DEADLINE,
     DIGITS,
     FILES,
     PACED,
@@ -178,7 +179,7 @@ def test_two_hosts(tmp_path: Path, calm: str, workers: str, servers: str) -> Non
         joining(tmp_path / "run") as guest,
     ):
         summary = run.finish()
-        assert guest.wait(30) == 0
+        assert guest.wait(DEADLINE) == 0
     assert summary["weights_sha256"] == calm
     check_ledger(tmp_path / "run")
     assert len({event["agent"] for event in run.events("worker")}) == 2

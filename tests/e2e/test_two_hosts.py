@@ -172,7 +172,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
         for host in hosts:
             (host.folder / "hurry").touch()
         summary = run.finish()
-        assert agent.wait(timeout=20) == 0, agent.communicate()
+        assert agent.wait(timeout=DEADLINE) == 0, agent.communicate()
     assert summary["weights_sha256"] == calm["weights_sha256"]
     assert summary["steps_redone"] <= 3
     check_ledger(hosts[0].folder / "run")
@@ -191,7 +191,7 @@ def test_what_rank_0_prints_on_another_host_is_shown(
     try:
         with _second_agent(run, hosts[1]) as agent:
             said, _ = process.communicate(timeout=DEADLINE)
-            assert agent.wait(timeout=20) == 0, agent.communicate()
+            assert agent.wait(timeout=DEADLINE) == 0, agent.communicate()
     finally:
         driver.end()
         process.wait()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.running import DEADLINE
 from example_data import write_ratings
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def test_two_towers_find_more_films_than_popularity_does(tmp_path: Path) -> None
         check=True,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=DEADLINE,
     )
     said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
     assert float(said["hit rate"]) > 1.3 * float(said["by popularity"])

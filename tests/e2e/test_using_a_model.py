@@ -18,6 +18,7 @@ import pytest
 
 from brim_lab.driver import Driver
 from e2e.running import (
+    DEADLINE,
     DIGITS,
     FLIGHTS,
     PACED,
@@ -306,7 +307,7 @@ def plainly(program: str, folder: Path) -> str:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=120,
+        timeout=DEADLINE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -47,7 +47,7 @@ def says(folder: Path) -> str:
 def left(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
     """Its words, once it has ended by a signal."""
     process.send_signal(number)
-    said = process.communicate(timeout=20)[1]
+    said = process.communicate(timeout=300)[1]
     assert process.returncode == (0 if number == signal.SIGTERM else -number), said
     assert "Traceback" not in said
     return said

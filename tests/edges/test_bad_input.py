@@ -390,7 +390,7 @@ def test_the_command_itself_exits_2_without_a_stack_trace(name: str, here: Path)
         [sys.executable, "-m", "brim.cli", *arguments.split()],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=300,
     )
     assert done.returncode == 2
     assert done.stderr.startswith(field)

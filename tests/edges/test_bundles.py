@@ -301,7 +301,7 @@ def test_processes_that_unpack_at_once_have_it_whole(cache: Path, tmp_path: Path
     )
     command = [sys.executable, "-c", code, str(tmp_path / "bundle")]
     processes = [subprocess.Popen(command) for _ in range(4)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert [process.wait(300) for process in processes] == [0, 0, 0, 0]
     assert os.listdir(cache) == [digest_of(pack(files))]
 
 

@@ -27,7 +27,7 @@ from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 from submissions import submission
 
 __all__ = ["launch", "nodes"]
-pytestmark = pytest.mark.timeout(20)  # who opens a pipe waits for ever
+pytestmark = pytest.mark.timeout(120)  # who opens a pipe waits for ever
 
 
 # What cannot be started is refused ----------------------------------------------------------------

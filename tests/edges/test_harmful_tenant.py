@@ -52,7 +52,7 @@ def contact(tmp_path: Path) -> Iterator[SchedulerContact]:
     try:
         yield contact
         Client(tmp_path).down()
-        assert process.wait(30.0) == 0
+        assert process.wait(300.0) == 0
     finally:
         process.kill()
         process.wait()

@@ -129,7 +129,7 @@ def test_completing_a_verb_imports_none_of_them() -> None:
         [sys.executable, "-c", check + program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=environment,
     )
     assert done.stdout == "plain,train\n", done.stderr

@@ -27,7 +27,7 @@ from brim.telemetry.logs import Tail, last_line
 from brim_lab.chaos.disk import can_mount, small_disk
 
 LIMIT = 1 << 20
-DEADLINE = 60.0
+DEADLINE = 300.0
 
 # Numbered lines of 100 bytes, through a descriptor that it inherited, as workers' are.
 WRITER = """

@@ -74,7 +74,7 @@ class Holder:
         self.said = self.process.stdout.readline().split()
 
     def let_go(self) -> None:
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=300)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def recipe(target: str, *variables: str) -> str:
     command = ["make", "--dry-run", "--silent", "-C", str(ROOT), target, *variables]
     environment = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     done = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=30, env=environment
+        command, check=True, capture_output=True, text=True, timeout=300, env=environment
     )
     return done.stdout.replace("\\\n", "")
 
@@ -54,7 +54,7 @@ def test_tests_on_nodes_are_all_in_their_target() -> None:
 def test_files_with_tests_are_all_collected() -> None:
     tests = ["-e", r"^(async )?def test_", "-e", "^class Test"]
     command = ["git", "-C", str(ROOT), "grep", "--untracked", "-lE", *tests, "--", "*.py"]
-    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    found = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     files = [ROOT / name for name in found.stdout.splitlines()]
     ignored = {path for glob in collect_ignore_glob for path in TESTS.glob(glob)}
     assert len(files) > 100

@@ -317,7 +317,7 @@ def test_a_fork_ends_as_a_program_does_and_has_the_descriptors_that_it_was_given
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path / "log")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     assert done.stdout == "[0, 2, 0] [0, 2, 0]\n"
     words = (tmp_path / "log").read_text()
     assert "usage: python -m brim.master" in words

@@ -71,7 +71,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alone]:
     with contextlib.suppress(Exception):
         Client(state).down()
     try:
-        process.wait(timeout=30.0)
+        process.wait(timeout=300.0)
     finally:
         process.kill()
 

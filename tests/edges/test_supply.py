@@ -142,7 +142,7 @@ NOT_FOUND = {
 def audit(folder: Path, given: Path) -> subprocess.CompletedProcess[str]:
     (folder / "lock").write_text(PINNED)
     command = [sys.executable, str(ROOT / ".ci" / "audit.py"), str(given), str(folder / "lock")]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("known", FOUND)

@@ -43,7 +43,7 @@ def on_a_terminal(*words: str) -> str:
     command = subprocess.Popen([sys.executable, "-m", "brim", *words], stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b"".join(_all_of(ours))
-    command.wait(timeout=60)
+    command.wait(timeout=300)
     return shown.decode()
 
 

@@ -28,7 +28,7 @@ from brim.telemetry.record_files import EVENTS, STEPS, follow_events, follow_ste
 from edges.test_runs_on_nodes import FakeNodes, launch, nodes, processes
 
 __all__ = ["launch", "nodes"]
-pytestmark = pytest.mark.timeout(20)  # who opens a pipe waits for ever
+pytestmark = pytest.mark.timeout(120)  # who opens a pipe waits for ever
 
 ODD: dict[str, Callable[[Path], object]] = {
     "pipe": os.mkfifo,

@@ -103,7 +103,7 @@ def test_a_scheduler_that_it_started_may_come_up_late(
 def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Path) -> None:
     def brim(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "brim", *words, "--state", str(tmp_path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     try:
         said = brim("up", "--nodes", "127.0.0.1:0").stderr

@@ -95,7 +95,7 @@ def test_all_files_are_current_and_none_is_left() -> None:
 def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Installation) -> None:
     need("kubectl")
     words = [str(binary("kubectl")), "kustomize", str(DEPLOY / "kustomize" / overlay)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert in_order(yaml.safe_load_all(done.stdout)) == in_order(installed(chosen))
 
@@ -126,7 +126,7 @@ def test_components_add_to_an_overlay_what_brim_install_prints(
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "kustomization.yaml").write_text(json.dumps(own))
     words = [str(binary("kubectl")), "kustomize", str(tmp_path / "own")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     wanted = in_order(installed(Installation(image="brim:1", of=of, **chosen)))
     assert [without_options(each) for each in in_order(yaml.safe_load_all(done.stdout))] == [
@@ -166,7 +166,7 @@ def test_the_name_of_the_image_is_in_one_place(tmp_path: Path) -> None:
     file = tmp_path / "kustomize" / "one-namespace" / "kustomization.yaml"
     file.write_text(file.read_text().replace("newName: brim", "newName: images/brim"))
     words = [str(binary("kubectl")), "kustomize", str(file.parent)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     chosen = Installation(image="images/brim:1", of="team")
     assert in_order(yaml.safe_load_all(done.stdout)) == in_order(manifests(chosen))
 
@@ -190,7 +190,7 @@ def charted(engine: Path, namespace: str, **values: Any) -> list[Manifest]:
     usual = yaml.safe_load((CHART / "values.yaml").read_text())
     files = sorted(map(str, (CHART / "templates").iterdir()))
     words = [str(engine), json.dumps(usual | values), namespace, *files]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     crds = [yaml.safe_load(each.read_text()) for each in (CHART / "crds").iterdir()]
     return [*crds, *yaml.safe_load_all(done.stdout)]

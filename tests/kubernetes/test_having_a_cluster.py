@@ -131,7 +131,7 @@ def test_a_control_plane_by_hand_ends_with_control_c_and_leaves_nothing(tmp_path
         assert word == "export KUBECONFIG"
         assert kubectl(Path(config), "get", "--raw", "/readyz") == "ok"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
     assert list(tmp_path.iterdir()) == []
 
 

@@ -79,7 +79,7 @@ def test_a_volume_over_a_shared_folder_hides_nothing_of_it(tmp_path: Path) -> No
     spec["linux"]["cgroupsPath"] = f"/{tmp_path.parent.name}-{tmp_path.name}"
     (tmp_path / "config.json").write_text(json.dumps(spec))
     command = ["runc", "--root", str(tmp_path / "state"), "run", "--bundle", str(tmp_path), "one"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.stdout, done.returncode) == ("brim", 1), done.stderr
     assert "Read-only file system" in done.stderr
     assert (tmp_path / "volume" / "own").exists()

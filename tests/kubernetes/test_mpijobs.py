@@ -341,7 +341,7 @@ def test_a_launcher_begins_once_its_workers_run(
 def shell(script: str, *words: str, path: str = "") -> subprocess.CompletedProcess[str]:
     env = {"PATH": f"{path}:/usr/bin:/bin" if path else "/usr/bin:/bin"}
     command = ["/bin/sh", "-c", script, "script", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
 
 
 def test_a_launcher_may_reach_the_workers_of_its_job_and_nothing_else() -> None:

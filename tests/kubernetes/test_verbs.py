@@ -38,7 +38,7 @@ def environment(**more: str) -> dict[str, str]:
 def brim(*words: str, env: Mapping[str, str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "brim", *words],
-        capture_output=True, text=True, env=dict(env), timeout=60, input=stdin,
+        capture_output=True, text=True, env=dict(env), timeout=300, input=stdin,
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def telling(run_dir: Path, logger: str, **environment: str) -> Iterator[subproce
         yield process
     finally:
         process.stdin.close()
-        process.wait(timeout=60)
+        process.wait(timeout=300)
 
 
 def written(place: Path) -> int:
@@ -81,7 +81,7 @@ def live_through_kills(
             # It is written as the process begins, and as it begins to tell; between the two the
             # logger is loaded.
             wanted = 1 + rng.choice([1, 2, 2, 2])
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + 300
             while len(looks) < wanted:
                 assert process.poll() is None, (run.run_dir / "logger.log").read_text()
                 assert time.monotonic() < deadline

@@ -166,7 +166,7 @@ def test_workers_of_two_jobs_on_a_host_see_different_gpus(tmp_path: Path) -> Non
     with jobs[0], jobs[1]:
         try:
             for job in jobs:
-                _, errors = job.communicate(timeout=120)
+                _, errors = job.communicate(timeout=300)
                 assert job.returncode == 0, errors
         finally:
             for job in jobs:

@@ -97,6 +97,6 @@ def test_what_goes_wrong_is_left_to_the_worker_and_chance_stays_seeded(
     (tmp_path / "loop.py").write_text("import good\nimport bad\nimport late\n")
     done = subprocess.run(
         [sys.executable, "-c", AHEAD, str(tmp_path / "loop.py")],
-        capture_output=True, text=True, timeout=90, env={"PYTHONPATH": str(installed), "PATH": ""}, check=False,
+        capture_output=True, text=True, timeout=300, env={"PYTHONPATH": str(installed), "PATH": ""}, check=False,
     )  # fmt: skip
     assert done.stdout == f"{random.Random(5).random()} {there}\n", done.stderr

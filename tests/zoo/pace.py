@@ -19,7 +19,7 @@ from brim.domain.faults import Fault, FaultKind, describe
 from brim.domain.job import JobSpec
 from brim.train.membership import Membership
 
-DEADLINE = 30.0
+DEADLINE = 300.0
 # Seconds from the record of a warm newcomer to the request for a boundary, which another process has
 # to pass on: a step takes less.
 TO_BE_ASKED = 0.1

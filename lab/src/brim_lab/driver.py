@@ -21,7 +21,7 @@ from brim.errors import EnvironmentFault
 from brim.host.procfs import read_proc
 
 MARK = "DRIVEN_BY"  # names that begin with BRIM_ are reserved
-TIMEOUT = 180.0  # seconds that a verb may take which is called and not followed
+TIMEOUT = 400.0  # seconds that a verb may take which is called and not followed
 _POLL = 0.01
 _LAST_WORDS = 1.0  # seconds to hear them: what a killed verb has started may hold its output open
 
