@@ -97,7 +97,7 @@ class Served(LiveWorld):
             self.folder,
             authority=self.authority,
             certificate=self.certificate(),
-            until=scheduling,
+            scheduling=scheduling,
         )
         obeying.cancel()
 

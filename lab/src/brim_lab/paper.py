@@ -83,7 +83,9 @@ class _Bench:
     slot: float
 
 
-def bars(data: Path, *, coded: Sequence[str] = _CODED, own: Sequence[str] = _OWN) -> Iterator[Cell]:
+def bars(
+    data: Path, *, coded: Sequence[str] = _CODED, own_policies: Sequence[str] = _OWN
+) -> Iterator[Cell]:
     """Figures 6a, 6b, 8a, 8b, 9 and 11, as far as `data` has their traces.
 
     Args:
@@ -97,7 +99,7 @@ def bars(data: Path, *, coded: Sequence[str] = _CODED, own: Sequence[str] = _OWN
         names = [n for n in coded if len(bench.jobs) <= 300 or n in ("gandiva", "tiresias")]
         for name in names:
             yield _cell(bench, f"{name}:as-coded", published.get(name))
-        for name in own:
+        for name in own_policies:
             yield _cell(bench, name, None)
         devices = bench.cluster.devices
         limit = ceiling_per_job(bench.jobs, devices=devices)
@@ -218,14 +220,16 @@ def timelines(
     return found
 
 
-def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None) -> list[Cell]:
-    """Every figure as a PNG in `out`, and all numbers as figures.json."""
+def draw(
+    out_folder: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None
+) -> list[Cell]:
+    """Every figure as a PNG in `out_folder`, and all numbers as figures.json."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder.mkdir(parents=True, exist_ok=True)
     cells = []
     for cell in bars(data):
         tell(f"{cell.figure} {cell.trace} {cell.policy}")
@@ -245,7 +249,7 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
         axes.legend()
         plot.tight_layout()
-        plot.savefig(out / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
+        plot.savefig(out_folder / f"fig{figure}_{trace.replace(' ', '_')}.png", dpi=110)
         plt.close(plot)
     lines = timelines(data)
     for name, key, label in (
@@ -261,8 +265,8 @@ def draw(out: Path, data: Path, *, tell: Callable[[str], None] = lambda _: None)
         axes.set(xlabel="hours", ylabel=label, title=f"Fig {name} (simulated)")
         axes.legend()
         plot.tight_layout()
-        plot.savefig(out / f"fig{name}_{key}.png", dpi=110)
+        plot.savefig(out_folder / f"fig{name}_{key}.png", dpi=110)
         plt.close(plot)
     body = {"bars": [asdict(cell) for cell in cells], "lines": lines}
-    write_whole(out / "figures.json", (json.dumps(body) + "\n").encode())
+    write_whole(out_folder / "figures.json", (json.dumps(body) + "\n").encode())
     return cells

@@ -66,10 +66,10 @@ def _keep(run_dir: Path, memory: int, seconds: int) -> None:
         os._exit(status)
 
 
-def _limit(what: int, most: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(what, (most, most))
+def _limit(size: int, maximum: int) -> None:
+    hard = resource.getrlimit(size)[1]
+    maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
+    resource.setrlimit(size, (maximum, maximum))
 
 
 def _data() -> int:

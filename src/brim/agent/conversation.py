@@ -186,7 +186,7 @@ class Conversation:
                         self._unheard.heard(parcel.heard)
                     if isinstance(parcel.message, Configure):
                         yield parcel.message
-                    elif parcel.number and is_new(parcel.number, heard=self._heard):
+                    elif parcel.number and is_new(parcel.number, last_number=self._heard):
                         self._heard = parcel.number
                         yield parcel.message
             finally:
@@ -227,14 +227,14 @@ class Conversation:
         Raises:
             EnvironmentFault: the patience of this agent is at an end.
         """
-        left = self._left()
-        if left <= 0 and self._displaced_by is not None:
+        remaining = self._left()
+        if remaining <= 0 and self._displaced_by is not None:
             raise self._displaced_by
-        if left <= 0:
+        if remaining <= 0:
             waited = self._clock.now() - self._last_word
             raise EnvironmentFault(self._no_answer(waited))
         try:
-            async with asyncio.timeout(min(left, _SILENCE)):
+            async with asyncio.timeout(min(remaining, _SILENCE)):
                 if not admitted:
                     async with asyncio.timeout(self._to_reach):
                         await stream.reach()
@@ -285,7 +285,7 @@ class Conversation:
             case Refused(reason=reason, lost=True) as refused if self._is_of_another(refused):
                 self._displaced_by = Displaced(reason)  # unless its own master comes back in time
                 return False
-            case other if self._is_of_another(other):
+            case message if self._is_of_another(message):
                 return False
             case Configure(life=life, line=line) if life >= self._life:
                 self._life = life

@@ -41,13 +41,13 @@ class Prints:
         first = world.members[0].worker
         if first == self.worker:
             return ""
-        left = self.rest()
+        rest = self.rest()
         log = self._run_dir / "logs" / f"{first}.log"
         is_here = log.exists()
         self.worker = first if is_here else ""
         place = log.stat().st_size if is_here and world.round > 1 else 0
         self._tail = Tail(self._run_dir, first, {first: place}) if is_here else None
-        return left
+        return rest
 
     def fresh(self) -> str:
         """Return the lines that were completed since the last call.
@@ -74,16 +74,16 @@ class Prints:
 
 def _last_of(lines: Sequence[str]) -> str:
     """Return as many of the last lines as are passed on at once, and how many were before them."""
-    kept: list[str] = []
+    last_lines: list[str] = []
     size = 0
     for line in reversed(lines):
         size += len(line.encode()) + 1
         if size > _MOST:
             break
-        kept.append(line)
-    if len(kept) < len(lines):
-        kept.append(
-            f"[{len(lines) - len(kept):,} lines are left out: more than brim passes on to "
+        last_lines.append(line)
+    if len(last_lines) < len(lines):
+        last_lines.append(
+            f"[{len(lines) - len(last_lines):,} lines are left out: more than brim passes on to "
             "another host]"
         )
-    return "".join(f"{line}\n" for line in reversed(kept))
+    return "".join(f"{line}\n" for line in reversed(last_lines))

@@ -90,8 +90,8 @@ def _whole(notes: Iterable[Unheard]) -> list[Unheard]:
         if last and note.number and (last.session, last.number) == (note.session, note.number):
             assert isinstance(last.message, Commits)
             assert isinstance(note.message, Commits)
-            together = Commits(records=[*last.message.records, *note.message.records])
-            whole[-1] = Unheard(session=note.session, number=note.number, message=together)
+            merged = Commits(records=[*last.message.records, *note.message.records])
+            whole[-1] = Unheard(session=note.session, number=note.number, message=merged)
         else:
             whole.append(note)
     return whole

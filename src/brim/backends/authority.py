@@ -28,14 +28,14 @@ def authority_of(state_dir: Path) -> Authority:
             raise ValueError(f"it is the authority of {authority.scope or 'nothing'!r}")
     except FileNotFoundError:
         authority = Authority.make(_SCOPE)
-        write_whole(path, authority.pem, mode=0o600, alone=True)
+        write_whole(path, authority.pem, mode=0o600, is_sole_writer=True)
     except (OSError, ValueError) as error:
         hint = (
             f"restore {path} from a backup, or move it away: then nodes join again, with the new "
             f"token in {state_dir / 'nodes.token'}, and tenants need new tokens"
         )
-        why = (error.strerror or error) if isinstance(error, OSError) else error
+        reason = (error.strerror or error) if isinstance(error, OSError) else error
         raise EnvironmentFault(
-            f"cannot use the authority in {path}: {why}\n  hint: {hint}"
+            f"cannot use the authority in {path}: {reason}\n  hint: {hint}"
         ) from error
     return authority

@@ -96,8 +96,10 @@ async def on_disk(_: Collection[str]) -> None:
 
 def _about_to_be(job: ScheduledJob) -> Seen:
     """Return what is seen of a job that is being started: its processes will be where it was told."""
-    at = job.allocation
-    return Seen(alive=True, agents=frozenset({at.home, *at.told}), step=job.progress.step)
+    allocation = job.allocation
+    return Seen(
+        alive=True, agents=frozenset({allocation.home, *allocation.told}), step=job.progress.step
+    )
 
 
 class LiveBackend:
@@ -111,7 +113,7 @@ class LiveBackend:
         settled: waits until what the book has of these jobs, and of the last cycle, cannot be lost
             any more; nothing is done about them before.
         unseen: the seconds so far in which nobody could see, and so nobody is charged with.
-        every: seconds between two looks, where nobody says that there is news (see `stir`).
+        interval: seconds between two looks, where nobody says that there is news (see `stir`).
         starts: jobs that are being started at once, at most.
         calm: whether processes are as the last look saw them, and nothing of them goes by the clock.
 
@@ -133,7 +135,7 @@ class LiveBackend:
         clock: Clock,
         settled: Callable[[Collection[str]], Awaitable[None]] = on_disk,
         unseen: Callable[[], float] = all_seen,
-        every: float = _LOOK,
+        interval: float = _LOOK,
         starts: float = math.inf,
         calm: Callable[[], bool] = never,
     ) -> None:
@@ -147,7 +149,7 @@ class LiveBackend:
         self._book = book
         self._processes = processes
         self._clock = clock
-        self._settled, self._every, self._starts = settled, every, starts
+        self._settled, self._every, self._starts = settled, interval, starts
         self._unseen, self._passed_over = unseen, 0.0
         self._calm, self._saw_all = calm, False
         self._asked: dict[str, asyncio.Task[None]] = {}  # what their masters have not answered yet
@@ -174,7 +176,9 @@ class LiveBackend:
         now = self._clock.wall()
         commands = self.jobs.handle(event, now)
         # A look also proves that something could be written, though there may be nothing to write.
-        if isinstance(event, Looked) or any(not isinstance(each, Decide) for each in commands):
+        if isinstance(event, Looked) or any(
+            not isinstance(command, Decide) for command in commands
+        ):
             write_down(self._book, commands, now)
         if any(isinstance(command, Decide) for command in commands):
             self._news = True
@@ -211,7 +215,7 @@ class LiveBackend:
         self._woke = self._clock.now()
         return there_is
 
-    async def _wait(self, until: float | None) -> bool:
+    async def _wait(self, deadline: float | None) -> bool:
         while True:
             if not self._may_rest():
                 await self.look()
@@ -220,13 +224,13 @@ class LiveBackend:
                     return False
                 await asyncio.sleep(min(_LOOK, self._every))
                 continue
-            left = self._due(until) - self._clock.wall()
+            remaining = self._due(deadline) - self._clock.wall()
             rest = self._rested - self._clock.now()
-            if (self._news and rest <= 0.0) or left <= 0.0:
+            if (self._news and rest <= 0.0) or remaining <= 0.0:
                 self._news = False
                 return True
             with contextlib.suppress(TimeoutError):
-                pause = min(self._every, left, rest if self._news else math.inf)
+                pause = min(self._every, remaining, rest if self._news else math.inf)
                 # Not by wait_for: where both come at once, that hears the news and is not cancelled.
                 async with asyncio.timeout(pause):
                     await self._stirred.wait()
@@ -240,9 +244,9 @@ class LiveBackend:
         is_heard = self._saw_all and not (self._asked or self._starting)
         return is_heard and self._calm() and self.jobs.rest(self._clock.wall())
 
-    def _due(self, until: float | None) -> float:
+    def _due(self, deadline: float | None) -> float:
         wake = self.jobs.wake_at(self._observed)
-        return wake if until is None else min(wake, until)
+        return wake if deadline is None else min(wake, deadline)
 
     async def meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
         """Wait for a decision that takes long; until then, give jobs back what they lose.
@@ -288,7 +292,7 @@ class LiveBackend:
         Args:
             deciding: a decision is under way: see `Looked`.
         """
-        began = self._clock.now()
+        started = self._clock.now()
         self._pass_on_faults()  # of what was not waited for
         self._stirred.clear()
         looked_at = self.jobs.to_look_at()
@@ -323,7 +327,7 @@ class LiveBackend:
         await self._carry_out(steps)
         self._pass_on_faults()
         self.looked = self._clock.now()
-        self.looks.append(self.looked - began)
+        self.looks.append(self.looked - started)
         self.look_seconds.observe(self.looks[-1])
 
     def _without_force(self, steps: Iterable[Command]) -> list[Command]:
@@ -339,7 +343,7 @@ class LiveBackend:
         A process that is asked or started holds up nobody. One that does not answer soon is heard
         at a later look.
         """
-        asked: list[asyncio.Task[None]] = []
+        inquiries802: list[asyncio.Task[None]] = []
         questions: list[Resize | Suspend] = []
         for command in commands:
             match command:
@@ -347,7 +351,7 @@ class LiveBackend:
                     self._forget_question(command.job)
                     task = asyncio.create_task(self._start(command, self._launch(command.job)))
                     self._starting[command.job] = task
-                    asked.append(task)
+                    inquiries802.append(task)
                 case Force(job=job, workers=workers):
                     await self._forget_start(job)
                     with _kept_to(job):
@@ -369,9 +373,9 @@ class LiveBackend:
             self._forget_question(question.job)
             task = asyncio.create_task(self._ask(question))
             self._asked[question.job] = task
-            asked.append(task)
-        if asked:  # only what was asked just now is waited for, not earlier questions
-            await asyncio.wait(asked, timeout=_PATIENCE)
+            inquiries802.append(task)
+        if inquiries802:  # only what was asked just now is waited for, not earlier questions
+            await asyncio.wait(inquiries802, timeout=_PATIENCE)
 
     async def _tell(self, launch: Launch, node: str) -> None:
         """Tell a master of a node that is lost; one that does not hear it sees it itself, later."""
@@ -380,25 +384,25 @@ class LiveBackend:
 
     def _pass_on_faults(self) -> None:
         """Raises what a question has come to that is no answer: it could not be written down."""
-        for there in (self._asked, self._starting):
-            for job, task in list(there.items()):
+        for tasks in (self._asked, self._starting):
+            for job, task in list(tasks.items()):
                 if task.done():
-                    del there[job]
+                    del tasks[job]
                     task.result()
 
     def _launch(self, job: str) -> Launch:
-        there = self.jobs.jobs[job]
+        record = self.jobs.jobs[job]
         empty = {node.id for node in self.spec.cluster.nodes if not node.devices}
         return Launch(
-            job=there.id,
-            spec=there.submission.spec,
-            user=there.user,
-            home=there.allocation.home,
-            number=there.starts.launches,
-            step=there.progress.step,
-            computes=there.allocation.home not in empty,
-            anywhere=there.submission.anywhere,
-            processes=there.submission.processes,
+            job=record.id,
+            spec=record.submission.spec,
+            user=record.user,
+            home=record.allocation.home,
+            number=record.starts.launches,
+            step=record.progress.step,
+            computes=record.allocation.home not in empty,
+            anywhere=record.submission.anywhere,
+            processes=record.submission.processes,
         )
 
     def _forget_question(self, job: str) -> None:
@@ -452,11 +456,11 @@ class LiveBackend:
 
     async def _fail(self, launch: Launch, doing: str, error: Exception) -> None:
         """Fail a job at which something failed that nobody thought of; the others go on."""
-        why = f"the scheduler cannot {doing} it: {_words(error)}"
-        _log.error("%s: %s", launch.job, why, exc_info=error)
+        reason = f"the scheduler cannot {doing} it: {_words(error)}"
+        _log.error("%s: %s", launch.job, reason, exc_info=error)
         with _kept_to(launch.job):
             await self._processes.force(launch, {})
-        self.handle(Faulted(launch.job, why))
+        self.handle(Faulted(launch.job, reason))
 
 
 @contextlib.contextmanager

@@ -189,14 +189,14 @@ class RunWatch:
         Who is in no round goes, and the last of its members.
         """
         room = Counter(workers)
-        there = {life.worker: life for life in self._computing}
-        kept = set()
+        lives = {life.worker: life for life in self._computing}
+        spared = set()
         for worker in self.state.round.workers if self.state.round else []:
-            agent = there[worker].agent if worker in there else ""
+            agent = lives[worker].agent if worker in lives else ""
             if room[agent] > 0:
                 room[agent] -= 1
-                kept.add(worker)
-        return [life.pid for worker, life in there.items() if worker not in kept]
+                spared.add(worker)
+        return [life.pid for worker, life in lives.items() if worker not in spared]
 
     def take(self, record: Event | StepRecord, number: int) -> None:
         """Take one record in; `number` as in `RunState.take`."""

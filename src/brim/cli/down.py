@@ -51,13 +51,13 @@ def down(kill: bool, state: Path | None) -> int:
             )
         sleep(_LOOK)
     if cluster.holds:
-        how = "were killed" if kill else "train on"
+        fate = "were killed" if kill else "train on"
         click.echo(
-            f"down; it held, so nothing was written down: its jobs {how}, and brim up goes on with "
+            f"down; it held, so nothing was written down: its jobs {fate}, and brim up goes on with "
             "them",
             err=True,
         )
         return EXIT_DONE
-    how = "killed" if kill else "suspended"
-    click.echo(f"down; {how}: {', '.join(running) or 'nothing'}", err=True)
+    fate = "killed" if kill else "suspended"
+    click.echo(f"down; {fate}: {', '.join(running) or 'nothing'}", err=True)
     return EXIT_DONE

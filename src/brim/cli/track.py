@@ -46,16 +46,16 @@ def track(run: str | None, loggers: tuple[str, ...], state: Path | None) -> int:
             hint="brim track --logger tensorboard",
         )
     followers = [Follower(run_dir, name, partial(make_logger, name)) for name in names]
-    told = [0] * len(followers)
+    counts = [0] * len(followers)
     waiting = _Waiting(run_dir)
-    over = False
-    while not over:
-        over = all(follower.ended for follower in followers) or waiting.is_dead()
+    is_over = False
+    while not is_over:
+        is_over = all(follower.ended for follower in followers) or waiting.is_dead()
         for index, follower in enumerate(followers):
-            told[index] += follower.poll()
+            counts[index] += follower.poll()
         if not all(follower.ended for follower in followers):
             sleep(_INTERVAL)
-    for name, follower, count in zip(names, followers, told, strict=True):
+    for name, follower, count in zip(names, followers, counts, strict=True):
         follower.close()
         click.echo(
             f"{name}: {count:,} entries, up to step {follower.step:,} of {run_dir}", err=True

@@ -25,7 +25,7 @@ _fork = multiprocessing.get_context("fork")
 
 
 def find_deadly_sample(
-    dataset: Any, indices: Sequence[int], *, meanwhile: Callable[[], None] = lambda: None
+    dataset: Any, indices: Sequence[int], *, tick: Callable[[], None] = lambda: None
 ) -> UserCodeError | None:
     """Read samples one by one in a process of their own; return the error that names the deadly one.
 
@@ -34,7 +34,7 @@ def find_deadly_sample(
     Args:
         dataset: map-style.
         indices: of the samples that somebody died over.
-        meanwhile: called now and then; may raise.
+        tick: called now and then; may raise.
     """
     index = _fork.RawValue("q", _NONE)
     inherited = inherited_by_forks()
@@ -48,7 +48,7 @@ def find_deadly_sample(
     try:
         while process.exitcode is None and monotonic() < end:
             process.join(_LOOK)
-            meanwhile()
+            tick()
     finally:
         process.kill()
         process.join()
@@ -67,17 +67,17 @@ def _read_each(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     inherited.make_own()
     torch.set_num_threads(1)
-    for each in indices:
-        index.value = each
+    for sample in indices:
+        index.value = sample
         with contextlib.suppress(Exception):  # what it raises is told where it is read
-            dataset[each]
+            dataset[sample]
     os._exit(0)
 
 
 def _named(dataset: str, index: int, status: int) -> UserCodeError:
-    how = f"signal {-status}, {signal.Signals(-status).name}" if status < 0 else f"exit {status}"
+    ending = f"signal {-status}, {signal.Signals(-status).name}" if status < 0 else f"exit {status}"
     return UserCodeError(
-        f"sample {index} of {dataset} kills the process that reads it ({how})\n"
+        f"sample {index} of {dataset} kills the process that reads it ({ending})\n"
         f"  hint: repair it, or leave it out: torch.utils.data.Subset(dataset, "
         f"[i for i in range(len(dataset)) if i != {index}])"
     )

@@ -79,12 +79,12 @@ def advance(
         return replace(profile, since=now, until=now + longest), ""
     rates = measured.rates
     if _is_enough(measured, profile.size):
-        said = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
-        before = max((n for n in sizes if n < profile.size and n in rates), default=None)
-        if before is not None and rates[profile.size] < _GAIN * rates[before]:
-            return None, f"{said}, no faster than {counted(before, 'worker')}"
-        left = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
-        return (replace(profile, size=left[0], since=now) if left else None), said
+        sentence = f"at {counted(profile.size, 'worker')}: {rates[profile.size]:.3g} steps/s"
+        smaller = max((n for n in sizes if n < profile.size and n in rates), default=None)
+        if smaller is not None and rates[profile.size] < _GAIN * rates[smaller]:
+            return None, f"{sentence}, no faster than {counted(smaller, 'worker')}"
+        remaining = [n for n in sizes if n > profile.size and not _is_enough(measured, n)]
+        return (replace(profile, size=remaining[0], since=now) if remaining else None), sentence
     if now >= profile.until:
         return None, f"not at {counted(profile.size, 'worker')}: the time for it is over"
     if now - profile.since > _PATIENCE:

@@ -41,8 +41,12 @@ class Paces:
     def took(self, seconds: float) -> None:
         """Note how long this owner's part of a step took; before the commit."""
         if self._own is not None and len(self._seconds):
-            before = float(self._seconds[self._own])
-            self._took(seconds if not before else before + _NEWEST * (seconds - before))
+            seconds_before = float(self._seconds[self._own])
+            self._took(
+                seconds
+                if not seconds_before
+                else seconds_before + _NEWEST * (seconds - seconds_before)
+            )
 
     def _took(self, seconds: float) -> None:
         if self._own is not None and len(self._seconds):
@@ -64,8 +68,8 @@ def shifted(parts: Sequence[float], seconds: Sequence[float]) -> Sequence[float]
     if not seconds or min(seconds) <= 0 or max(seconds) < _UNEVEN * min(seconds):
         return parts
     mean = sum(seconds) / len(seconds)
-    wanted = [
-        max(_LEAST / len(parts), part * min(_MOST, max(1 / _MOST, mean / each)))
-        for part, each in zip(parts, seconds, strict=True)
+    targets = [
+        max(_LEAST / len(parts), part * min(_MOST, max(1 / _MOST, mean / duration)))
+        for part, duration in zip(parts, seconds, strict=True)
     ]
-    return [part / sum(wanted) for part in wanted]
+    return [part / sum(targets) for part in targets]

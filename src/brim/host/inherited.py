@@ -73,15 +73,15 @@ class Inherited:
         for descriptor, identity in self.connections.items():
             if _identity(descriptor) != identity:
                 continue  # a thread has closed it before the fork: its number is free, or another's
-            here, there = socket.socketpair()
-            there.close()
-            _replace(descriptor, here.detach())
+            own_end, child_end = socket.socketpair()
+            child_end.close()
+            _replace(descriptor, own_end.detach())
 
     @staticmethod
     def _open_again(file: _File) -> None:
-        own = os.open(f"{_DESCRIPTORS}/{file.descriptor}", file.flags)
-        os.lseek(own, file.position, os.SEEK_SET)
-        _replace(file.descriptor, own)
+        reopened = os.open(f"{_DESCRIPTORS}/{file.descriptor}", file.flags)
+        os.lseek(reopened, file.position, os.SEEK_SET)
+        _replace(file.descriptor, reopened)
 
 
 def inherited_by_forks() -> Inherited:
@@ -141,9 +141,9 @@ def _is_connection(descriptor: int) -> bool:
 
     A pair of sockets within a process has none.
     """
-    with socket.socket(fileno=os.dup(descriptor)) as same:
+    with socket.socket(fileno=os.dup(descriptor)) as duplicate:
         try:
-            return same.type == socket.SOCK_STREAM and bool(same.getpeername())
+            return duplicate.type == socket.SOCK_STREAM and bool(duplicate.getpeername())
         except OSError:
             return False
 

@@ -66,10 +66,10 @@ def application(signs: Callable[[], Signs], metrics: Callable[[], str]) -> Starl
     async def ready(_: Request) -> Response:
         return answered(signs().not_ready)
 
-    async def told(_: Request) -> Response:
+    async def figures(_: Request) -> Response:
         return Response(metrics(), headers={**_CLOSE, "Content-Type": CONTENT_TYPE})
 
     routes: list[Any] = [
-        Route("/healthz", live), Route("/readyz", ready), Route("/metrics", told),
+        Route("/healthz", live), Route("/readyz", ready), Route("/metrics", figures),
     ]  # fmt: skip
     return Starlette(routes=routes)

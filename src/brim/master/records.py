@@ -109,9 +109,9 @@ class Records:
         if decisions is not None and decisions.state.began.attempt == attempt:
             self.take(decisions, TookOver(life=life, at=clock.wall(), now=clock.now()))
             return decisions
-        began = begin(life, self._before())
-        self._put_instead(began)
-        return Decisions(State.after(began))
+        beginning = begin(life, self._before())
+        self._put_instead(beginning)
+        return Decisions(State.after(beginning))
 
     def keep_prints(self, printed: Printed) -> None:
         """Put the output of a worker of another host where logs of this host's workers are.
@@ -225,7 +225,7 @@ class Records:
         No journal has this message.
         """
         with contextlib.suppress(OSError):
-            self._note("failed", clock, who="environment", message=message, trace="")
+            self._note("failed", clock, caller="environment", message=message, trace="")
 
     def _note(self, kind: str, clock: Clock, **fields: str) -> None:
         """Record an event that follows from no entry."""
@@ -244,7 +244,7 @@ class Records:
 
 
 def _size_of(written: Written) -> int:
-    return len(written.entry) + sum(len(each.line) for each in written.lines)
+    return len(written.entry) + sum(len(line.line) for line in written.lines)
 
 
 def _tell(line: bytes) -> None:

@@ -158,8 +158,8 @@ class NodeAgent:
                 self._agents[job].kill()
             case LeaveNode():
                 self._parting = True
-            case EndAt(at=at):
-                self._end_at = at
+            case EndAt(at=timestamp):
+                self._end_at = timestamp
 
     def _begin(self, request: Begin, descriptors: list[int]) -> None:
         self._parting = False
@@ -205,9 +205,9 @@ class NodeAgent:
         """
         if request.user:
             return False  # this process has seen what other tenants' jobs were started with
-        mine = self._warm, (sys.executable, brim.__version__), self._environment
-        asked = _of_consequence(with_equal_hashes(request.environment))
-        return mine == (True, request.python, asked)
+        own_world = self._warm, (sys.executable, brim.__version__), self._environment
+        requested = _of_consequence(with_equal_hashes(request.environment))
+        return own_world == (True, request.python, requested)
 
 
 def _of_consequence(environment: dict[str, str]) -> dict[str, str]:

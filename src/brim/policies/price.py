@@ -46,8 +46,8 @@ class Arrivals(NamedTuple):
         if not costs:
             return self
         old = max(bisect_right(self.times, now - _HISTORY), len(self.times) + len(costs) - _MOST)
-        times, before = self.times[max(old, 0) :], self.costs[max(old, 0) :]
-        return Arrivals((*times, *(now for _ in costs))[-_MOST:], (*before, *costs)[-_MOST:])
+        times, costs_before = self.times[max(old, 0) :], self.costs[max(old, 0) :]
+        return Arrivals((*times, *(now for _ in costs))[-_MOST:], (*costs_before, *costs)[-_MOST:])
 
 
 NOBODY = Arrivals()
@@ -87,15 +87,15 @@ class Prices:
 
 
 @lru_cache(maxsize=64)  # most cycles see no new arrivals, and the same stretches
-def _price(seen: Arrivals, stretch: float, most: float) -> float:
-    """The cost up to which jobs asked for no more than `most` in their worst `stretch`."""
+def _price(seen: Arrivals, stretch: float, limit: float) -> float:
+    """The cost up to which jobs asked for no more than `limit` in their worst `stretch`."""
     times, costs = np.array(seen.times), np.array(seen.costs)
     ascending = np.sort(costs)  # the dearer the jobs that count, the more they asked for
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
         cheap = costs <= ascending[middle]
-        if _worst(times[cheap], costs[cheap], stretch) <= most:
+        if _worst(times[cheap], costs[cheap], stretch) <= limit:
             low = middle + 1
         else:
             high = middle

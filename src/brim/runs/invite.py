@@ -16,8 +16,8 @@ def invitation(address: str, *, token: str) -> str:
     """Return the command that joins a run whose master listens at this address."""
     host, port = split_address(address)
     # An address that means "every interface" here means nothing there.
-    where = joined_address(socket.gethostname() if host in _EVERYWHERE else host, port)
-    return f"join from another host: BRIM_TOKEN={token} brim agent {where}"
+    location = joined_address(socket.gethostname() if host in _EVERYWHERE else host, port)
+    return f"join from another host: BRIM_TOKEN={token} brim agent {location}"
 
 
 class Invitation:

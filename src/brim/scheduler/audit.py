@@ -49,8 +49,8 @@ class _Allowance:
         untold: what it did since its last line.
     """
 
-    def __init__(self, most: int, now: float) -> None:
-        self._most, self._left, self._since = most, float(most), now
+    def __init__(self, limit: int, now: float) -> None:
+        self._most, self._left, self._since = limit, float(limit), now
         self.untold = 0
 
     def is_full(self, now: float) -> bool:
@@ -99,20 +99,29 @@ class Audit:
         times = self._times("", 1)
         self._note("", origin, request, _UNKNOWN, times)
 
-    def _times(self, who: str, most: int) -> int:
+    def _times(self, caller: str, limit: int) -> int:
         now = self._clock.now()
-        if who not in self._allowances:
-            kept = self._allowances.items()
-            self._allowances = {name: each for name, each in kept if not each.is_full(now)}
-            self._allowances[who] = _Allowance(most, now)
-        return self._allowances[who].take(now)
+        if caller not in self._allowances:
+            allowances = self._allowances.items()
+            self._allowances = {
+                name: allowance for name, allowance in allowances if not allowance.is_full(now)
+            }
+            self._allowances[caller] = _Allowance(limit, now)
+        return self._allowances[caller].take(now)
 
-    def _note(self, who: str, origin: str, request: str, status: int, times: int) -> None:
+    def _note(self, caller: str, origin: str, request: str, status: int, times: int) -> None:
         if times:
-            said = request if len(request) <= _LONGEST else f"{request[:_LONGEST]}…"
-            at = self._clock.wall()
+            shortened = request if len(request) <= _LONGEST else f"{request[:_LONGEST]}…"
+            timestamp = self._clock.wall()
             self._write(
-                _Line(at=at, who=who, origin=origin, request=said, status=status, times=times)
+                _Line(
+                    at=timestamp,
+                    who=caller,
+                    origin=origin,
+                    request=shortened,
+                    status=status,
+                    times=times,
+                )
             )
 
     def _write(self, line: _Line) -> None:

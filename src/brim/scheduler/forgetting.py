@@ -83,9 +83,9 @@ class Forgetting:
             raise
         except (BrimError, OSError) as error:  # its account may be gone
             self._failed[record.id] = self._clock.now()
-            where = f"its directory cannot be removed now: {error}"
+            detail = f"its directory cannot be removed now: {error}"
             raise EnvironmentFault(
-                f"{record.id} is forgotten, but {where}; that is tried again"
+                f"{record.id} is forgotten, but {detail}; that is tried again"
             ) from error
 
     async def _clear_quietly(self, id: str, user: str) -> None:

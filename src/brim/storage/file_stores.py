@@ -163,9 +163,7 @@ class Remote:
                 found = self._system.find(self._root, detail=True)
             except FileNotFoundError:
                 return {}
-            return {
-                path[len(self._root) + 1 :]: int(about["size"]) for path, about in found.items()
-            }
+            return {path[len(self._root) + 1 :]: int(info["size"]) for path, info in found.items()}
 
         return self._tried("list", "", find)
 
@@ -192,14 +190,14 @@ class Remote:
 
     def _tried(self, verb: str, name: str, function: Callable[[], T]) -> T:
         """Call a function until it succeeds, or patience ends, or waiting cannot help."""
-        began, tries = monotonic(), 0
+        started, tries = monotonic(), 0
         while True:
             try:
                 return function()
             except (FileNotFoundError, PermissionError) as error:
                 raise EnvironmentFault(f"cannot {verb} {self.where(name)}: {error}") from error
             except Exception as error:  # each store's library has exceptions of its own
-                waited = monotonic() - began
+                waited = monotonic() - started
                 if waited >= self._patience:
                     raise EnvironmentFault(
                         f"cannot {verb} {self.where(name)} after {waited:.0f} s: {error}",

@@ -81,12 +81,12 @@ class FollowedRecords:
         if monotonic() - self._looked >= _LOOK:
             self._looked = monotonic()
             with contextlib.suppress(OSError):
-                names = sorted(f"logs/{each}" for each in os.listdir(self._run_dir / "logs"))
+                names = sorted(f"logs/{log}" for log in os.listdir(self._run_dir / "logs"))
                 self._logs = [name for name in names if is_followed(name)]
         had = [name for name in self._logs if name in marks]
         room = MOST_LOGS - len(marks.keys() - {EVENTS, STEPS})
-        others = [name for name in self._logs if name not in marks]
-        return [*had[:MOST_LOGS], *others[: max(0, room)]]
+        other_logs = [name for name in self._logs if name not in marks]
+        return [*had[:MOST_LOGS], *other_logs[: max(0, room)]]
 
     @contextlib.contextmanager
     def _opened(self, name: str, mark: Mark) -> Iterator[tuple[int, int, bool]]:
@@ -119,8 +119,8 @@ class FollowedRecords:
             return ([(Part(name, 0, 0, again=True), b"")], False) if mark.place else ([], False)
         found = [(Part(name, 0, len(first), again=not goes_on), first)] if first else []
         if data or lines or not goes_on:
-            again = not (goes_on or first)
-            found.append((Part(name, place, len(data), lines, again=again), data))
+            is_behind = not (goes_on or first)
+            found.append((Part(name, place, len(data), lines, again=is_behind), data))
         return found, bool(data) and place + len(data) < end
 
     def _log(self, name: str, marks: Mapping[str, Mark]) -> Iterator[tuple[Part, bytes]]:
@@ -150,11 +150,11 @@ def _first_line(file: int) -> bytes:
     return data[: data.find(b"\n") + 1]
 
 
-def _left_out(file: int, place: int, until: int) -> tuple[int, int]:
-    """Return where the first line behind `until` begins, and how many lines are before it."""
+def _left_out(file: int, place: int, end: int) -> tuple[int, int]:
+    """Return where the first line behind `end` begins, and how many lines are before it."""
     lines = 0
-    while place < until:
-        block = os.pread(file, min(_CHUNK, until - place), place)
+    while place < end:
+        block = os.pread(file, min(_CHUNK, end - place), place)
         if not block:
             return place, lines
         lines += block.count(b"\n")

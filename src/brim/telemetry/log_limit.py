@@ -59,11 +59,11 @@ class LogLimit:
         used = sum(sizes.values())
         if used <= self.limit:
             return used
-        most = _most_of_each(sizes.values(), self.limit - self.limit // _SLACK)
+        limit_each = _most_of_each(sizes.values(), self.limit - self.limit // _SLACK)
         for path, size in sizes.items():
-            if size > most:
+            if size > limit_each:
                 with contextlib.suppress(OSError):
-                    _cut(path, most)
+                    _cut(path, limit_each)
         return used
 
     def _names(self) -> Iterable[str]:
@@ -83,10 +83,10 @@ def _most_of_each(sizes: Iterable[int], limit: int) -> int:
     >>> _most_of_each([10, 1000, 20, 900], 430), _most_of_each([500], 430)
     (200, 430)
     """
-    left = sorted(sizes)
-    while left[0] * len(left) <= limit:
-        limit -= left.pop(0)
-    return limit // len(left)
+    remaining = sorted(sizes)
+    while remaining[0] * len(remaining) <= limit:
+        limit -= remaining.pop(0)
+    return limit // len(remaining)
 
 
 def _size_on_disk(path: str) -> int:
@@ -98,12 +98,12 @@ def _size_on_disk(path: str) -> int:
     return min(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
 
 
-def _cut(path: str, most: int) -> None:
+def _cut(path: str, limit: int) -> None:
     """Free all but the last bytes of a log. Raises OSError where that cannot be done now."""
     file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(file)
-        begin = (found.st_size - most) // found.st_blksize * found.st_blksize
+        begin = (found.st_size - limit) // found.st_blksize * found.st_blksize
         if begin > _FARTHEST:
             os.ftruncate(file, 0)
         elif begin > 0:

@@ -36,13 +36,13 @@ class Tail:
     ) -> None:
         self._folder, self._worker = run_dir / "logs", worker
         self.places = dict(places or {})
-        known = sorted(path.stem for path in self._folder.glob("*.log"))
-        if worker and worker not in known:
+        names = sorted(path.stem for path in self._folder.glob("*.log"))
+        if worker and worker not in names:
             raise SpecError(
                 "--worker",
                 got=repr(worker),
                 need=f"a worker of {run_dir}",
-                hint=did_you_mean(worker, known) if known else "no worker has printed anything",
+                hint=did_you_mean(worker, names) if names else "no worker has printed anything",
             )
 
     def fresh(self, reads: int = 1) -> list[tuple[str, str]]:
@@ -70,10 +70,10 @@ class Tail:
         for path in sorted(self._folder.glob("*.log"), key=_natural):
             if self._worker not in ("", path.stem):
                 continue
-            before = self.places.get(path.stem, 0)
-            found, self.places[path.stem] = _read(path, before)
+            place_before = self.places.get(path.stem, 0)
+            found, self.places[path.stem] = _read(path, place_before)
             lines += [(path.stem, line) for line in found]
-            took += min(_MOST, max(0, self.places[path.stem] - before))
+            took += min(_MOST, max(0, self.places[path.stem] - place_before))
             if took > _MOST_OF_ALL:
                 break  # the next call reads on
         return lines
@@ -110,8 +110,8 @@ def _read(path: Path, place: int) -> tuple[list[str], int]:
     if begin == place:
         return content[:cut].decode(errors="replace").splitlines(), place + cut
     torn = content.find(b"\n") + 1  # the rest of a line whose beginning is gone
-    told = f"[{begin + torn - place:,} bytes are left out: more than --log-limit keeps]"
-    return [told, *content[torn:cut].decode(errors="replace").splitlines()], begin + cut
+    omission = f"[{begin + torn - place:,} bytes are left out: more than --log-limit keeps]"
+    return [omission, *content[torn:cut].decode(errors="replace").splitlines()], begin + cut
 
 
 def _read_what_is_left(file: int, place: int) -> tuple[int, bytes]:

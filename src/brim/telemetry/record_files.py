@@ -204,13 +204,13 @@ class LineReader(Generic[T]):
 
     def _lines(self, file: int, at_once: int) -> bytes:
         """The next whole lines, or the next one where that is longer."""
-        some = os.pread(file, at_once, self._offset)
-        self.behind = len(some) == at_once
-        end = some.rfind(b"\n") + 1
+        chunk = os.pread(file, at_once, self._offset)
+        self.behind = len(chunk) == at_once
+        end = chunk.rfind(b"\n") + 1
         if self.behind and not end:
-            some = os.pread(file, _LONGEST, self._offset)
-            end = some.find(b"\n") + 1
-        if not end and len(some) == _LONGEST:
+            chunk = os.pread(file, _LONGEST, self._offset)
+            end = chunk.find(b"\n") + 1
+        if not end and len(chunk) == _LONGEST:
             self.behind = False
             self.damage = (
                 f"{self._path} is damaged at byte {self._offset}: a line of more than "
@@ -219,7 +219,7 @@ class LineReader(Generic[T]):
         elif not end:
             self.behind = False  # a line that is not complete
         self._offset += end
-        return some[:end]
+        return chunk[:end]
 
     def _decoded(self, whole: bytes) -> list[tuple[int, T]]:
         records = []
@@ -269,10 +269,10 @@ def in_order(
     for event in events:
         stretch.append(event)
         if isinstance(event, Restored):
-            before = []
+            earlier_events = []
             while waiting and waiting[0][0] <= event.commits:
-                before.append(waiting.popleft())
-            yield from _by_time(stretch[:-1], before)
+                earlier_events.append(waiting.popleft())
+            yield from _by_time(stretch[:-1], earlier_events)
             yield 0, event
             stretch = []
     yield from _by_time(stretch, waiting)

@@ -154,10 +154,10 @@ class Authority:
             ProtocolError: it is no request, or not for such a key.
         """
         try:
-            asked = x509.load_pem_x509_csr(request)
-            key = asked.public_key()
+            csr = x509.load_pem_x509_csr(request)
+            key = csr.public_key()
             is_ours = isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name == _CURVE.name
-            if not is_ours or not asked.is_signature_valid:
+            if not is_ours or not csr.is_signature_valid:
                 raise ProtocolError("a request for a certificate of another kind of key")
         except _UNREADABLE as error:
             raise ProtocolError(f"no request for a certificate: {error}") from error

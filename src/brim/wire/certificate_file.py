@@ -55,16 +55,16 @@ class CertificateFile:
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self._path, self._key, password=_nobody_to_ask)
         except OSError as error:  # of ssl as well
-            why = error.strerror or str(error)
+            reason = error.strerror or str(error)
             if isinstance(error, ssl.SSLError):
-                why = "no certificate with its key, in PEM and not encrypted"
-            where = str(self._path) if self._key is None else f"{self._path} and {self._key}"
-            raise EnvironmentFault(f"cannot use the certificate in {where}: {why}") from error
+                reason = "no certificate with its key, in PEM and not encrypted"
+            paths = str(self._path) if self._key is None else f"{self._path} and {self._key}"
+            raise EnvironmentFault(f"cannot use the certificate in {paths}: {reason}") from error
 
     def _stamps(self) -> list[tuple[int, int]]:
         """Return what tells files from others that were there before; raises OSError."""
         found = [os.stat(path) for path in (self._path, self._key) if path is not None]
-        return [(each.st_mtime_ns, each.st_ino) for each in found]
+        return [(status.st_mtime_ns, status.st_ino) for status in found]
 
 
 def _nobody_to_ask() -> str:

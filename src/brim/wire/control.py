@@ -98,8 +98,8 @@ def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
     """Return what decodes the answer: nothing is made of what nobody has asked for."""
 
     def decode(answer: bytes) -> Answer:
-        said = _said.decode(answer)
-        return Answer(ok=said.ok, detail=said.detail[:_LONGEST_DETAIL])
+        reply = _said.decode(answer)
+        return Answer(ok=reply.ok, detail=reply.detail[:_LONGEST_DETAIL])
 
     return _answer.decode if question.verb == "status" else decode
 
@@ -133,8 +133,8 @@ class _Challenges:
     def knows(self, challenge: bytes) -> bool:
         return challenge in self._nonces
 
-    def is_answered(self, challenge: bytes, given: bytes) -> bool:
-        return is_proof(given, self._secret, _CALLER, self._nonces.pop(challenge), challenge)
+    def is_answered(self, challenge: bytes, proof_given: bytes) -> bool:
+        return is_proof(proof_given, self._secret, _CALLER, self._nonces.pop(challenge), challenge)
 
 
 class JobServer:
@@ -177,14 +177,14 @@ class JobServer:
         self._relay: Relay | None = None
         self._files: RunFileServer | None = None
         if remote is not None:
-            behind = self._door.address + _REMOTE
-            self._servers.append(self._server(behind))
+            remote_path = self._door.address + _REMOTE
+            self._servers.append(self._server(remote_path))
             of_files = self._door.address.removeprefix(_UNIX) + _FILES
             self._relay = Relay(
                 remote,
-                behind.removeprefix(_UNIX),
-                others={GREETING[:4]: of_files},
-                most=_MOST_CONNECTIONS,
+                remote_path.removeprefix(_UNIX),
+                other_paths={GREETING[:4]: of_files},
+                limit=_MOST_CONNECTIONS,
                 identity=run_identity(workers_secret(token), MASTER),
             )
             self._files = RunFileServer(files, of_files, workers_secret(token), bundle, records)
@@ -364,14 +364,14 @@ def ask(address: str, *, token: str, question: Ask, timeout: float = 10.0) -> An
         while True:
             caller = _ProvingCaller(derived(token, _USE))
             try:
-                said = _result_of(
+                reply = _result_of(
                     greet.future(iter(()), metadata=caller.greeting, wait_for_ready=True), end
                 )
-                metadata = caller.answered(said)
-                asked = answer_question.future(
+                metadata = caller.answered(reply)
+                call = answer_question.future(
                     iter((question,)), metadata=metadata, wait_for_ready=True
                 )
-                answer: Answer = _result_of(asked, end)
+                answer: Answer = _result_of(call, end)
             except TimeoutError as error:
                 fault = f"the master at {address} did not answer in {timeout:.0f} s"
                 raise EnvironmentFault(fault) from error
@@ -481,13 +481,13 @@ async def _find(address: str, context: ssl.SSLContext) -> str:
                     host, port, ssl=context, server_hostname=server_name(MASTER)
                 )
         except OSError as error:
-            if why := stranger_of(error):
-                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
+            if reason := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {reason}") from error
             await asyncio.sleep(_AGAIN)
             continue
-        found, at = writer.get_extra_info("peername")[:2]
+        found, peer_address = writer.get_extra_info("peername")[:2]
         writer.transport.abort()
-        return joined_address(found, at)
+        return joined_address(found, peer_address)
 
 
 def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
@@ -497,17 +497,17 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
         NotTheMaster: another process does.
         EnvironmentFault: nobody has by this time.
     """
-    where, name = split_address(address), server_name(MASTER)
+    address_pair, name = split_address(address), server_name(MASTER)
     while True:
         try:
-            left = max(_AGAIN, end - monotonic())
-            with socket.create_connection(where, timeout=left) as line:
-                found, at = line.getpeername()[:2]
+            remaining = max(_AGAIN, end - monotonic())
+            with socket.create_connection(address_pair, timeout=remaining) as line:
+                found, peer_address = line.getpeername()[:2]
                 context.wrap_socket(line, server_hostname=name).close()
-            return joined_address(found, at)
+            return joined_address(found, peer_address)
         except OSError as error:
-            if why := stranger_of(error):
-                raise NotTheMaster(f"{_NOT_OURS}: {why}") from error
+            if reason := stranger_of(error):
+                raise NotTheMaster(f"{_NOT_OURS}: {reason}") from error
             if monotonic() >= end:
                 raise EnvironmentFault(
                     f"the master at {address} does not answer: {error}"
@@ -542,13 +542,13 @@ class _ProvingCaller:
         self._secret, self._nonce = secret, secrets.token_bytes(_NONCE_BYTES)
         self.greeting = ((_NONCE, self._nonce),)
 
-    def answered(self, said: bytes) -> tuple[tuple[str, bytes], ...]:
+    def answered(self, reply: bytes) -> tuple[tuple[str, bytes], ...]:
         """Return the metadata of the second call, which answer the master's challenge.
 
         Raises NotTheMaster.
         """
-        given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-        if not is_proof(given, self._secret, _MASTER, self._nonce, challenge):
+        proof_given, challenge = reply[:PROOF_BYTES], reply[PROOF_BYTES:]
+        if not is_proof(proof_given, self._secret, _MASTER, self._nonce, challenge):
             raise NotTheMaster(_NOT_OURS)
         return (_CHALLENGE, challenge), (
             _PROOF,

@@ -158,9 +158,9 @@ class RecordsFollower:
         try:
             nonce = secrets.token_bytes(NONCE_BYTES)
             writer.write(GREETING + nonce)
-            said = await reader.readexactly(PROOF_BYTES + NONCE_BYTES)
-            given, challenge = said[:PROOF_BYTES], said[PROOF_BYTES:]
-            if not is_proof(given, self._secret, KEEPER, nonce, challenge):
+            greeting = await reader.readexactly(PROOF_BYTES + NONCE_BYTES)
+            proof_given, challenge = greeting[:PROOF_BYTES], greeting[PROOF_BYTES:]
+            if not is_proof(proof_given, self._secret, KEEPER, nonce, challenge):
                 raise PermissionError(f"what listens at {self._address} is not of this run")
             writer.write(proof(self._secret, CALLER, nonce, challenge))
         except BaseException:

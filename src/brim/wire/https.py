@@ -82,15 +82,15 @@ def scheduler_url(text: str, *, field: str) -> str:
             need="another address of the scheduler's host, or its name",
             hint="on that host: ip -6 address show scope global",
         )
-    near = is_loopback(host)
-    if scheme == "http" and not near and os.environ.get(INSECURE, "") != "1":
+    is_local = is_loopback(host)
+    if scheme == "http" and not is_local and os.environ.get(INSECURE, "") != "1":
         raise SpecError(
             field,
             got=f"{text!r}, over which a token would pass through the network as it is",
             need="an https:// address",
             hint=f"for brim up --insecure on a network that you trust: export {INSECURE}=1",
         )
-    return f"{scheme or ('http' if near else 'https')}://{joined_address(host, port)}"
+    return f"{scheme or ('http' if is_local else 'https')}://{joined_address(host, port)}"
 
 
 def url_elsewhere(url: str) -> str:

@@ -158,7 +158,7 @@ _to_node: Codec[ToNode] = Codec(ToNode)
 async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     """Yield what comes, until the other end is gone. Raises ProtocolError for what makes no sense."""
     buffer = FrameBuffer()
-    held = 0
+    held_bytes = 0
     while True:
         try:
             data = await reader.read(_READ)
@@ -166,11 +166,11 @@ async def _frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
             return
         if not data:
             return
-        held += len(data)
+        held_bytes += len(data)
         for payload in buffer.feed(data):
-            held = 0
+            held_bytes = 0
             yield payload
-        if held > _LARGEST:
+        if held_bytes > _LARGEST:
             raise ProtocolError("a message that is larger than any")
 
 

@@ -72,12 +72,12 @@ def listen_on_node(folder: Path) -> socket.socket:
     with _short(folder) as path, contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of an earlier life
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    before = os.umask(0o177)
+    old_umask = os.umask(0o177)
     try:
         with _short(folder) as path:
             listener.bind(path)
     finally:
-        os.umask(before)
+        os.umask(old_umask)
     listener.listen(8)
     return listener
 

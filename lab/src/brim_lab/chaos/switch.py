@@ -80,8 +80,8 @@ class _Switch:
                 packet = os.read(source.descriptor, _LARGEST)
             except OSError:  # nothing more
                 return
-            where = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)
-            target = self._addresses.get(packet[where]) if where else None
+            port = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)
+            target = self._addresses.get(packet[port]) if port else None
             if target is None or source.loses_from or target.loses_to:
                 continue
             delay = source.delay + target.delay
@@ -106,9 +106,9 @@ def _main() -> None:
     for word in sys.argv[1:]:  # ADDRESS,ADDRESS=DESCRIPTOR
         named, _, descriptor = word.partition("=")
         ports.append(_Port(int(descriptor)))
-        for each in named.split(","):
-            family = socket.AF_INET6 if ":" in each else socket.AF_INET
-            addresses[socket.inet_pton(family, each)] = ports[-1]
+        for address in named.split(","):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            addresses[socket.inet_pton(family, address)] = ports[-1]
     print("ready", flush=True)  # noqa: T201
     _Switch(ports, addresses).carry()
 

@@ -41,7 +41,7 @@ _FOLDERS = {
 }
 
 
-def shared_paths(*more: Path) -> list[Path]:
+def shared_paths(*additional: Path) -> list[Path]:
     """The files and folders of this machine that each container sees, read-only.
 
     Raises:
@@ -56,15 +56,15 @@ def shared_paths(*more: Path) -> list[Path]:
                 "  hint: set BRIM_TEST_KUBECONFIG to a cluster made with kind or k3s"
             )
     checkout = Path(__file__).resolve().parents[4]
-    wanted = [
+    paths = [
         *(Path("/etc", name) for name in ("ld.so.cache", "alternatives", "fonts")),
         *(Path("/usr"), Path(sys.prefix), Path(sys.base_prefix), checkout),
-        *(path.absolute() for path in more),
+        *(path.absolute() for path in additional),
     ]
-    found = sorted({path for path in wanted if path.exists()})
+    found = sorted({path for path in paths if path.exists()})
     for path in found:
         _check_readable(path)
-    return [path for path in found if not any(other in path.parents for other in found)]
+    return [path for path in found if not any(other_path in path.parents for other_path in found)]
 
 
 def _check_readable(path: Path) -> None:

@@ -74,7 +74,7 @@ def is_hidden(path: Path) -> bool:
     return any(path.resolve().is_relative_to(folder) for folder in HIDDEN)
 
 
-def ip(*words: str, check: bool = True, inside: str = "") -> None:
+def ip(*words: str, check: bool = True, namespace: str = "") -> None:
     """Run `ip`, in the network namespace of a name if one is given."""
-    within: Sequence[str] = ("-n", inside) if inside else ()
-    subprocess.run(["ip", *within, *words], check=check, capture_output=not check)
+    options: Sequence[str] = ("-n", namespace) if namespace else ()
+    subprocess.run(["ip", *options, *words], check=check, capture_output=not check)

@@ -98,16 +98,17 @@ def asked_by(pod: KubePod) -> dict[str, Fraction]:
     those that keep running (`restartPolicy: Always`) are there together with all that come later.
     """
     sizes = {
-        each.name: parse_amounts(each.allocated_resources) for each in pod.status.container_statuses
+        container_status.name: parse_amounts(container_status.allocated_resources)
+        for container_status in pod.status.container_statuses
     }
-    beside: dict[str, Fraction] = {}  # containers that keep running, of those so far
+    sidecars: dict[str, Fraction] = {}  # containers that keep running, of those so far
     stages: list[Totals] = []
     for first in pod.spec.init_containers:
-        there = total([beside, _of(first, sizes)])
-        stages.append(there)
+        amounts_so_far = total([sidecars, _of(first, sizes)])
+        stages.append(amounts_so_far)
         if first.restart_policy == "Always":
-            beside = there
-    stages.append(total([beside, *(_of(each, sizes) for each in pod.spec.containers)]))
+            sidecars = amounts_so_far
+    stages.append(total([sidecars, *(_of(container, sizes) for container in pod.spec.containers)]))
     found = largest(stages)
     if pod.spec.resources is not None:  # what is said of the whole pod stands for its parts
         found |= parse_amounts(pod.spec.resources.requests)

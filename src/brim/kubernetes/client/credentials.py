@@ -84,14 +84,14 @@ class TokenFromFile:
 
     Args:
         path: of the file.
-        beside: what is shown besides the token.
+        certificate: what is shown besides the token.
         now: monotonic seconds.
     """
 
     def __init__(
-        self, path: Path, beside: Proof | None = None, *, now: Callable[[], float] = monotonic
+        self, path: Path, certificate: Proof | None = None, *, now: Callable[[], float] = monotonic
     ) -> None:
-        self._path, self._beside, self._now = path, beside or Proof(), now
+        self._path, self._beside, self._now = path, certificate or Proof(), now
         self._token = ""
         self._again = -math.inf
 
@@ -190,8 +190,8 @@ class PluginProof:
         spec: dict[str, object] = {"interactive": False}
         if exec_plugin.provide_cluster_info:
             spec["cluster"] = cluster
-        told = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
-        self._told = msgspec.json.encode(told).decode()
+        exec_info = {"apiVersion": exec_plugin.api_version, "kind": "ExecCredential", "spec": spec}
+        self._told = msgspec.json.encode(exec_info).decode()
         self._locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]
         self._locks = WeakKeyDictionary()  # a Lease is held in a thread of its own
         self._proof: Proof | None = None
@@ -230,7 +230,7 @@ class PluginProof:
         self._expires = expires.timestamp() if expires else math.inf
 
     async def _printed(self) -> bytes:
-        own = {each.name: each.value for each in self._plugin.env or ()}
+        own_variables = {variable.name: variable.value for variable in self._plugin.env or ()}
         command = self._plugin.command
         try:
             process = await asyncio.create_subprocess_exec(
@@ -239,7 +239,7 @@ class PluginProof:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env={**self._environment, **own, _INFO: self._told},
+                env={**self._environment, **own_variables, _INFO: self._told},
             )
         except (OSError, ValueError) as error:
             hint = f"; {self._plugin.install_hint}" if self._plugin.install_hint else ""
@@ -248,7 +248,7 @@ class PluginProof:
             ) from error
         try:
             async with asyncio.timeout(self._timeout):
-                out, err, _ = await asyncio.gather(
+                output, err, _ = await asyncio.gather(
                     _all_of(process), _last_words(process.stderr), process.wait()
                 )
         except TimeoutError:
@@ -256,15 +256,15 @@ class PluginProof:
         finally:
             if process.returncode is None:
                 await _end(process)
-        if len(out) > _LARGEST:
+        if len(output) > _LARGEST:
             raise self._fault(f"printed more than {_LARGEST >> 20} MiB")
         if process.returncode:
             raise self._fault(f"ended with {process.returncode}: {err}")
-        return out
+        return output
 
-    def _fault(self, what: str) -> EnvironmentFault:
+    def _fault(self, problem: str) -> EnvironmentFault:
         return EnvironmentFault(
-            f"the command {os.path.basename(self._plugin.command)}, which gives credentials, {what}",
+            f"the command {os.path.basename(self._plugin.command)}, which gives credentials, {problem}",
             retryable=True,
         )
 

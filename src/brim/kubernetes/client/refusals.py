@@ -93,9 +93,9 @@ class Refusal(EnvironmentFault):
         self.called, self.status = called, status
         self.code, self.reason = status.code, status.reason
         self.causes = (status.details.causes if status.details else None) or ()
-        said = status.message or status.reason or "no reason is given"
+        message = status.message or status.reason or "no reason is given"
         super().__init__(
-            f"{called}: {said} (HTTP {status.code})",
+            f"{called}: {message} (HTTP {status.code})",
             retryable=isinstance(self, TooManyRequests | ServerFailed),
         )
 

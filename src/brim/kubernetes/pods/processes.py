@@ -310,7 +310,9 @@ class KubeProcesses:
             if launch.job in self._wanted:
                 wanted = self._wanted[launch.job]
                 left = [node for node in held if self._is_left(node)]
-                self._wanted[launch.job] = as_placed(wanted, staying(held, wanted, left=left))
+                self._wanted[launch.job] = as_placed(
+                    wanted, staying(held, wanted, leaving_nodes=left)
+                )
         watch = self._runs.watch(launch.job)
         words = self._words(launch, there)
         is_over = self._is_over(launch, there)
