@@ -45,10 +45,10 @@ from brim.wire.listening import joined_address
 _TIMEOUT = 30.0
 _PAGE = 500  # jobs that are asked for at once
 _POLL = 50.0  # seconds that one request waits for a job; then it is asked again
-_PATIENCE = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
+_SCHEDULER_TIMEOUT = 3600.0  # seconds: enough to start a host again, and to notice that nobody did
 _TO_HEAR = 60.0  # seconds for an answer that was lost: a person waits for it at a terminal
-_AGAIN = 0.2  # seconds between two calls of one who waits
-_SAID = (
+_CALL_INTERVAL = 0.2  # seconds between two calls of one who waits
+_NOTICE_TIMES = (
     0.0,
     10.0,
     60.0,
@@ -140,7 +140,7 @@ class Client:
         *,
         address: str = "",
         token: str = "",
-        patience: float = _PATIENCE,
+        patience: float = _SCHEDULER_TIMEOUT,
         notice: Callable[[str], None] | None = None,
     ) -> None:
         if state_dir is None:
@@ -226,7 +226,7 @@ class Client:
             view = self._patiently("GET", path, JobView, deadline=end, longer=seconds)
             if view.has_ended or (until == "judged" and view.judged) or monotonic() >= end:
                 return view
-            sleep(_AGAIN)  # a scheduler that is ending answers at once
+            sleep(_CALL_INTERVAL)  # a scheduler that is ending answers at once
 
     def logs(
         self, job: str, *, worker: str = "", follow: bool = False
@@ -250,7 +250,7 @@ class Client:
                 return
             places_after, has_more = logs.after, bool(logs.lines)
             if follow and not has_more:
-                sleep(_AGAIN)
+                sleep(_CALL_INTERVAL)
 
     def explain(self, job: str) -> list[ChangeView]:
         """List what happened to a job, with the reasons."""
@@ -410,16 +410,16 @@ class Client:
             except EnvironmentFault as error:
                 now = monotonic()
                 silent_since = silent_since or now
-                if not error.retryable or now + _AGAIN > deadline:
+                if not error.retryable or now + _CALL_INTERVAL > deadline:
                     raise
                 if now - silent_since > self._patience:
                     raise EnvironmentFault(
                         f"{error} (no answer for {now - silent_since:.0f} s)"
                     ) from error
-                if said_at < len(_SAID) and now - silent_since >= _SAID[said_at]:
+                if said_at < len(_NOTICE_TIMES) and now - silent_since >= _NOTICE_TIMES[said_at]:
                     self._notice(self._away(error, now - silent_since))
                     said_at += 1
-                sleep(_AGAIN)
+                sleep(_CALL_INTERVAL)
             else:
                 if said_at:
                     self._notice("the scheduler answers again")

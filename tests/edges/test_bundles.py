@@ -308,7 +308,7 @@ def test_processes_that_unpack_at_once_have_it_whole(cache: Path, tmp_path: Path
 def test_code_that_nobody_uses_goes_after_a_while(cache: Path) -> None:
     def unpacked_by_another(files: dict[str, bytes]) -> Path:
         folder = unpack(pack(files), digest_of(pack(files)))
-        os.close(bundles._held.pop())
+        os.close(bundles._folder_descriptors.pop())
         return folder
 
     old, fresh = unpacked_by_another({"a.py": b"1"}), unpacked_by_another({"a.py": b"2"})

@@ -23,7 +23,7 @@ from brim.simulator.traces import read_trace
 from brim.storage.files import write_whole
 
 _CODED = ("edf", "gandiva", "tiresias", "themis", "elasticflow")
-_OWN = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
+_POLICIES = ("brim", "elasticflow", "edf", "gandiva", "tiresias", "themis", "pollux")
 
 # Deadline satisfactory ratios as the paper's plots have them: EDF, Gandiva, Tiresias, Themis,
 # ElasticFlow.
@@ -42,7 +42,7 @@ _PUBLISHED: dict[str, tuple[float, ...]] = {
     "cluster09": (0.800, 0.329, 0.468, 0.456, 0.938),
     "cluster10": (0.769, 0.354, 0.473, 0.431, 0.981),
 }
-_LARGE = {
+_LARGE_CLUSTERS = {
     "cluster04": "128x8",
     "cluster07": "128x8",
     "cluster08": "128x8",
@@ -84,7 +84,7 @@ class _Bench:
 
 
 def bars(
-    data: Path, *, coded: Sequence[str] = _CODED, own_policies: Sequence[str] = _OWN
+    data: Path, *, coded: Sequence[str] = _CODED, own_policies: Sequence[str] = _POLICIES
 ) -> Iterator[Cell]:
     """Figures 6a, 6b, 8a, 8b, 9 and 11, as far as `data` has their traces.
 
@@ -143,7 +143,7 @@ def _benches(data: Path) -> Iterator[_Bench]:
         yield _Bench("8a", "t4", read_trace(t4, _profiles(data, "t4")), Cluster.parse("16x4"), 60)
     for path in sorted((data / "itp").glob("cluster*.csv")):
         found = True
-        shape = Cluster.parse(_LARGE.get(path.stem, "64x8"))
+        shape = Cluster.parse(_LARGE_CLUSTERS.get(path.stem, "64x8"))
         yield _Bench("8b", path.stem, read_trace(path, _profiles(data, "a100")), shape, 60)
     if not found:
         raise SpecError(
@@ -177,7 +177,7 @@ def _best_effort(data: Path) -> Iterator[Cell]:
             bench = _Bench("11", share, jobs, Cluster.parse("8x8"), 240)
             for name, value in zip(_CODED, published, strict=True):
                 yield _cell(bench, f"{name}:as-coded", value)
-            for name in _OWN:
+            for name in _POLICIES:
                 yield _cell(bench, name, None)
 
 

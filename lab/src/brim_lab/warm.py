@@ -41,7 +41,7 @@ from brim.host.process import be_called
 from brim_lab.chaos import entrance
 
 _ROOM = 1 << 14  # bytes that a fork has for its command line, and as many for its environment
-_LARGEST = 1 << 17  # bytes of a request
+_MAX_REQUEST_BYTES = 1 << 17  # bytes of a request
 _MOST_DESCRIPTORS = 32  # of a request
 _TO_BE_ADOPTED = 30.0  # seconds
 _TO_IMPORT = 120.0  # seconds for the warm process to be there
@@ -105,7 +105,7 @@ class _WarmProcess:
     def __init__(
         self, requests: socket.socket, process: subprocess.Popen[bytes] | None = None
     ) -> None:
-        requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _LARGEST)
+        requests.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MAX_REQUEST_BYTES)
         requests.settimeout(_TO_IMPORT)
         self._socket, self._process = requests, process
         self._lock = threading.Lock()
@@ -157,7 +157,7 @@ class _WarmProcess:
                 "group": program.group,
             }
         ).encode()
-        if len(request) > _LARGEST or len(numbers) > _MOST_DESCRIPTORS:
+        if len(request) > _MAX_REQUEST_BYTES or len(numbers) > _MOST_DESCRIPTORS:
             return None
         with self._lock, _adopting():
             socket.send_fds(self._socket, [request], [program.descriptors[n] for n in numbers])
@@ -360,7 +360,7 @@ def _import_all() -> None:
 
 
 def _serve(requests: socket.socket, parent: int) -> bool:
-    request, descriptors, _, _ = socket.recv_fds(requests, _LARGEST, _MOST_DESCRIPTORS)
+    request, descriptors, _, _ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MOST_DESCRIPTORS)
     if not request:
         return False
     reader, tell = os.pipe()
@@ -397,7 +397,8 @@ def _wait_for_adoption(parent: int) -> None:
 
 _tasks = 1  # of the warm process
 _threads = 1  # that torch uses where nobody says anything else
-_earlier: list[types.ModuleType] = []  # what earlier programs of this process were is still in use
+# What earlier programs of this process were is still in use.
+_earlier_mains: list[types.ModuleType] = []
 
 
 def _fork_here(program: _Program) -> int:
@@ -543,7 +544,7 @@ def _stream(number: int) -> Any:
 
 def _run(words: Sequence[str]) -> int:
     """Run the program of these words in this interpreter; its exit status."""
-    _earlier.append(sys.modules["__main__"])
+    _earlier_mains.append(sys.modules["__main__"])
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         if _enters_host(words):

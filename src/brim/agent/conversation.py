@@ -43,7 +43,7 @@ from brim.wire.messages import (
 
 TO_ANSWER = 20.0  # seconds until a master must have said its first word
 TO_START = 300.0  # and one that was started just now, on a host that may be busy
-_PATIENCE = 60.0  # seconds that the workers go on, or wait, without a master
+_TO_LIVE_ALONE = 60.0  # seconds that the workers go on, or wait, without a master
 # seconds without a word after which a stream is given up, and with it the master that is kept
 _SILENCE = 10.0
 # and where several are called in turn: to reach each at first, and in the end
@@ -261,7 +261,7 @@ class Conversation:
         if self._keeper is not None and not self._keeper.ended.is_set():
             return math.inf
         first = TO_START if self._starts else TO_ANSWER
-        usual = _PATIENCE if self._life else first
+        usual = _TO_LIVE_ALONE if self._life else first
         patience = usual if self._patience is None else self._patience
         return patience - (self._clock.now() - self._last_word)
 

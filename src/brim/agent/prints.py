@@ -12,7 +12,7 @@ from pathlib import Path
 from brim.coordination.job.membership import World
 from brim.telemetry.logs import Tail
 
-_MOST = 16 << 10  # bytes that are passed on at once
+_MAX_TAIL_BYTES = 16 << 10  # bytes that are passed on at once
 # A worker that prints without end must not keep this host's agent from everything else.
 _READS = 4  # of a log, at one call
 _LAST_READS = 1024  # of the log of a worker that will not be read again
@@ -65,7 +65,7 @@ class Prints:
         log = self._run_dir / "logs" / f"{worker}.log"
         if worker == self.worker or not log.exists():
             return ""
-        tail = Tail(self._run_dir, worker, {worker: max(0, log.stat().st_size - _MOST)})
+        tail = Tail(self._run_dir, worker, {worker: max(0, log.stat().st_size - _MAX_TAIL_BYTES)})
         return _last_of([text for _, text in tail.fresh(_LAST_READS)])
 
     def _read(self, reads: int) -> str:
@@ -78,7 +78,7 @@ def _last_of(lines: Sequence[str]) -> str:
     size = 0
     for line in reversed(lines):
         size += len(line.encode()) + 1
-        if size > _MOST:
+        if size > _MAX_TAIL_BYTES:
             break
         last_lines.append(line)
     if len(last_lines) < len(lines):

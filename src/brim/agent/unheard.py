@@ -18,7 +18,9 @@ from brim.errors import EnvironmentFault, ProtocolError
 from brim.storage.journal import Journal, set_aside_if_damaged
 from brim.wire.messages import AgentMessage, Codec, Commits, Unheard
 
-_LONGEST = 256 << 10  # bytes beyond which the file is written again, without what was heard
+_MAX_JOURNAL_BYTES = (
+    256 << 10
+)  # bytes beyond which the file is written again, without what was heard
 
 
 class UnheardFile:
@@ -56,7 +58,7 @@ class UnheardFile:
         """
         while self._notes and self._notes[0][0] <= number:
             self._notes.popleft()
-        if self._journal is not None and (self.left or self._journal.size > _LONGEST):
+        if self._journal is not None and (self.left or self._journal.size > _MAX_JOURNAL_BYTES):
             self.left = []
             self._journal.empty()
             for _, note in self._notes:

@@ -38,7 +38,7 @@ from brim.wire.messages import (
 _UNEXPLAINED = 0.05  # seconds between a closed link and the end of the process, before it is killed
 _TO_HEAR = 2.0  # seconds for that end after the kill, where this process is not told of it
 _TO_DIE = 10.0
-_LOOK = 0.001  # seconds between looks at a process whose first threads have ended
+_END_POLL_INTERVAL = 0.001  # seconds between looks at a process whose first threads have ended
 _LOOKS = 100
 _TO_LEAVE = 0.5  # seconds from a worker's end to that of what it has started
 _MOST_TEMPLATES = 3  # that die, one after the other, before they are ready
@@ -402,7 +402,7 @@ class Workers:
                 self._lose(worker)
         elif looks:  # its other threads have to hear of the signal, each on some processor
             timer = asyncio.get_running_loop().call_later(
-                _LOOK, self._look_for_end, worker, looks - 1
+                _END_POLL_INTERVAL, self._look_for_end, worker, looks - 1
             )
             process.timers.append(timer)
 

@@ -11,7 +11,7 @@ from brim.wire.authority import Authority
 
 AUTHORITY = "authority.pem"
 _SCOPE = "cluster"
-_LARGEST = 1 << 16  # bytes of the file
+_MAX_FILE_BYTES = 1 << 16  # bytes of the file
 
 
 def authority_of(state_dir: Path) -> Authority:
@@ -23,7 +23,7 @@ def authority_of(state_dir: Path) -> Authority:
     """
     path = state_dir / AUTHORITY
     try:
-        authority = Authority.from_pem(read_regular(path, at_most=_LARGEST))
+        authority = Authority.from_pem(read_regular(path, at_most=_MAX_FILE_BYTES))
         if authority.scope != _SCOPE:
             raise ValueError(f"it is the authority of {authority.scope or 'nothing'!r}")
     except FileNotFoundError:

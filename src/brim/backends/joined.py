@@ -52,9 +52,9 @@ from brim.wire.joining import (
 )
 
 TOKEN = "nodes.token"  # in the state directory: what a host shows to join
-_LARGEST = 1 << 16  # bytes of these files
+_MAX_FILE_BYTES = 1 << 16  # bytes of these files
 _LARGEST_KIND = 1 << 13  # bytes of what a node says of its host
-_LONGEST = 200  # characters of what a node says of itself
+_MAX_NOTE_CHARACTERS = 200  # characters of what a node says of itself
 _log = logging.getLogger(__name__)
 
 
@@ -267,7 +267,7 @@ def _address(stated: str) -> str:
 def _in_one_line(text: str) -> str:
     """Return what a node says as a terminal may have it, in one line."""
     printable = "".join(
-        character if character.isprintable() else " " for character in text[:_LONGEST]
+        character if character.isprintable() else " " for character in text[:_MAX_NOTE_CHARACTERS]
     )
     return " ".join(printable.split())
 
@@ -275,7 +275,7 @@ def _in_one_line(text: str) -> str:
 def _secret(path: Path, fingerprint: str) -> str:
     """Return the secret of the token, which is kept where it is of this authority."""
     try:
-        text = read_regular(path, at_most=_LARGEST).decode()
+        text = read_regular(path, at_most=_MAX_FILE_BYTES).decode()
         secret, authority = split_token(text.strip())
     except FileNotFoundError:
         secret, authority = "", ""

@@ -45,16 +45,20 @@ from brim.storage.book import Book
 from brim.telemetry.prometheus import Histogram
 
 _BOUNDS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)  # seconds of cycles and looks
-_KEPT = 200  # cycles and looks whose times are told
-_LOOK = 0.2  # seconds between two looks at the processes
+_TIMES_KEPT = 200  # cycles and looks whose times are told
+_POLL_INTERVAL = 0.2  # seconds between two looks at the processes
 # Seconds between two looks, where there is news of processes: at least, and at most. In between as many as
 # a look takes, so that what it finds to do has half of the time.
 _SOON, _LONG = 0.02, 0.1
 _REST = 3.0  # times as long as it takes to decide, nothing is decided because of news
-_CALM = 30.0  # seconds between two looks at most, where another would see what the last one saw
+_MAX_POLL_INTERVAL = (
+    30.0  # seconds between two looks at most, where another would see what the last one saw
+)
 _WORDS = 500  # characters of an error that a job's story has
 _log = logging.getLogger(__name__)
-_PATIENCE = 0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
+_ANSWER_TIMEOUT = (
+    0.1  # seconds that a look waits for answers; who takes longer is heard at a later one
+)
 
 
 def write_down(book: Book, commands: Iterable[Command], now: float) -> None:
@@ -135,14 +139,14 @@ class LiveBackend:
         clock: Clock,
         settled: Callable[[Collection[str]], Awaitable[None]] = on_disk,
         unseen: Callable[[], float] = all_seen,
-        interval: float = _LOOK,
+        interval: float = _POLL_INTERVAL,
         starts: float = math.inf,
         calm: Callable[[], bool] = never,
     ) -> None:
         self.jobs = ScheduledJobs(book.unfinished(), spec, book)
         self.memory: object = None
-        self.cycles = deque[float](maxlen=_KEPT)
-        self.looks = deque[float](maxlen=_KEPT)
+        self.cycles = deque[float](maxlen=_TIMES_KEPT)
+        self.looks = deque[float](maxlen=_TIMES_KEPT)
         self.cycle_seconds = Histogram(_BOUNDS)
         self.look_seconds = Histogram(_BOUNDS)
         self.looked = clock.now()
@@ -222,7 +226,7 @@ class LiveBackend:
             if self.jobs.draining:
                 if not self.jobs.to_look_at():
                     return False
-                await asyncio.sleep(min(_LOOK, self._every))
+                await asyncio.sleep(min(_POLL_INTERVAL, self._every))
                 continue
             remaining = self._due(deadline) - self._clock.wall()
             rest = self._rested - self._clock.now()
@@ -239,7 +243,7 @@ class LiveBackend:
 
     def _may_rest(self) -> bool:
         """Return whether another look would see what the last one saw, and find nothing to do."""
-        if self._stirred.is_set() or self._clock.now() - self.looked > _CALM:
+        if self._stirred.is_set() or self._clock.now() - self.looked > _MAX_POLL_INTERVAL:
             return False
         is_heard = self._saw_all and not (self._asked or self._starting)
         return is_heard and self._calm() and self.jobs.rest(self._clock.wall())
@@ -343,7 +347,7 @@ class LiveBackend:
         A process that is asked or started holds up nobody. One that does not answer soon is heard
         at a later look.
         """
-        inquiries802: list[asyncio.Task[None]] = []
+        inquiries: list[asyncio.Task[None]] = []
         questions: list[Resize | Suspend] = []
         for command in commands:
             match command:
@@ -351,7 +355,7 @@ class LiveBackend:
                     self._forget_question(command.job)
                     task = asyncio.create_task(self._start(command, self._launch(command.job)))
                     self._starting[command.job] = task
-                    inquiries802.append(task)
+                    inquiries.append(task)
                 case Force(job=job, workers=workers):
                     await self._forget_start(job)
                     with _kept_to(job):
@@ -373,9 +377,9 @@ class LiveBackend:
             self._forget_question(question.job)
             task = asyncio.create_task(self._ask(question))
             self._asked[question.job] = task
-            inquiries802.append(task)
-        if inquiries802:  # only what was asked just now is waited for, not earlier questions
-            await asyncio.wait(inquiries802, timeout=_PATIENCE)
+            inquiries.append(task)
+        if inquiries:  # only what was asked just now is waited for, not earlier questions
+            await asyncio.wait(inquiries, timeout=_ANSWER_TIMEOUT)
 
     async def _tell(self, launch: Launch, node: str) -> None:
         """Tell a master of a node that is lost; one that does not hear it sees it itself, later."""

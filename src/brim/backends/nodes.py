@@ -31,7 +31,7 @@ _TO_START = 300.0  # seconds until its first answer: its imports come first
 _TO_ANSWER = 60.0  # and until each that follows
 _TO_PART = 10.0
 _TO_LEAVE = 1.0  # seconds for what an agent that was killed has left, and that is killed as well
-_LOOK = 0.02
+_POLL_INTERVAL = 0.02
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class Nodes:
             if self._clock.now() > end:
                 for node in self._nodes.values():
                     self._kill(node)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         for node in self._nodes.values():
             self._hang_up(node)
             if node.process is not None:

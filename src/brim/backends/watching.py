@@ -30,9 +30,9 @@ from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 # Bytes of steps that one look takes in, and of events that are in memory: some hundredths of a
 # second.
-_AT_ONCE = 1 << 20
-_MOST = 16  # times as many bytes of events that one look takes in
-_TOLD = 20  # losses for memory that a job's story has; the run's summary counts all
+_READ_BYTES = 1 << 20
+_MAX_READS = 16  # times as many bytes of events that one look takes in
+_MAX_LOSSES_SHOWN = 20  # losses for memory that a job's story has; the run's summary counts all
 _WORDS = 200  # characters of each
 
 
@@ -62,7 +62,7 @@ class RunWatch:
 
     def __init__(self, run_dir: Path) -> None:
         self._events = follow_events(run_dir)
-        self._steps = follow_steps(run_dir, at_most=_AT_ONCE)
+        self._steps = follow_steps(run_dir, at_most=_READ_BYTES)
         self._last: StepRecord | None = None  # since the run began or was restored
         self.state = RunState()
         self.measured = Measured()
@@ -72,14 +72,14 @@ class RunWatch:
 
     def poll(self) -> None:
         """Take in what is new."""
-        fresh = self._events.poll(at_once=_AT_ONCE)
-        for _ in range(_MOST - 1):
+        fresh = self._events.poll(at_once=_READ_BYTES)
+        for _ in range(_MAX_READS - 1):
             if not self._events.behind:
                 break
             for event in fresh:
                 self.take(event, 0)
-            fresh = self._events.poll(at_once=_AT_ONCE)
-        steps = self._steps.poll_numbered(at_once=_AT_ONCE)
+            fresh = self._events.poll(at_once=_READ_BYTES)
+        steps = self._steps.poll_numbered(at_once=_READ_BYTES)
         for number, record in in_order(fresh, steps):
             self.take(record, number)
 
@@ -231,6 +231,6 @@ class RunWatch:
     def _note_end(self, event: WorkerChanged) -> None:
         # The owner of the records may write anything into them: a scheduler keeps little of that.
         self.state.crew[event.worker].reason = ""
-        if event.ran_out_of_memory and len(self.out_of_memory) < _TOLD:
+        if event.ran_out_of_memory and len(self.out_of_memory) < _MAX_LOSSES_SHOWN:
             words = f"{event.worker}: {event.reason.removeprefix('out of memory: ')}"
             self.out_of_memory.append(words[:_WORDS])

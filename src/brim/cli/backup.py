@@ -13,7 +13,7 @@ from brim.errors import SpecError
 from brim.host.clock import monotonic, wall
 from brim.runs.options import STATE, option
 
-_TOLD = 2.0  # seconds between two lines of progress
+_PROGRESS_INTERVAL = 2.0  # seconds between two lines of progress
 
 
 @click.command()
@@ -60,6 +60,6 @@ class _Telling:
         self._last = monotonic()
 
     def __call__(self, part: float) -> None:
-        if monotonic() - self._last > _TOLD:
+        if monotonic() - self._last > _PROGRESS_INTERVAL:
             self._last = monotonic()
             click.echo(f"copied {part:.0%} of the database", err=True)

@@ -13,7 +13,7 @@ from brim.host.clock import monotonic, sleep
 from brim.runs.options import STATE
 
 _TO_GO_DOWN = 120.0  # seconds
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 
 
 @click.command()
@@ -49,7 +49,7 @@ def down(kill: bool, state: Path | None) -> int:
             raise EnvironmentFault(
                 f"jobs still run after {_TO_GO_DOWN:.0f} s: brim down --kill ends them now"
             )
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
     if cluster.holds:
         fate = "were killed" if kill else "train on"
         click.echo(

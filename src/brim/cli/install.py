@@ -157,7 +157,7 @@ def _apply(
     from brim.kubernetes.client.access import find_access
     from brim.kubernetes.client.api_server import ApiServer
     from brim.kubernetes.install.objects import (
-        KEPT,
+        FOREIGN,
         AppliedObject,
         apply_all,
         check_rights,
@@ -172,7 +172,7 @@ def _apply(
             foreign = await made_by_others(server, where_absent)
             foreign_objects = [item.ours for item in foreign]
             results = [
-                AppliedObject(manifest["kind"], manifest["metadata"]["name"], KEPT)
+                AppliedObject(manifest["kind"], manifest["metadata"]["name"], FOREIGN)
                 for manifest in foreign_objects
             ]
             for item in filter(None, (item.warning for item in foreign)):
@@ -185,11 +185,11 @@ def _apply(
 
 
 def _say_what_is_next(chosen: Installation, applied: Sequence[AppliedObject]) -> None:
-    from brim.kubernetes.install.objects import KEPT, UNCHANGED
+    from brim.kubernetes.install.objects import FOREIGN, UNCHANGED
 
-    if all(result.outcome in (KEPT, UNCHANGED) for result in applied):
+    if all(result.outcome in (FOREIGN, UNCHANGED) for result in applied):
         click.echo("all of it was there", err=True)
-    if names := [result.name for result in applied if result.outcome == KEPT]:
+    if names := [result.name for result in applied if result.outcome == FOREIGN]:
         click.echo(f"kept as somebody else has made them: {', '.join(names)}", err=True)
     if chosen.kubeflow:
         click.echo("Kubeflow's own operator must not run beside this one", err=True)

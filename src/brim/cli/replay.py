@@ -17,7 +17,7 @@ from brim.scheduler.replay import Difference, Replay, replay
 from brim.storage.book import Book
 from brim.storage.files import write_whole
 
-_SHOWN = 10  # differing cycles that are printed
+_MAX_DIFFERENCES_SHOWN = 10  # differing cycles that are printed
 
 
 def show_replay(
@@ -65,10 +65,10 @@ def _lines(found: Replay, policy: str | None) -> list[str]:
     text = f"{found.cycles:,} cycles, {period}, decided by {', '.join(found.policies)}"
     action = f"asked {policy}" if policy else "decided again"
     lines = [f"{text}; {action}: {f'{count:,} of them differ' if count else 'the same plans'}"]
-    for difference in found.differences[:_SHOWN]:
+    for difference in found.differences[:_MAX_DIFFERENCES_SHOWN]:
         lines += _told(difference)
-    if count > _SHOWN:
-        lines.append(f"… and {count - _SHOWN:,} more; --json has them all")
+    if count > _MAX_DIFFERENCES_SHOWN:
+        lines.append(f"… and {count - _MAX_DIFFERENCES_SHOWN:,} more; --json has them all")
     return lines
 
 

@@ -14,7 +14,9 @@ from brim.runs import completing
 from brim.runs.options import LOGGERS, STATE
 
 _INTERVAL = 0.5  # seconds between two looks at a run that is under way
-_PATIENCE = 15.0  # seconds without a master after which a run that did not end is taken to be dead
+_MASTER_TIMEOUT = (
+    15.0  # seconds without a master after which a run that did not end is taken to be dead
+)
 
 
 @click.command()
@@ -78,4 +80,4 @@ class _Waiting:
             self._since = None
             return False
         self._since = self._since or now
-        return now - self._since > _PATIENCE
+        return now - self._since > _MASTER_TIMEOUT

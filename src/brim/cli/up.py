@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TO_COME_UP = 30.0  # seconds
 _TO_SAY_SO = 8.0  # seconds of a start until it is spoken of; again after twice the time
 _TO_START = 300.0  # that a scheduler which was started here may take, as long as it lives
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 
 
 @click.command()
@@ -274,7 +274,7 @@ def _await_scheduler(state: Path, process: subprocess.Popen[bytes]) -> tuple[Cli
         if duration > next_note:
             next_note = 2 * duration
             click.echo(f"the scheduler is still starting ({duration:.0f} s so far)", err=True)
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
     last = last_line(state / "scheduler.log")
     raise EnvironmentFault(
         f"the scheduler did not come up: {last} (all of it: {state}/scheduler.log)"

@@ -17,9 +17,9 @@ from brim.host.clock import monotonic
 from brim.host.inherited import Inherited, inherited_by_forks
 from brim.host.process import be_called, die_with_parent
 
-_PATIENCE = 60.0  # seconds for all of them
-_NONE = -1  # where none was read, and the process ended before
-_LOOK = 0.2  # seconds between looks at something else
+_SEARCH_TIMEOUT = 60.0  # seconds for all of them
+_NO_SAMPLE = -1  # where none was read, and the process ended before
+_POLL_INTERVAL = 0.2  # seconds between looks at something else
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _fork = multiprocessing.get_context("fork")
 
@@ -36,7 +36,7 @@ def find_deadly_sample(
         indices: of the samples that somebody died over.
         tick: called now and then; may raise.
     """
-    index = _fork.RawValue("q", _NONE)
+    index = _fork.RawValue("q", _NO_SAMPLE)
     inherited = inherited_by_forks()
     process = _fork.Process(
         target=_read_each, args=(dataset, indices, index, inherited, os.getpid()), daemon=True
@@ -44,16 +44,16 @@ def find_deadly_sample(
     with warnings.catch_warnings():  # of forking beside threads, as where loaders are
         warnings.simplefilter("ignore", DeprecationWarning)
         process.start()
-    end = monotonic() + _PATIENCE
+    end = monotonic() + _SEARCH_TIMEOUT
     try:
         while process.exitcode is None and monotonic() < end:
-            process.join(_LOOK)
+            process.join(_POLL_INTERVAL)
             tick()
     finally:
         process.kill()
         process.join()
     status = process.exitcode or 0
-    if status == 0 or -status in _FROM_OUTSIDE or index.value == _NONE:
+    if status == 0 or -status in _FROM_OUTSIDE or index.value == _NO_SAMPLE:
         return None
     return _named(type(dataset).__name__, index.value, status)
 

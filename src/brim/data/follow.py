@@ -15,14 +15,14 @@ from brim.data.sized_stream import SizedStream
 from brim.errors import SpecError, did_you_mean
 from brim.host.clock import monotonic, sleep
 
-_LOOK = 0.05  # seconds between two looks for a new part
-_AT_ONCE = 1024  # rows
+_POLL_INTERVAL = 0.05  # seconds between two looks for a new part
+_CHUNK_ROWS = 1024  # rows
 _WILD = set("*?")
-_PATIENCE = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
+_PART_TIMEOUT = 1500.0  # seconds: less than the default of --hang-timeout, which has no such words
 
 
 def follow(
-    columnar: Columnar, parts: str, *, rows: int, patience: float = _PATIENCE
+    columnar: Columnar, parts: str, *, rows: int, patience: float = _PART_TIMEOUT
 ) -> SizedStream:
     """Train on files that are yet to come: epoch after epoch takes the next `rows` rows of them.
 
@@ -106,7 +106,7 @@ class _Parts(IterableDataset[Any]):
                 self._read_next()
                 number = bisect_right(self._ends, row)
             first = self._ends[number - 1] if number else 0
-            indices = np.arange(row, min(stop, row + _AT_ONCE, self._ends[number])) - first
+            indices = np.arange(row, min(stop, row + _CHUNK_ROWS, self._ends[number])) - first
             inputs, target = self._part(number).take(indices)
             for place in range(len(indices)):
                 yield {name: array[place] for name, array in inputs.items()}, target[place]
@@ -158,7 +158,7 @@ class _Parts(IterableDataset[Any]):
                     need="another one",
                     hint="brim resume goes on once it is there; patience= waits for longer",
                 )
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     def _check_place(self) -> None:
         """Refuse what no part will ever come to.

@@ -30,7 +30,7 @@ from brim.host.inherited import inherited_by_forks
 from brim.host.process import be_called, die_with_parent
 from brim.user_code.tracebacks import trace_of
 
-_LOOK = 0.2  # seconds between looks at something else while nothing comes
+_POLL_INTERVAL = 0.2  # seconds between looks at something else while nothing comes
 _TRIES = 3  # processes that die over one micro-batch before its reader is given up
 
 Work = TypeVar("Work")
@@ -165,7 +165,7 @@ class _Loader(Generic[Work]):
     def answer(self, tick: Callable[[], None]) -> tuple[Work, Any]:
         """The next answer to what was asked in this reading."""
         while True:
-            while not wait([self._connection, self._process.sentinel], timeout=_LOOK):
+            while not wait([self._connection, self._process.sentinel], timeout=_POLL_INTERVAL):
                 tick()
             try:
                 answer = receive(self._connection)

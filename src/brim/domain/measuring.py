@@ -17,7 +17,7 @@ from brim.domain.scaling import ScalingCurve, ThroughputModel
 PRIOR_RATE = 1.0  # steps per second of one worker, where nothing is known: only ratios matter then
 _SERIAL = 0.05  # the part of a step that no worker shares, where only one size was measured
 # steps at a size before it counts as measured: five, of which the older have faded a little
-_ENOUGH = 4.5
+_MEASURED_STEPS = 4.5
 _EVERY_SIZE = 64  # workers up to which a curve has a point for each number
 # usual steps that one step counts for at most: a longer one stood still for another reason
 _STALL = 3.0
@@ -46,7 +46,7 @@ class Measured:
         """
         seconds = min(max(seconds, _SHORTEST), _LONGEST)
         steps, total = self.totals.get(workers, (0.0, 0.0))
-        if steps >= _ENOUGH:
+        if steps >= _MEASURED_STEPS:
             seconds = min(seconds, _STALL * total / steps)
         fade = 0.5 ** (1.0 / _MEMORY)
         self.totals[workers] = steps * fade + 1.0, total * fade + seconds
@@ -57,7 +57,7 @@ class Measured:
         found = {
             n: steps / seconds
             for n, (steps, seconds) in self.totals.items()
-            if steps >= _ENOUGH and seconds
+            if steps >= _MEASURED_STEPS and seconds
         }
         return dict(sorted(found.items()))
 
@@ -76,7 +76,7 @@ class Measured:
         totals = dict(self.totals)
         for fallback in fallbacks:
             for workers, (steps, seconds) in fallback.totals.items():
-                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _ENOUGH):
+                if totals.get(workers, (0.0, 0.0))[0] < min(steps, _MEASURED_STEPS):
                     totals[workers] = steps, seconds
         return Measured(totals)
 

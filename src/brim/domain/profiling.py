@@ -17,8 +17,8 @@ from brim.domain.quantities import counted
 
 _STEPS = 5  # at a size, at least,
 _SECONDS = 1.0  # and as many as fill this time, before it is measured
-_PATIENCE = 20.0  # seconds after which a size that was not had, or not measured, is given up
-_LONGEST = 60.0  # seconds that a profile may take,
+_SIZE_TIMEOUT = 20.0  # seconds after which a size that was not had, or not measured, is given up
+_MAX_PROFILE_SECONDS = 60.0  # seconds that a profile may take,
 _AFFORDED = 0.1  # and no more than this part of the time to the deadline
 _GAIN = 1.05  # times that a size must be faster than the one before, or larger ones are not tried
 
@@ -75,7 +75,11 @@ def advance(
         sizes: see `sizes_to_measure`.
     """
     if profile.since is None or profile.until is None:
-        longest = _LONGEST if deadline is None else min(_LONGEST, _AFFORDED * (deadline - now))
+        longest = (
+            _MAX_PROFILE_SECONDS
+            if deadline is None
+            else min(_MAX_PROFILE_SECONDS, _AFFORDED * (deadline - now))
+        )
         return replace(profile, since=now, until=now + longest), ""
     rates = measured.rates
     if _is_enough(measured, profile.size):
@@ -87,11 +91,11 @@ def advance(
         return (replace(profile, size=remaining[0], since=now) if remaining else None), sentence
     if now >= profile.until:
         return None, f"not at {counted(profile.size, 'worker')}: the time for it is over"
-    if now - profile.since > _PATIENCE:
+    if now - profile.since > _SIZE_TIMEOUT:
         return (
             None,
             f"not at {counted(profile.size, 'worker')}: not to be had, or too slow, for "
-            f"{_PATIENCE:.0f} s",
+            f"{_SIZE_TIMEOUT:.0f} s",
         )
     return profile, ""
 

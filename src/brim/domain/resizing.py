@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 _NEWEST = 15  # measurements of a cost that count
-_ENOUGH = 3  # of them, before they are believed
+_MIN_SAMPLES = 3  # of them, before they are believed
 # seconds by which clocks that agree may seem to differ: what is told arrives a little later
-_APART = 1.0
+_CLOCK_TOLERANCE = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
     cost = {
         kind: statistics.median(seconds[-_NEWEST:])
         for kind, seconds in seen.items()
-        if len(seconds) >= _ENOUGH
+        if len(seconds) >= _MIN_SAMPLES
     }
     waits = seen.get("handover", [])[-_NEWEST:]
     return replace(
@@ -133,7 +133,7 @@ def measured_overheads(seen: Mapping[str, list[float]]) -> Overheads:
         start=cost.get("start", BELIEVED.start),
         fixed=cost.get("resize", BELIEVED.fixed),
         end=cost.get("end", BELIEVED.end),
-        doubt=sorted(waits)[-2] if len(waits) >= _ENOUGH else BELIEVED.doubt,
+        doubt=sorted(waits)[-2] if len(waits) >= _MIN_SAMPLES else BELIEVED.doubt,
     )
 
 
@@ -152,4 +152,4 @@ def clocks_agree(clock_reading: float, *, unseen: float, seen: float) -> bool:
     >>> clocks_agree(99.9, unseen=99.8, seen=100.0), clocks_agree(28_899.9, unseen=99.8, seen=100.0)
     (True, False)
     """
-    return unseen - _APART <= clock_reading <= seen + _APART
+    return unseen - _CLOCK_TOLERANCE <= clock_reading <= seen + _CLOCK_TOLERANCE

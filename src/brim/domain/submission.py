@@ -16,7 +16,7 @@ FARTHEST_DEADLINE = (
 MOST_BYTES = (
     128 << 10
 )  # of a submission: it is written with each change of the job, and sent to nodes
-_SHOWN = 60  # characters of a text that a message shows
+_MAX_SHOWN_CHARACTERS = 60  # characters of a text that a message shows
 NO_TENANT = "default"  # of who names none
 
 
@@ -108,7 +108,9 @@ def check_spec(spec: JobSpec) -> None:
     for name, text in _texts(spec):
         if "\0" in text:
             field = "FILE" if name == "file" else name
-            raise SpecError(field, got=repr(text[:_SHOWN]), need="text without the character NUL")
+            raise SpecError(
+                field, got=repr(text[:_MAX_SHOWN_CHARACTERS]), need="text without the character NUL"
+            )
     for glob in spec.include:
         check_glob(glob)
 

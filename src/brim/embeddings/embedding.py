@@ -26,7 +26,12 @@ from brim.embeddings.keyed import Embedding
 from brim.embeddings.keyed_rows import KeyedRows
 from brim.embeddings.rows import GradientRows, OwnedRows, no_rows, total_of
 from brim.embeddings.table_file import NumberedRows, RowTable
-from brim.embeddings.tables.by_rows import KNOWN, ParameterPlace, moves_others, places_of
+from brim.embeddings.tables.by_rows import (
+    SUPPORTED_OPTIMIZERS,
+    ParameterPlace,
+    moves_others,
+    places_of,
+)
 from brim.embeddings.tables.capacity import available_bytes, check_room, check_whole
 from brim.embeddings.tables.kernels import distinct_of, gather
 from brim.embeddings.tables.keyed_table import KeyedTable
@@ -137,7 +142,10 @@ class _Embedding(TrainedByRows):
         obstacle = _why_not(self.weight, self.modules) or moves_others(self._place)
         if obstacle:
             raise SpecError(
-                f"embedding weight {self.name!r}", got=obstacle, need=KNOWN, hint=_DENSE
+                f"embedding weight {self.name!r}",
+                got=obstacle,
+                need=SUPPORTED_OPTIMIZERS,
+                hint=_DENSE,
             )
 
     # The table ------------------------------------------------------------------------------------
@@ -328,7 +336,7 @@ class Embeddings:
                 raise SpecError(
                     f"embedding {name.removesuffix('.weight')!r}",
                     got=f"sparse=True, and {obstacle_here}",
-                    need=f"a CPU and {KNOWN}",
+                    need=f"a CPU and {SUPPORTED_OPTIMIZERS}",
                     hint="leave sparse=True out",
                 )
             if obstacle_here or not (

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from brim.embeddings.rows import GradientRows
-from brim.embeddings.tables.candidates import MOST
+from brim.embeddings.tables.candidates import MAX_ADMIT_STEPS
 from brim.embeddings.tables.key_roster import Rules
 from brim.embeddings.tables.keys import check_ids, mix, unmix
 from brim.embeddings.tables.start_values import KINDS, start_values
@@ -120,7 +120,7 @@ class Embedding(nn.Module):
         super().__init__()
         for argument, value, maximum in (("dim", dim, 1 << 20), ("limit", limit, 1 << 40)):
             _check_whole(argument, value, maximum)
-        _check_whole("admit_after", admit_after, MOST)
+        _check_whole("admit_after", admit_after, MAX_ADMIT_STEPS)
         if expire_after is not None:
             _check_whole("expire_after", expire_after, 1 << 40)
         if init not in KINDS:

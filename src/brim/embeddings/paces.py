@@ -15,8 +15,8 @@ from torch import Tensor
 
 _NEWEST = 0.3  # what the last step counts in the mean
 _UNEVEN = 1.25  # of the slowest to the fastest: less is noise
-_MOST = 1.25  # that a part changes by in one step
-_LEAST = 0.25  # of an even part: else an owner that is fast again would not be found out
+_MAX_CHANGE_FACTOR = 1.25  # that a part changes by in one step
+_MIN_PART_RATIO = 0.25  # of an even part: else an owner that is fast again would not be found out
 
 
 class Paces:
@@ -69,7 +69,10 @@ def shifted(parts: Sequence[float], seconds: Sequence[float]) -> Sequence[float]
         return parts
     mean = sum(seconds) / len(seconds)
     targets = [
-        max(_LEAST / len(parts), part * min(_MOST, max(1 / _MOST, mean / duration)))
+        max(
+            _MIN_PART_RATIO / len(parts),
+            part * min(_MAX_CHANGE_FACTOR, max(1 / _MAX_CHANGE_FACTOR, mean / duration)),
+        )
         for part, duration in zip(parts, seconds, strict=True)
     ]
     return [part / sum(targets) for part in targets]

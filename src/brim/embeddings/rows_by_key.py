@@ -20,7 +20,7 @@ from brim.embeddings.tables.index import Index
 from brim.errors import EnvironmentFault, SpecError
 
 _Words = NDArray[np.int64]
-_NONE = np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int64)
 
 
 class RowsByKey:
@@ -63,7 +63,7 @@ class RowsByKey:
 
     def chunks(self, rows: int, *, since: int | None = None) -> Iterator[Chunk]:
         first_step = -1 if since is None else since
-        keys, places = _NONE, _NONE
+        keys, places = _NO_ROWS, _NO_ROWS
         is_owed = since is None  # a base has a file, even if there is nothing in it
         for part in range(self._index.shape.partitions):
             more_items = self._items(part, first_step)

@@ -25,8 +25,8 @@ from brim.host.procfs import read_proc
 
 _CPU_MAX, _CFS = "cpu.max", ("cpu.cfs_quota_us", "cpu.cfs_period_us")  # of versions 2 and 1
 _MEMBERS, _KILL = "cgroup.procs", "cgroup.kill"
-_LOOK = 0.005
-_ELSEWHERE = (
+_POLL_INTERVAL = 0.005
+_FOREIGN_NAMESPACE = (
     0  # how the kernel tells of a process that cannot be seen from here, as in another container
 )
 _V2 = "cgroup2"
@@ -90,7 +90,7 @@ class ControlGroup:
                 (self.path / _KILL).write_text("1")
             if monotonic() > deadline:
                 return self.remove()
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
         return True
 
     def remove(self) -> bool:
@@ -131,7 +131,11 @@ def groups_of(folder: Path) -> list[ControlGroup]:
             continue
         for parent, inner, _ in os.walk(mount.at):
             path = Path(parent, name)
-            if name in inner and _is_ours(path) and _ELSEWHERE not in ControlGroup(path).members():
+            if (
+                name in inner
+                and _is_ours(path)
+                and _FOREIGN_NAMESPACE not in ControlGroup(path).members()
+            ):
                 found.append(ControlGroup(path))
     return found
 

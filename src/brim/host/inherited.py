@@ -25,7 +25,7 @@ from brim.errors import SpecError
 _STANDARD = 3  # descriptors below it are input and output of the process
 _DESCRIPTORS = "/proc/self/fd"
 # others say how the file was found or made: O_NOFOLLOW, as SQLite says, or O_TMPFILE
-_KEPT = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_SYNC
+_FLAGS_KEPT = os.O_ACCMODE | os.O_APPEND | os.O_DIRECT | os.O_SYNC
 _OF_THE_KERNEL = ("/proc/", "/sys/", "/memfd:")
 _LOCKS_OF_LMDB = ("/lock.mdb", "-lock")
 
@@ -124,7 +124,7 @@ def _file_of(descriptor: int) -> list[_File]:
             hint="open it in the first call of __getitem__, or change its permissions",
         )
     position = os.lseek(descriptor, 0, os.SEEK_CUR)
-    return [_File(descriptor, path, _identity(descriptor), flags & _KEPT, position)]
+    return [_File(descriptor, path, _identity(descriptor), flags & _FLAGS_KEPT, position)]
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _TO_BE_ADOPTED = 10.0
 _GOES_FIRST = 500  # as if it had half of the host's memory besides
 _FD_SETSIZE = 1024  # `select` takes smaller descriptors only
-_ours: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+_own_sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
 
 def run_module(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
@@ -300,13 +300,13 @@ def close_in_children(*sockets: socket.socket) -> None:
 
     So our end of them ends with us.
     """
-    _ours.update(sockets)
+    _own_sockets.update(sockets)
 
 
 def _close_ours() -> None:
-    for descriptor in list(_ours):
+    for descriptor in list(_own_sockets):
         descriptor.close()
-    _ours.clear()
+    _own_sockets.clear()
 
 
 os.register_at_fork(after_in_child=_close_ours)

@@ -45,8 +45,8 @@ from brim.wire.joining import (
 )
 from brim.wire.nodes import EndAt
 
-_LOOK = 0.1
-_AGAIN = 0.5  # seconds between two calls
+_POLL_INTERVAL = 0.1
+_CALL_INTERVAL = 0.5  # seconds between two calls
 _TO_JOIN = 20.0  # seconds until it must have been let in for the first time
 _TO_GIVE_WAY = 30.0  # seconds until its workers have left: what platforms give before SIGKILL
 _TO_END = 10.0  # seconds until an earlier life of this node must have ended
@@ -149,7 +149,7 @@ class JoinedNode:
             if self._admitted and now - renewed >= RENEWAL:
                 renewed = now
                 self._renew(now)
-            await asyncio.sleep(min(_LOOK, self._lease.left(now)) or _LOOK)
+            await asyncio.sleep(min(_POLL_INTERVAL, self._lease.left(now)) or _POLL_INTERVAL)
 
     def _pass_on_lease(self) -> None:
         """Have the node's agent end what runs here when the lease is over: this process may stop."""
@@ -195,7 +195,7 @@ class JoinedNode:
                 number = (number + 1) % len(self._schedulers)
             if not self._was_admitted and self._clock.now() > end:
                 raise EnvironmentFault(f"this host was not let in: {self._refusal}")
-            await asyncio.sleep(_AGAIN / len(self._schedulers))
+            await asyncio.sleep(_CALL_INTERVAL / len(self._schedulers))
 
     async def _try(self, number: int) -> bool:
         """Call one of the addresses; return, once that is over, whether it let this node in."""
@@ -328,7 +328,7 @@ async def _see_earlier_life_off(folder: Path, clock: SystemClock) -> None:
     while any(is_locked(path) for path in places.glob("*/.lock")):
         if clock.now() > end:
             raise EnvironmentFault(f"an earlier life of this node, in {folder}, does not end")
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 def _begin_life(folder: Path) -> _NodeLife:

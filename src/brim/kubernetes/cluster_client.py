@@ -43,7 +43,7 @@ from brim.scheduler.views import view_of
 from brim.wire.cluster import ChangeView, ClusterView, Forecast, Forgotten, JobView, Submit, Times
 
 T = TypeVar("T")
-_AGAIN = 1.0  # seconds between two looks at a job that somebody waits for
+_POLL_INTERVAL = 1.0  # seconds between two looks at a job that somebody waits for
 _MOST_NUMBERS = 100_000  # jobs of one name
 _LINE = re.compile(
     r"(?P<what>workers (?P<before>\d+) -> (?P<after>\d+)|[^(]*?)(?: \((?P<why>.*)\))?"
@@ -130,7 +130,7 @@ class KubeJobs(Client):
             reached = view.has_ended or (until == "judged" and view.judged)
             if reached or monotonic() >= end:
                 return view
-            sleep(min(_AGAIN, max(0.0, end - monotonic())))
+            sleep(min(_POLL_INTERVAL, max(0.0, end - monotonic())))
 
     def explain(self, job: str) -> list[ChangeView]:
         thing = self._object(job)
@@ -153,7 +153,7 @@ class KubeJobs(Client):
             if ended and not fresh:
                 return
             if follow and not fresh:
-                sleep(_AGAIN)
+                sleep(_POLL_INTERVAL)
 
     def _fresh_lines(
         self, job: str, worker: str, seen: dict[str, int]

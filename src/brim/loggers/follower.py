@@ -19,7 +19,7 @@ from brim.telemetry.events import Event, RunEnded, RunStarted
 from brim.telemetry.record_files import follow_events, follow_steps
 
 FOLDER = "loggers"  # in the run's directory
-_AT_ONCE = 4 << 20  # bytes of steps that are in memory at once
+_READ_BYTES = 4 << 20  # bytes of steps that are in memory at once
 
 
 class _FollowedSoFar(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +107,7 @@ class Follower:
             logger, count = self._begin(started)
         has_more = True
         while has_more:
-            steps = self._waiting_steps + self._steps.poll(at_once=_AT_ONCE)
+            steps = self._waiting_steps + self._steps.poll(at_once=_READ_BYTES)
             has_more = self._steps.behind
             self._read_events()  # behind the steps: see Merge.add
             self._merge.add(steps, self._waiting_events, continues=has_more)
@@ -140,7 +140,7 @@ class Follower:
         self._merge.add([], self._waiting_events[: place.events], continues=True)
         del self._waiting_events[: place.events]
         while (missing := place.steps - self._merge.received) > 0:
-            steps = self._steps.poll(at_once=_AT_ONCE)
+            steps = self._steps.poll(at_once=_READ_BYTES)
             if not steps and not self._steps.behind:
                 break
             self._merge.add(steps[:missing], [], continues=True)

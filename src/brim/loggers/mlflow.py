@@ -15,7 +15,7 @@ from mlflow.entities import Metric, Param
 from brim.loggers.protocol import Entry, LoggedRun, Newest
 
 _TAG = "brim.run"
-_AT_ONCE = 1000  # metrics that the server takes in one request
+_METRICS_PER_REQUEST = 1000  # metrics that the server takes in one request
 _STATUS = {"done": "FINISHED", "suspended": "KILLED", "failed": "FAILED"}
 
 
@@ -76,8 +76,8 @@ class MLflow:
 
     def flush(self) -> None:
         while self._pending:
-            self._client.log_batch(self._run, metrics=self._pending[:_AT_ONCE])
-            del self._pending[:_AT_ONCE]
+            self._client.log_batch(self._run, metrics=self._pending[:_METRICS_PER_REQUEST])
+            del self._pending[:_METRICS_PER_REQUEST]
 
     def end(self, exit: str) -> None:
         if exit in _STATUS:

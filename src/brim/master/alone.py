@@ -45,7 +45,7 @@ from brim.wire.proofs import derived
 _BACKLOG = 128  # calls that may wait
 _TO_RETURN = 2.0  # seconds that agents have which did not offer their copies in time
 _CLEAR_AWAY = 5.0  # seconds between two looks for processes that nobody waits for
-_LOOK = 0.5  # seconds between two looks for agents
+_POLL_INTERVAL = 0.5  # seconds between two looks for agents
 _LONGEST_SUMMARY = 4096  # bytes: Kubernetes keeps the last so many of what a container leaves
 
 
@@ -245,7 +245,7 @@ async def _wait_for_agents(master: Master, patience: float) -> None:
         elif monotonic() - last > patience:
             master.stop(f"no agent has called for {format_duration(patience)}")
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_INTERVAL)
 
 
 async def _begin(

@@ -15,7 +15,7 @@ from brim.telemetry.record_files import EVENTS, STEPS, RecordName
 from brim.wire.messages import CopyPart, RecordBytes
 
 _CHUNK = 256 << 10  # bytes of records at a time: messages must not wait behind many
-_LONGEST = 16 << 20  # bytes of entries before a copy's journal is put more briefly
+_MAX_COPY_BYTES = 16 << 20  # bytes of entries before a copy's journal is put more briefly
 
 
 class CopyFeed:
@@ -99,7 +99,7 @@ class CopyFeed:
         ]
         entries = [written.entry for written in new]
         self._size += sum(map(len, entries))
-        if self._size > _LONGEST:
+        if self._size > _MAX_COPY_BYTES:
             return self._restated(records)
         self._has = state.entries
         return CopyPart(

@@ -85,7 +85,7 @@ from brim.wire.messages import JournalPlace
 
 # seconds that a run which is to end waits for its next boundary, before it does without who is late
 _GRACE = 10.0
-_AGAIN = 1.0  # and until it looks again
+_GRACE_EXTENSION = 1.0  # and until it looks again
 
 _SIGNALS = {
     FaultKind.KILL: signal.SIGKILL,
@@ -757,7 +757,9 @@ class Decisions:
 
     def _on_grace_over(self) -> None:
         """A run that is to end has waited: it goes on without those who are late."""
-        self.state.grace_ends = self.state.now + _AGAIN if self._waits_for_boundary else None
+        self.state.grace_ends = (
+            self.state.now + _GRACE_EXTENSION if self._waits_for_boundary else None
+        )
         late = {
             worker: doing
             for worker, doing in self.state.late.items()

@@ -25,7 +25,7 @@ from brim.wire.control import Reply
 
 # seconds that those agents have to call who keep copies too, from the first that offers one on
 _TO_GATHER = 3.0
-_LOOK = 0.02  # seconds between two looks at the calls
+_POLL_INTERVAL = 0.02  # seconds between two looks at the calls
 _BEAT = 0.3  # seconds between two words to an agent that waits
 _TO_SEND = 20.0  # seconds without a part of a copy after which its agent is given up
 
@@ -131,7 +131,7 @@ class Entrance:
         """Wait for an agent that keeps a copy; return whether one called within so many seconds."""
         deadline = self._clock.now() + timeout
         while not self._offering and self._clock.now() < deadline:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         return bool(self._offering)
 
     async def find(self, own: State | None, *, patience: float) -> FoundJournal:
@@ -163,7 +163,7 @@ class Entrance:
                         await self._fetch(best)
                         return FoundJournal(best.join.agent, max(0, missing))
                     self._callers.pop(best.join.agent, None)
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def _nothing_found(self, patience: float) -> str:
         called = f"{len(self._callers)} called without one" if self._callers else "none called"

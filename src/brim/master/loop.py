@@ -34,9 +34,9 @@ from brim.wire import messages as wire
 from brim.wire.control import Reply
 
 _ASTRAY = "it knows of what is in no copy of the journal that was found"
-_AWAY = "it was away for too long, and is counted as lost"
+_ABSENT_TOO_LONG = "it was away for too long, and is counted as lost"
 _TICK = 0.2  # seconds between two looks at the time
-_LEAST = 0.001  # and at least
+_MIN_TICK = 0.001  # and at least
 _AGENT_SILENCE = 15.0  # long: a closed connection tells sooner, and a busy host may starve an agent
 _TO_RETURN = 2.0  # seconds that an agent has to come back once its connection is closed
 # and that it has to call where others go on without it: one that lives calls again at once
@@ -277,7 +277,7 @@ class Master:
             if join.agent not in self._turned_away:  # it calls again for as long as it may wait
                 self._turned_away.add(join.agent)
                 self._take(Lost(agent=join.agent, reason=_ASTRAY, **self._stamp()))
-            return wire.Refused(reason=_AWAY, lost=True)
+            return wire.Refused(reason=_ABSENT_TOO_LONG, lost=True)
         if session is not None and session.session == join.session:
             return None
         if session is not None and join.agent in self._connections:
@@ -286,7 +286,7 @@ class Master:
             self._take(Lost(agent=join.agent, reason="it was let go", **self._stamp()))
             session = None
         if join.life:
-            return wire.Refused(reason=_AWAY, lost=True)
+            return wire.Refused(reason=_ABSENT_TOO_LONG, lost=True)
         if session is not None:
             self._hear_unheard(join.agent, session, join.unheard)
         if join.agent in self._decisions.agents:
@@ -395,7 +395,7 @@ class Master:
         """
         while True:
             await asyncio.sleep(
-                min(_TICK, max(_LEAST, self._returning.left(now=self._clock.now())))
+                min(_TICK, max(_MIN_TICK, self._returning.left(now=self._clock.now())))
             )
             self.look()
 

@@ -28,7 +28,7 @@ from brim.wire.messages import Printed
 JOURNAL = "journal"
 Begin = Callable[[int, Before], Began]
 # bytes of a journal before it is put more briefly: its replay takes about a second
-_LONGEST = 16 << 20
+_MAX_JOURNAL_BYTES = 16 << 20
 _MOST_RECENT = 4 << 20  # bytes: agents have them a second later
 _steps = msgspec.json.Decoder(StepRecord)
 _log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Records:
     def __init__(self, run_dir: Path) -> None:
         self._journal = Journal(run_dir / JOURNAL)
         self._logs = run_dir / "logs"
-        self._longest = _LONGEST
+        self._longest = _MAX_JOURNAL_BYTES
         self._attempt: str | None = None  # that the journal is of
         self._files = {name: RecordFile(run_dir / name) for name in (EVENTS, STEPS)}
         self.recent: deque[Written] = deque()  # for the copies of agents that have all before it
@@ -184,7 +184,7 @@ class Records:
                     state=freeze(state),
                 )
             )
-            self._longest = max(_LONGEST, 2 * self._journal.size)
+            self._longest = max(_MAX_JOURNAL_BYTES, 2 * self._journal.size)
 
     def _take(self, decisions: Decisions, payload: bytes, entry: Entry) -> None:
         effects = decisions.take(entry)

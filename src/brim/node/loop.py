@@ -35,7 +35,7 @@ from brim.host.process import (
 )
 from brim.wire.nodes import Begin, EndAt, KillJob, LeaveNode, NodeRequest, receive
 
-_LEAST = 0.01  # seconds that nothing is waited for at least
+_MIN_WAIT = 0.01  # seconds that nothing is waited for at least
 _SWEEP = 0.1  # seconds between looks for what the processes of a dead agent leave
 _TO_LEAVE = 5.0  # seconds that this may take: they die after it
 _TO_BE_GONE = 1.0  # seconds that a group which is ended is waited for
@@ -88,7 +88,7 @@ class NodeAgent:
             return _SWEEP
         if not self._agents or self._end_at == math.inf:
             return None
-        return max(self._end_at - monotonic(), _LEAST)
+        return max(self._end_at - monotonic(), _MIN_WAIT)
 
     def _end_all(self) -> None:
         """End all agents: who would have told this process to go on is stopped, or cut off."""

@@ -35,7 +35,7 @@ from brim.domain.schedule import (
 from brim.policies.allotment import MARGIN, Plans, allot
 from brim.policies.joint import Wanted, plan_jointly
 from brim.policies.paces import Paces, is_measured, joined_by, slower
-from brim.policies.price import NOBODY, Arrivals, Prices
+from brim.policies.price import NO_ARRIVALS, Arrivals, Prices
 from brim.policies.promises import (
     Promise,
     as_planned,
@@ -49,7 +49,7 @@ from brim.policies.promises import (
 )
 
 # Jobs that are planned again in each cycle, which takes a few milliseconds; each further one
-_FEW = 100
+_JOBS_PER_CYCLE = 100
 # may be as long planned as this many seconds: so making plans takes a thousandth of a processor's
 # time.
 _AGE = 0.1
@@ -70,7 +70,7 @@ class Remembered:
     """
 
     plans: Mapping[str, Promise] = field(default_factory=dict)
-    arrivals: Arrivals = NOBODY
+    arrivals: Arrivals = NO_ARRIVALS
     planned: float = 0.0
     devices: int = 0
     paces: Paces = ()
@@ -166,7 +166,9 @@ class _Cycle:
     def _plan(self, promised: list[Wanted], hopeful: Mapping[str, Wanted]) -> float:
         """Find a plan; returns when it was made as a whole."""
         age = self.now - self.last.planned
-        if age < _AGE * (len(promised) + len(hopeful) - _FEW) and self._go_on(promised, hopeful):
+        if age < _AGE * (len(promised) + len(hopeful) - _JOBS_PER_CYCLE) and self._go_on(
+            promised, hopeful
+        ):
             return self.last.planned
         # Who would be late even alone is nobody's reason to make no plan.
         self._plan_anew(

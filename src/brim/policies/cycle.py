@@ -29,7 +29,7 @@ from brim.policies.placement import DeviceBlock, Placement, place
 from brim.policies.quota import allowances
 from brim.policies.reclaim import ReclaimCandidate, give_back
 
-_EVERYONE = Tenant(id="default")
+_DEFAULT_TENANT = Tenant(id="default")
 
 # The decisions of a policy, by tenant and priority.
 _Parts: TypeAlias = list[tuple[tuple[str, int], Decision]]
@@ -157,7 +157,7 @@ def _tenants(snapshot: Snapshot) -> list[Tenant]:
     """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
     declared = {tenant.id for tenant in snapshot.tenants}
     undeclared = sorted({state.job.tenant for state in snapshot.jobs} - declared)
-    return [*snapshot.tenants, *(replace(_EVERYONE, id=name) for name in undeclared)]
+    return [*snapshot.tenants, *(replace(_DEFAULT_TENANT, id=name) for name in undeclared)]
 
 
 def _groups(snapshot: Snapshot) -> dict[tuple[str, int], list[JobState]]:

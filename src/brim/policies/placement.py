@@ -29,7 +29,7 @@ from brim.domain.cluster import Cluster
 from brim.domain.schedule import Decision, Snapshot
 from brim.policies.kinds import on_some_nodes
 
-_NOBODY = ""  # holds the places of devices that nodes do not have
+_MISSING_DEVICES = ""  # holds the places of devices that nodes do not have
 
 
 class DeviceBlock(NamedTuple):
@@ -308,9 +308,9 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     missing_devices = sum(width - node.devices for node in cluster.nodes)
     placement = place(
         _packed(cluster, width, staying),
-        {**demand, _NOBODY: missing_devices},
+        {**demand, _MISSING_DEVICES: missing_devices},
         devices=width * len(cluster.nodes),
-        pinned=pinned | {_NOBODY, *restricted},
+        pinned=pinned | {_MISSING_DEVICES, *restricted},
     )
     nodes = {job: _by_node(cluster, width, placement.blocks[job]) for job in demand}
     moved = frozenset(
@@ -372,7 +372,7 @@ def _packed(
         node_end = (index + 1) * width
         for size in _halves(width - node.devices):
             node_end -= size
-            blocks.setdefault(_NOBODY, []).append(DeviceBlock(node_end, size))
+            blocks.setdefault(_MISSING_DEVICES, []).append(DeviceBlock(node_end, size))
     return {job: tuple(job_blocks) for job, job_blocks in blocks.items()}
 
 

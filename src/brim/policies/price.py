@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 _HISTORY = 30 * 86400.0  # seconds of arrivals that are remembered,
-_MOST = 512  # and how many of them at most: they are written down with each cycle
-_SHORTEST = 3600.0  # seconds of the shortest stretch that is looked at
+_MAX_ARRIVALS = 512  # and how many of them at most: they are written down with each cycle
+_MIN_STRETCH = 3600.0  # seconds of the shortest stretch that is looked at
 _BUSY = 1.0 / 3.0  # of the devices, which jobs as cheap may have kept busy
 
 
@@ -45,12 +45,17 @@ class Arrivals(NamedTuple):
         """
         if not costs:
             return self
-        old = max(bisect_right(self.times, now - _HISTORY), len(self.times) + len(costs) - _MOST)
+        old = max(
+            bisect_right(self.times, now - _HISTORY), len(self.times) + len(costs) - _MAX_ARRIVALS
+        )
         times, costs_before = self.times[max(old, 0) :], self.costs[max(old, 0) :]
-        return Arrivals((*times, *(now for _ in costs))[-_MOST:], (*costs_before, *costs)[-_MOST:])
+        return Arrivals(
+            (*times, *(now for _ in costs))[-_MAX_ARRIVALS:],
+            (*costs_before, *costs)[-_MAX_ARRIVALS:],
+        )
 
 
-NOBODY = Arrivals()
+NO_ARRIVALS = Arrivals()
 
 
 class Prices:
@@ -66,7 +71,7 @@ class Prices:
 
     def __init__(self, seen: Arrivals, *, now: float, devices: int) -> None:
         self._seen, self._devices = seen, devices
-        self._known = max(now - seen.times[0], _SHORTEST) if seen.times else _SHORTEST
+        self._known = max(now - seen.times[0], _MIN_STRETCH) if seen.times else _MIN_STRETCH
         self._highest: dict[int, float] = {}
 
     def highest(self, window: float) -> float:
@@ -76,10 +81,10 @@ class Prices:
         """
         # Windows that differ by less than a factor of two have one price, so that it is worked out
         # a few times a cycle.
-        size = math.ceil(math.log2(max(window, _SHORTEST) / _SHORTEST))
+        size = math.ceil(math.log2(max(window, _MIN_STRETCH) / _MIN_STRETCH))
         highest = self._highest.get(size)
         if highest is None:
-            stretch = min(_SHORTEST * 2.0**size, self._known)
+            stretch = min(_MIN_STRETCH * 2.0**size, self._known)
             highest = self._highest[size] = _price(
                 self._seen, stretch, _BUSY * self._devices * stretch
             )

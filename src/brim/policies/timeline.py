@@ -11,7 +11,7 @@ import numpy as np
 
 # A timeline of more steps than this merges steps closer together than this part of their distance
 # from now.
-_MANY = 64
+_MAX_EXACT_STEPS = 64
 _COARSE = 0.03
 _STEP = math.log(1.0 + _COARSE)
 
@@ -121,7 +121,7 @@ class Timeline:
 
         Where pieces are many, each may last a little longer here.
         """
-        is_large = len(pieces) > _MANY
+        is_large = len(pieces) > _MAX_EXACT_STEPS
         changes = {now: devices}
         for start, stop, workers in pieces:
             first = start if start > now else now
@@ -159,7 +159,7 @@ class Timeline:
         square.
         """
         place = bisect_left(self.times, stop)
-        if _MANY < len(self.times) > place:
+        if _MAX_EXACT_STEPS < len(self.times) > place:
             now = self.times[0]
             if self.times[place] - stop <= _COARSE * (stop - now):
                 return place
@@ -190,7 +190,7 @@ class Timeline:
         stop = need.finish(share)
         if self.free[0] >= share and self.least(now, stop) >= share:
             return [Piece(now, stop, share)]
-        if len(self.times) > _MANY:
+        if len(self.times) > _MAX_EXACT_STEPS:
             piece = self._in_one_piece(need, share)
             if piece is not None:
                 return [piece]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from brim.domain.schedule import Admitted, Decision, Policy, Snapshot, Verdict
 
-_LONGEST = (
+_MAX_TRIALS = (
     20  # times that the span of deadlines tried is doubled: beyond that a policy promises nothing
 )
 _PRECISE = 0.01  # of the span: how exactly the earliest deadline is found
@@ -82,7 +82,7 @@ def _earliest(snapshot: Snapshot, newcomer: str, decide: Policy) -> float | None
 
     job = next(state.job for state in snapshot.jobs if state.job.id == newcomer)
     low, high = 0.0, job.shortest
-    for _ in range(_LONGEST):
+    for _ in range(_MAX_TRIALS):
         if promised(high):
             break
         low, high = high, 2.0 * high

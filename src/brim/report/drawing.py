@@ -103,10 +103,14 @@ def drawing(paint: Mapping[str, str]) -> Iterator[None]:
 
 def name_of(job: str) -> str:
     """A job's name, short enough to stand beside a chart."""
-    return job if len(job) <= _LONGEST else f"{job[: _LONGEST // 2]}…{job[1 - _LONGEST // 2 :]}"
+    return (
+        job
+        if len(job) <= _MAX_NAME_LETTERS
+        else f"{job[: _MAX_NAME_LETTERS // 2]}…{job[1 - _MAX_NAME_LETTERS // 2 :]}"
+    )
 
 
-_LONGEST = 28  # letters of a name
+_MAX_NAME_LETTERS = 28  # letters of a name
 WIDE = 10.4  # inches
 _NARROW = 4.4  # inches
 _READ_OFF = 400  # most points of one line that can be read off

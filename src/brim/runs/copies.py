@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brim.domain.kept_run import JOB, KEPT, KeptFile
+from brim.domain.kept_run import JOB, LIVENESS_FILE, KeptFile
 from brim.errors import EnvironmentFault, SpecError
 from brim.host.account import home
 from brim.host.clock import wall
@@ -91,7 +91,7 @@ def is_stored_run(url: str) -> bool:
 def is_kept_alive(copy: Path) -> bool:
     """Return whether somebody still adds to the run that this is a copy of."""
     try:
-        last_kept = float((copy / KEPT).read_text())
+        last_kept = float((copy / LIVENESS_FILE).read_text())
     except (OSError, ValueError):
         return False
     return wall() - last_kept < _ALIVE

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from brim.telemetry.history import RunHistory, RunReader
 
 
-_LOOK = 0.2  # seconds between two looks at a run that somebody waits for
+_POLL_INTERVAL = 0.2  # seconds between two looks at a run that somebody waits for
 _ENDLESS = float("inf")
 
 
@@ -370,7 +370,7 @@ class RunHandle(Handle):
                 yield from lines
             if ended:
                 return
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     def wait(self, timeout: float = _ENDLESS) -> Ending:
         from brim.runs.outcome import error_of, state_of, summary_of
@@ -379,7 +379,7 @@ class RunHandle(Handle):
         while self._ask() is not None:
             if monotonic() > end:
                 raise TimeoutError(f"{self.name} is {self.state()} after {timeout:g} s")
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
         history = self.history()
         if not (history.started or history.failed or history.ended):
             raise not_begun(self._run_dir)  # its workers may be on their way

@@ -11,7 +11,7 @@ from typing import Any
 
 from brim.backends.environment import environment_of_jobs
 from brim.domain.job import JobSpec, WorkerRange
-from brim.domain.kept_run import JOB, KEPT, kept_spec, place_of
+from brim.domain.kept_run import JOB, LIVENESS_FILE, kept_spec, place_of
 from brim.errors import EnvironmentFault, SpecError
 from brim.loggers.named import check_loggers
 from brim.runs.directories import (
@@ -302,7 +302,7 @@ def _bring_back(spec: JobSpec, run_dir: Path) -> str:
     if not any(file.name == JOB for file in stored.files()):
         return ""
     copy_run(stored, run_dir)
-    (run_dir / KEPT).unlink(missing_ok=True)
+    (run_dir / LIVENESS_FILE).unlink(missing_ok=True)
     return f"its records were brought back from {location}"
 
 

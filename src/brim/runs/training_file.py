@@ -22,7 +22,7 @@ _FUNCTIONS = {
     "datamodule": ("datamodule()", 0, False),
 }
 _OF_A_LIGHTNING_MODULE = frozenset({"dataset", "loss", "optimizer"})  # which it may have itself
-_LARGEST = 64 << 20  # bytes of a training file
+_MAX_FILE_BYTES = 64 << 20  # bytes of a training file
 _EXAMPLE = "a whole file is shown by: brim train --help"
 
 
@@ -85,7 +85,7 @@ def _parse(path: Path) -> ast.Module:
         hint = f"brim train {path / siblings[0]}" if siblings else "name the file itself"
         raise SpecError(str(path), got="a directory", need=need, hint=hint)
     try:
-        return parse(read_regular(Path(os.path.realpath(path)), at_most=_LARGEST), str(path))
+        return parse(read_regular(Path(os.path.realpath(path)), at_most=_MAX_FILE_BYTES), str(path))
     except FileNotFoundError:
         raise SpecError(
             str(path), got="no such file", need=need, hint=nearby(path, (".py",))

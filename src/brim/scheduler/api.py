@@ -345,7 +345,7 @@ _WAIT: dict[str, Any] = {
     "minimum": 0,
     "description": f"Seconds, {_LONGEST_WAIT:.0f} at most.",
 }
-_WHEN: dict[str, dict[str, Any]] = {
+_WAIT_PARAMETERS: dict[str, dict[str, Any]] = {
     "wait": _WAIT,
     "until": {"enum": ["ended", "judged"], "description": "What to wait for; default: `ended`."},
 }
@@ -354,7 +354,7 @@ _WHICH_LINES: dict[str, dict[str, Any]] = {
     "worker": {"type": "string", "description": "Only the lines of this worker, such as `w1`."},
     "after": {"type": "string", "description": "The value of `after` in the last answer."},
 }
-_WHERE: dict[str, dict[str, Any]] = {
+_RANGE_PARAMETERS: dict[str, dict[str, Any]] = {
     "start": {"type": "integer", "minimum": 0, "description": "Bytes before the first one."},
 }
 _WHICH_JOBS: dict[str, dict[str, Any]] = {
@@ -381,13 +381,13 @@ _CALLS = (
           None, list[JobView], _jobs, Right.SEE_JOB, _WHICH_JOBS),
     _Call("POST", "/v1/jobs", "Submit a job", Submit, JobView, _submit, Right.SUBMIT),
     _Call("POST", "/v1/forecast", "Forecast a job without submitting it", Submit, Forecast, _forecast, Right.SUBMIT),
-    _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WHEN),
+    _Call("GET", _JOB, "Show a job, at once or later", None, JobView, _job, Right.SEE_JOB, _WAIT_PARAMETERS),
     _Call("GET", f"{_JOB}/explain", "List what happened to a job, and why",
           None, list[ChangeView], _explain, Right.SEE_JOB),
     _Call("GET", f"{_JOB}/logs", "Read what a job printed", None, Logs, _logs, Right.READ_LOGS, _WHICH_LINES),
     _Call("GET", f"{_JOB}/files", "List the files of a job's records and checkpoints",
           None, list[KeptFile], _files, Right.READ_RECORDS),
-    _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _WHERE),
+    _Call("GET", _FILE, "Read a part of one of these files", None, bytes, _file, Right.READ_RECORDS, _RANGE_PARAMETERS),
     _Call("POST", f"{_JOB}/resize", "Change a job's range of workers", Range, JobView, _resize, Right.RESIZE),
     _Call("POST", f"{_JOB}/suspend", "Suspend a job", None, JobView, _wish(Happening.HOLD), Right.HOLD),
     _Call("POST", f"{_JOB}/resume", "Let a suspended job run again",

@@ -12,12 +12,12 @@ from brim.domain.rights import Caller
 from brim.interfaces import Clock
 
 AUDIT = "audit.jsonl"
-_LARGEST = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
-_EACH = 60.0  # seconds in which a caller may cause one more line without a change
+_MAX_LOG_BYTES = 16 << 20  # bytes; then it is `audit.1.jsonl`, and the one before is gone
+_LINE_INTERVAL = 60.0  # seconds in which a caller may cause one more line without a change
 _REFUSALS_TOLD = 60  # of a caller, each in a line, before they are counted
 _REFUSED = 400  # and above, of the answers of HTTP
 _UNKNOWN = 401
-_LONGEST = 300  # characters of a request that a line has
+_MAX_REQUEST_CHARACTERS = 300  # characters of a request that a line has
 
 _log = logging.getLogger(__name__)
 
@@ -55,11 +55,11 @@ class _Allowance:
 
     def is_full(self, now: float) -> bool:
         """Return whether it is as if the caller had done nothing."""
-        return self._left + (now - self._since) / _EACH >= self._most and not self.untold
+        return self._left + (now - self._since) / _LINE_INTERVAL >= self._most and not self.untold
 
     def take(self, now: float) -> int:
         """Return how often something was done, if a line may say so now; else 0."""
-        self._left = min(self._most, self._left + (now - self._since) / _EACH)
+        self._left = min(self._most, self._left + (now - self._since) / _LINE_INTERVAL)
         self._since = now
         self.untold += 1
         if self._left < 1:
@@ -111,7 +111,11 @@ class Audit:
 
     def _note(self, caller: str, origin: str, request: str, status: int, times: int) -> None:
         if times:
-            shortened = request if len(request) <= _LONGEST else f"{request[:_LONGEST]}…"
+            shortened = (
+                request
+                if len(request) <= _MAX_REQUEST_CHARACTERS
+                else f"{request[:_MAX_REQUEST_CHARACTERS]}…"
+            )
             timestamp = self._clock.wall()
             self._write(
                 _Line(
@@ -126,7 +130,7 @@ class Audit:
 
     def _write(self, line: _Line) -> None:
         try:
-            if self._path.exists() and self._path.stat().st_size > _LARGEST:
+            if self._path.exists() and self._path.stat().st_size > _MAX_LOG_BYTES:
                 self._path.replace(self._path.with_name("audit.1.jsonl"))
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

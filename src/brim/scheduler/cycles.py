@@ -29,7 +29,7 @@ from brim.policies.placement import DeviceBlock
 # What these policies remember decides what they do next; what elasticflow does only saves it work.
 _REMEMBERS: dict[str, Any] = {"brim": Remembered, "pollux": tuple[float, dict[str, int]]}
 
-_LARGEST = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
+_MAX_CYCLE_BYTES = 1 << 30  # bytes of a cycle: one of 10,000 jobs has some millions
 
 # What is raised where bytes, or what they say, are no cycle.
 _NO_CYCLE = (
@@ -93,7 +93,7 @@ def decode_cycle(data: bytes) -> tuple[Snapshot, Decision]:
     Raises:
         EnvironmentFault: the bytes are damaged.
     """
-    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _LARGEST))
+    found = msgspec.json.decode(zlib.decompressobj().decompress(data, _MAX_CYCLE_BYTES))
     return _snapshot(found["saw"]), _decision(found["decided"])
 
 

@@ -24,15 +24,22 @@ from brim.storage.database import Alarm
 from brim.wire.cluster import ClusterView
 
 _log = logging.getLogger(__name__)
-_AGAIN = 1.0  # seconds between two attempts to go on
-_GONE = (
+_RETRY_INTERVAL = 1.0  # seconds between two attempts to go on
+_SCHEDULER_GONE = (
     "the state directory was moved or deleted under its scheduler, which ends with all that it "
     "started"
 )
 _SHARE = 0.1  # of a processor's time, that attempts take at most
-_NEVER = times_of(())
+_NO_TIMES = times_of(())
 _UNKNOWN = ClusterView(
-    policy="", devices=0, headroom=0, held=0, nodes={}, unfinished=0, cycles=_NEVER, looks=_NEVER
+    policy="",
+    devices=0,
+    headroom=0,
+    held=0,
+    nodes={},
+    unfinished=0,
+    cycles=_NO_TIMES,
+    looks=_NO_TIMES,
 )
 
 
@@ -182,9 +189,9 @@ class Lives:
         spent = 0.0
         while True:
             if not self.is_there():
-                raise EnvironmentFault(_GONE)
+                raise EnvironmentFault(_SCHEDULER_GONE)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(_AGAIN, spent / _SHARE)):
+                async with asyncio.timeout(max(_RETRY_INTERVAL, spent / _SHARE)):
                     await self._told.wait()
                 return ""
             tried = self._clock.now()

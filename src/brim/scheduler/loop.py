@@ -64,7 +64,7 @@ NO_SUCH_JOB = "JOB"  # the field of the error that says so
 NO_SUCH_NODE = "NODE"
 _log = logging.getLogger(__name__)
 # jobs above which it is decided in a thread, for that may take longer than a question may wait
-_MANY = 200
+_MAX_INLINE_JOBS = 200
 _LONGEST_KEY = 200
 
 
@@ -334,7 +334,7 @@ class Scheduler:
         """
         self._policy = self._backend.spec.policy
         ask = partial(decide, snapshot, self._policy, left_by=self._last_policy)
-        if len(snapshot.jobs) <= _MANY:
+        if len(snapshot.jobs) <= _MAX_INLINE_JOBS:
             return ask()
         return self._backend.meanwhile(asyncio.to_thread(ask))
 

@@ -26,7 +26,7 @@ from brim.wire.identity import SCHEDULER
 from brim.wire.listening import is_loopback, joined_address, listen_on
 from brim.wire.renewed import RenewedCertificate
 
-_AGAIN = 1.0  # seconds between two attempts to write where it is
+_RETRY_INTERVAL = 1.0  # seconds between two attempts to write where it is
 _TO_END = 2  # seconds for requests that are under way when the scheduling ends
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ async def _tell_where(state_dir: Path, contact: SchedulerContact) -> None:
                     "no client knows that the scheduler is at %s: %s; trying again", address, error
                 )
             is_reported = True
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_RETRY_INTERVAL)
 
 
 def certificate_for(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_LOOK = 0.2  # seconds between two looks at all logs that somebody follows
+_POLL_INTERVAL = 0.2  # seconds between two looks at all logs that somebody follows
 
 
 class Waiting:
@@ -60,7 +60,7 @@ class Waiting:
                     if size != self._logs[job][1]:
                         self._logs[job] = folder, size
                         self._rung_for_lines(job)
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         finally:
             self._looking = None
             self._logs.clear()

@@ -23,7 +23,7 @@ from brim.errors import BrimError, EnvironmentFault
 from brim.serving.bundle import Model
 from brim.serving.inputs import Inputs, join
 
-_AT_ONCE = 256  # rows that the event loop computes by itself: some milliseconds
+_INLINE_ROWS = 256  # rows that the event loop computes by itself: some milliseconds
 
 
 class Prediction(NamedTuple):
@@ -68,7 +68,7 @@ class Batches:
     """
 
     def __init__(
-        self, model: Model, *, limit: int, wait: float, room: int, at_once: int = _AT_ONCE
+        self, model: Model, *, limit: int, wait: float, room: int, at_once: int = _INLINE_ROWS
     ) -> None:
         self._model, self._most, self._wait, self._room, self._at_once = (
             model,

@@ -18,7 +18,7 @@ from brim.serving.inputs import Cell, ColumnReader, Inputs, TensorReader, column
 MOST_ROWS = 1 << 16  # of a request
 LARGE = 1 << 16  # bytes that are decoded at once: less than a millisecond
 _DEEPEST = 4  # nested lists that are split, at most
-_FEW = 1 << 10  # objects of a body that are no rows
+_MAX_OTHER_OBJECTS = 1 << 10  # objects of a body that are no rows
 _MOST_LISTS = 1 << 20
 _MOST_COLUMNS = 1 << 16
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -49,7 +49,7 @@ _list, _object = (
     msgspec.json.Decoder(dict[str, msgspec.Raw]),
 )
 _counted_rows = msgspec.json.Decoder(list[_Row])
-_anything = msgspec.json.Decoder()
+_any_decoder = msgspec.json.Decoder()
 
 
 class Body:
@@ -140,7 +140,10 @@ class Body:
 
 def _check_parts(content: bytes | bytearray, row_limit: int) -> None:
     """Raises SpecError for a body with more objects and lists than what a model takes has."""
-    for mark, limit, noun in ((b"{", row_limit + _FEW, "objects"), (b"[", _MOST_LISTS, "lists")):
+    for mark, limit, noun in (
+        (b"{", row_limit + _MAX_OTHER_OBJECTS, "objects"),
+        (b"[", _MOST_LISTS, "lists"),
+    ):
         if _has_more(content, mark, limit):
             actual, hint = f"more than {limit:,} {noun}", "send some at a time"
             raise SpecError("the body", got=actual, need=f"{row_limit:,} rows at most", hint=hint)
@@ -183,7 +186,7 @@ def _pieces(raw: msgspec.Raw, depth: int = 0) -> Any:
             case b"{":
                 parts = _decoded(_object, raw, "inputs: ")
                 return {name: _pieces(item, depth + 1) for name, item in parts.items()}
-    return _decoded(_anything, raw, "inputs: ")
+    return _decoded(_any_decoder, raw, "inputs: ")
 
 
 def _decoded(

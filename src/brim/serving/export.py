@@ -51,7 +51,7 @@ from brim.train.inference.weights import trained_model
 from brim.train.software import versions
 from brim.train.state.transfer import weights_sha256
 
-_LOOK = 0.1  # seconds between two looks for a checkpoint
+_POLL_INTERVAL = 0.1  # seconds between two looks for a checkpoint
 COLUMNS, PROGRAM, CODE = fitted.COLUMNS, "model.pt2", "code"
 
 
@@ -328,7 +328,7 @@ def export_each(
                 if len(whole) > 2:
                     del whole[0]
                 written_bundles = _without_older(written_bundles, oldest_step=whole[0])
-        if stop.wait(_LOOK):
+        if stop.wait(_POLL_INTERVAL):
             return
 
 

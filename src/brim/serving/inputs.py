@@ -37,7 +37,7 @@ _DTYPES |= {
 }
 
 
-_LONGEST = 60  # characters of what was sent that an answer repeats
+_MAX_SHOWN_CHARACTERS = 60  # characters of what was sent that an answer repeats
 
 
 def shown(sent: object) -> str:
@@ -47,7 +47,7 @@ def shown(sent: object) -> str:
     ("'far'", 61)
     """
     whole = repr(sent)
-    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}…"
+    return whole if len(whole) <= _MAX_SHOWN_CHARACTERS else f"{whole[:_MAX_SHOWN_CHARACTERS]}…"
 
 
 def columns_of_rows(
@@ -139,7 +139,7 @@ class ColumnReader:
                     f"column {name!r}", got="nothing", need="one cell in each row", hint=hint
                 )
         for name in columns.keys() - self.names:
-            hint = did_you_mean(name[:_LONGEST], self.names)
+            hint = did_you_mean(name[:_MAX_SHOWN_CHARACTERS], self.names)
             raise SpecError(
                 f"column {shown(name)}",
                 got="an unknown column",

@@ -15,7 +15,7 @@ from brim.embeddings.tables.start_values import start_values
 from brim.errors import SpecError
 
 KEYS, STARTS = "keys", "starts"  # names of the buffers beside the weight
-_TOGETHER = 4  # keys that have the same highest bits, about: keys spread evenly
+_KEYS_PER_PREFIX = 4  # keys that have the same highest bits, about: keys spread evenly
 _STEPS = 32  # that are walked from there, before a search
 
 
@@ -84,7 +84,7 @@ def starts_of(keys: Tensor) -> Tensor:
 
     Of each value of these, the index says where its keys begin.
     """
-    bits = (len(keys) // _TOGETHER).bit_length()
+    bits = (len(keys) // _KEYS_PER_PREFIX).bit_length()
     return torch.searchsorted(keys, torch.arange(1 << bits) << (BITS - bits))
 
 

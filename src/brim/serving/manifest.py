@@ -26,7 +26,7 @@ from brim.storage.ownership import check_ours
 MANIFEST = "manifest.json"
 DENSE = "dense.safetensors"  # all weights but rows
 _FORMAT = 1
-_LARGEST = 16 << 20  # bytes of a manifest
+_MAX_MANIFEST_BYTES = 16 << 20  # bytes of a manifest
 _PIECE = 1 << 22  # bytes that are read at once
 
 
@@ -134,7 +134,7 @@ def read_manifest(directory: Path) -> BundleManifest:
         raise SpecError(str(directory), got=actual, need="a bundle", hint=hint)
     check_ours(directory, field=str(directory))
     try:
-        fields = json.loads(read_regular(path, at_most=_LARGEST))
+        fields = json.loads(read_regular(path, at_most=_MAX_MANIFEST_BYTES))
         if not isinstance(fields, dict) or "format" not in fields:
             raise SpecError(
                 str(directory),

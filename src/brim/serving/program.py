@@ -28,7 +28,7 @@ State = dict[str, Tensor]  # by name
 _KINDS = (nn.Embedding, nn.EmbeddingBag)
 # Elements of an embedding's weight from which on it is a file of rows: copying fewer takes less
 # than a millisecond.
-_LARGE = 1 << 16
+_MIN_ROW_FILE_ELEMENTS = 1 << 16
 
 
 class Served(nn.Module):
@@ -71,7 +71,7 @@ def tables_of(served: nn.Module) -> list[BundledTable]:
         (f"{name}.weight", isinstance(module, KeyedLookup))
         for name, module in served.named_modules()
         if isinstance(module, KeyedLookup)
-        or (isinstance(module, _KINDS) and module.weight.numel() >= _LARGE)
+        or (isinstance(module, _KINDS) and module.weight.numel() >= _MIN_ROW_FILE_ELEMENTS)
     ]
     return [
         BundledTable(name=name, file=f"rows-{index}.safetensors", keyed=keyed)

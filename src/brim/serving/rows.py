@@ -38,7 +38,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_AT_ONCE = 1 << 20  # rows that are compared at once
+_COMPARED_ROWS = 1 << 20  # rows that are compared at once
 _SAME_SIZE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 
 
@@ -187,7 +187,7 @@ def change_between(old: EmbeddingRows, new: EmbeddingRows) -> RowChange:
     places = _places_of(new.keys, old.keys)
     changed = places < 0
     shared = (places >= 0).nonzero().squeeze(1)
-    for chunk in torch.split(shared, _AT_ONCE):
+    for chunk in torch.split(shared, _COMPARED_ROWS):
         new_bits, old_bits = _bits(new.values[chunk]), _bits(old.values[places[chunk]])
         changed[chunk] = (new_bits != old_bits).any(1)
     removed = _places_of(old.keys, new.keys) < 0

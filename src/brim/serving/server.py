@@ -23,7 +23,7 @@ from brim.wire.certificate_file import CertificateFile
 from brim.wire.door import BACKLOG, Door, answering
 from brim.wire.listening import joined_address, listen_on
 
-_LOOK = 0.2  # seconds between two looks at the directory
+_POLL_INTERVAL = 0.2  # seconds between two looks at the directory
 _ROOM = 4 * MOST_ROWS  # rows that may wait
 _TO_END = 5  # seconds for requests that are under way in the end
 
@@ -192,7 +192,7 @@ class _Watch:
                 self._tell_once("directory", self._versions.directory, str(error))
             except Exception:  # noqa: BLE001 - whatever a version is, the one before is served
                 _log.exception("a version could not be looked at")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     async def _step(self) -> bool:
         """Load what comes next; whether there was anything."""

@@ -16,7 +16,7 @@ from brim.storage.files import nearby
 
 _GZIP = b"\x1f\x8b"
 _YES = frozenset({"1", "true", "t", "yes", "y"})
-_NO = frozenset({"", "0", "false", "f", "no", "n"})
+_FALSE = frozenset({"", "0", "false", "f", "no", "n"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Row:
             SpecError: the cell is neither a number 0 or 1 nor a word for yes or no.
         """
         word = self.text(column).lower().removesuffix(".0")
-        if word not in _YES | _NO:
+        if word not in _YES | _FALSE:
             raise self.fault(column, "1 or true, 0 or false")
         return word in _YES
 

@@ -38,7 +38,7 @@ from brim.storage.files import drafts_beside, is_locked, sync_directory, write_t
 from brim.storage.migrations import Progress, copy_database, migrate
 
 _DATABASE = "scheduler.db"
-_OTHERS = (
+_OTHER_FILES = (
     "token",
     "tenant-tokens.json",
     "authority.pem",
@@ -49,7 +49,7 @@ _OTHERS = (
 )
 # What earlier versions left out: tokens elsewhere name the authority, so the one there stays.
 _MAY_STAY = {"authority.pem", "nodes.token"}
-_BESIDE = (
+_DATABASE_FILES = (
     "scheduler.db-wal",
     "scheduler.db-shm",
 )  # of the database that was there: they must not meet another one
@@ -134,7 +134,7 @@ def _others_in(state: Path) -> dict[str, bytes]:
     The audit log may be rotated meanwhile: its newest part is read first.
     """
     found = {}
-    for name in _OTHERS:
+    for name in _OTHER_FILES:
         with contextlib.suppress(FileNotFoundError):
             found[name] = (state / name).read_bytes()
     return found
@@ -249,7 +249,7 @@ def _manifest_of(tar: tarfile.TarFile, path: Path) -> Manifest:
             "FILE", got=f"{path}, which has no {_MANIFEST}", need="a file that brim backup wrote"
         )
     manifest = msgspec.json.decode(_content(tar, first).read(), type=Manifest)
-    if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHERS}:
+    if manifest.format != 1 or not set(manifest.files) <= {_DATABASE, *_OTHER_FILES}:
         actual = f"{path}, which brim {manifest.version} wrote"
         raise SpecError(
             "FILE", got=actual, need="a backup that this version can read", hint="use that version"
@@ -429,7 +429,7 @@ def finish_restore(state: Path) -> Path | None:
         aside.mkdir(mode=0o700, exist_ok=True)
         # The database comes last: while it is missing, it is seen that this has not come to its
         # end.
-        for name in (*_BESIDE, *_OTHERS, _DATABASE):
+        for name in (*_DATABASE_FILES, *_OTHER_FILES, _DATABASE):
             new, present = ready / name, state / name
             if present.exists() and (new.exists() or name not in {*manifest.files, *_MAY_STAY}):
                 present.replace(aside / name)

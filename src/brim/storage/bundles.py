@@ -38,9 +38,11 @@ _TYPE = 156
 _ENCODING = "utf-8"
 _ERRORS = "surrogateescape"
 _ATTEMPTS = 8  # to have a folder whole that others may be making, or removing, too
-_KEPT = 7 * 86_400.0  # seconds that code which no process uses is kept
+_CODE_LIFETIME = 7 * 86_400.0  # seconds that code which no process uses is kept
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_held: list[int] = []  # descriptors of the folders that this process, or a fork of it, may read
+_folder_descriptors: list[
+    int
+] = []  # descriptors of the folders that this process, or a fork of it, may read
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
@@ -199,7 +201,7 @@ def unpack(bundle: bytes, digest: str) -> Path:
     try:
         cache = _cache()
         folder = cache / digest
-        _held.append(_held_whole(folder, files))
+        _folder_descriptors.append(_held_whole(folder, files))
         _forget_unused(cache)
     except OSError as error:
         raise EnvironmentFault(f"cannot unpack the code of a job: {error}") from error
@@ -310,7 +312,7 @@ def _make(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def _forget_unused(cache: Path) -> None:
     """Remove code that no process has used for long."""
-    old = SystemClock().wall() - _KEPT
+    old = SystemClock().wall() - _CODE_LIFETIME
     for folder in cache.iterdir():
         with contextlib.suppress(OSError):
             if folder.name.startswith(".") or folder.lstat().st_mtime > old:

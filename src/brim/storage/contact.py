@@ -23,7 +23,7 @@ from brim.storage.files import write_whole
 
 CONTACT = "master.json"
 SCHEDULER_LOCK = ".scheduler.lock"  # of a state directory, held by its scheduler
-_LONGEST = 1 << 16  # bytes of a contact
+_MAX_CONTACT_BYTES = 1 << 16  # bytes of a contact
 T = TypeVar("T")
 
 # Signals are sent to it: 0 and less would be many processes.
@@ -186,6 +186,6 @@ def read_scheduler_contact(state_dir: Path) -> SchedulerContact | None:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(read_regular(path, at_most=_LONGEST), type=kind)
+        return msgspec.json.decode(read_regular(path, at_most=_MAX_CONTACT_BYTES), type=kind)
     except (OSError, *UNDECODABLE):
         return None

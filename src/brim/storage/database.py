@@ -61,7 +61,7 @@ delete from cycles where number <= :oldest or number < (
 # What a few cycles need. Below that nothing is written any more: a log that is full would fail in
 # the middle of things, and the processes of jobs could not be started either.
 _ROOM_BYTES = 4 << 20
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     0.2  # seconds that another process may keep the file locked; nothing else is done meanwhile
 )
 
@@ -126,7 +126,7 @@ class Database:
         self.times_taught = 0
         uri = f"file:{quote(str(path))}?mode={'rwc' if create else 'rw'}"
         try:
-            self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_PATIENCE)
+            self._sql = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_LOCK_TIMEOUT)
             if format_of(self._sql) == 0:
                 self._sql.execute(
                     "pragma auto_vacuum = incremental"

@@ -14,7 +14,7 @@ from brim.storage.files import sizes_of, sync_directory, write_through, write_wh
 
 T = TypeVar("T")
 Data = bytes | bytearray
-_PATIENCE = 60.0  # seconds that a store may be away
+_STORE_TIMEOUT = 60.0  # seconds that a store may be away
 _PAUSES = (0.2, 0.5, 1.0, 2.0)  # between tries; then the last again
 _NOT_SHARED = ("memory",)
 # Short timeouts: a connection that hangs must not outlast the patience above. Trying again is done
@@ -147,7 +147,7 @@ class Remote:
         root: str,
         url: str,
         *,
-        patience: float = _PATIENCE,
+        patience: float = _STORE_TIMEOUT,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._system, self._root, self._url = system, root.rstrip("/"), url.rstrip("/")
@@ -213,7 +213,7 @@ def open_place(
     location: str,
     *,
     field: str = "--checkpoints",
-    patience: float = _PATIENCE,
+    patience: float = _STORE_TIMEOUT,
     warn: Callable[[str], None] = lambda _: None,
 ) -> FileStore:
     """The place that a path or a URL names.

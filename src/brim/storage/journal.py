@@ -20,7 +20,9 @@ from brim.storage.files import is_locked, lock, write_whole
 
 _HEADER = struct.Struct("<III")
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 28  # bytes that a journal may have: masters write theirs again long before
+_MAX_JOURNAL_BYTES = (
+    1 << 28
+)  # bytes that a journal may have: masters write theirs again long before
 
 
 class Journal:
@@ -117,7 +119,7 @@ def set_aside_if_damaged(path: Path) -> str:
     Return what is wrong with it, or nothing.
     """
     try:
-        content = read_regular(path, at_most=_LONGEST)
+        content = read_regular(path, at_most=_MAX_JOURNAL_BYTES)
         read_frames(content, name=str(path))
     except FileNotFoundError:
         return ""

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from brim.domain.kept_run import (
     CHECKPOINTS,
-    KEPT,
+    LIVENESS_FILE,
     PART,
     KeptFile,
     grows,
@@ -31,7 +31,7 @@ from brim.host.untrusted import open_regular
 from brim.storage.file_stores import FileStore
 from brim.storage.files import lock, write_whole
 
-_SAME = 256  # bytes at a place by which two files are told apart: a record has a time
+_COMPARED_BYTES = 256  # bytes at a place by which two files are told apart: a record has a time
 _TO_COPY = 60.0  # seconds that another process, which copies the same run, is waited for
 _LOCK = ".copy.lock"  # in a copy: held by who brings it up to date
 _VERSIONS = ".versions"  # in a copy: the versions of its files, a directory of small files
@@ -75,7 +75,7 @@ def files_of(run_dir: Path, *, checkpoints: bool = False) -> list[KeptFile]:
             path = Path(folder, file)
             name = str(path.relative_to(run_dir))
             # One that was brought here from a store has that store's word on who adds to it.
-            if name == KEPT or not is_kept(name, checkpoints=checkpoints):
+            if name == LIVENESS_FILE or not is_kept(name, checkpoints=checkpoints):
                 continue
             with contextlib.suppress(FileNotFoundError):  # it was just removed, or replaced
                 seen = path.lstat()
@@ -153,8 +153,8 @@ def _bring_up_to_date(run: KeptRun, directory: Path, *, checkpoints: bool) -> No
     except _AnotherRun:
         _empty(directory)
         _copy_files(run, files, directory)
-    if KEPT not in {file.name for file in files}:
-        (directory / KEPT).unlink(missing_ok=True)
+    if LIVENESS_FILE not in {file.name for file in files}:
+        (directory / LIVENESS_FILE).unlink(missing_ok=True)
     if checkpoints:
         _remove_others(directory, {file.name for file in files})
 
@@ -221,14 +221,14 @@ def _goes_on(run: KeptRun, file: KeptFile, descriptor: int, place: int) -> bool:
     """Return whether a copy that ends at a place is the beginning of what the run has."""
     if not file.begin <= place <= file.size:
         return False
-    start = max(file.begin, place - _SAME)
+    start = max(file.begin, place - _COMPARED_BYTES)
     copied_end = os.pread(descriptor, place - start, start)
     return _bytes_of(run, file.name, start, len(copied_end)) == copied_end
 
 
 def _begins_alike(run: KeptRun, file: KeptFile, descriptor: int) -> bool:
     """Return whether a copy may be of this run, though it does not end as the run's file does."""
-    run_start = _bytes_of(run, file.name, 0, min(_SAME, os.fstat(descriptor).st_size))
+    run_start = _bytes_of(run, file.name, 0, min(_COMPARED_BYTES, os.fstat(descriptor).st_size))
     return os.pread(descriptor, len(run_start), 0) == run_start
 
 
@@ -346,7 +346,7 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer.
         """
-        self._place.replace(KEPT, f"{now:.0f}".encode())
+        self._place.replace(LIVENESS_FILE, f"{now:.0f}".encode())
 
     def note_end(self) -> None:
         """Say in the store that nobody adds to the run any more.
@@ -354,7 +354,7 @@ class Keeping:
         Raises:
             EnvironmentFault: the store does not answer.
         """
-        self._place.remove(KEPT)
+        self._place.remove(LIVENESS_FILE)
 
     def _keep_parts(self, file: KeptFile) -> None:
         """Write the parts of a file that are not there, or not as long.

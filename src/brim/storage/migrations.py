@@ -23,7 +23,7 @@ from brim.errors import EnvironmentFault, StorageFault
 from brim.storage.files import drafts_beside, sync_directory
 
 FORMAT = 6
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     0.2  # seconds that another process may keep the file locked, where there is nothing to do
 )
 _PAGES = 2_000  # that are copied between two reports
@@ -74,7 +74,7 @@ def migrate(path: Path) -> Path | None:
         return None
     try:
         with contextlib.closing(
-            sqlite3.connect(path, isolation_level=None, timeout=_PATIENCE)
+            sqlite3.connect(path, isolation_level=None, timeout=_LOCK_TIMEOUT)
         ) as sql:
             format = format_of(sql)
     except sqlite3.Error as error:

@@ -25,7 +25,7 @@ from brim.domain.followed import (
     digest_of_tail,
     is_followed,
 )
-from brim.domain.kept_run import KEPT
+from brim.domain.kept_run import LIVENESS_FILE
 from brim.errors import EnvironmentFault, ProtocolError
 from brim.host.holes import free_front
 from brim.storage.files import lock, write_whole
@@ -223,12 +223,12 @@ class RecordsMirror:
             now: seconds since 1970.
         """
         with contextlib.suppress(OSError):
-            (self._into / KEPT).write_text(f"{now:.0f}")
+            (self._into / LIVENESS_FILE).write_text(f"{now:.0f}")
 
     def close(self) -> None:
         """Leave it; who reads it knows that nothing more comes."""
         with contextlib.suppress(OSError):
-            (self._into / KEPT).unlink(missing_ok=True)
+            (self._into / LIVENESS_FILE).unlink(missing_ok=True)
         os.close(self._lock)
 
 

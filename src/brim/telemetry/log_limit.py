@@ -19,7 +19,9 @@ from pathlib import Path
 
 from brim.host.holes import free_front
 
-_LOOK = 0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
+_POLL_INTERVAL = (
+    0.2  # seconds between two looks: what is written meanwhile comes on top of the limit
+)
 _SELDOM = 1.0  # where less than half of it is used
 _SLACK = 8  # an eighth of the limit is freed at once, so that a log that grows slowly is seldom cut
 _FARTHEST = 1 << 40  # no disk lets a file grow for ever
@@ -44,7 +46,7 @@ class LogLimit:
         try:
             while True:
                 used = await asyncio.to_thread(self.enforce)  # a disk may take its time
-                await asyncio.sleep(_LOOK if used > self.limit // 2 else _SELDOM)
+                await asyncio.sleep(_POLL_INTERVAL if used > self.limit // 2 else _SELDOM)
         finally:
             self.enforce()
 

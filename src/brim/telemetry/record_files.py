@@ -28,7 +28,7 @@ EVENTS: RecordName = "events.jsonl"
 STEPS: RecordName = "steps.jsonl"
 _BLOCK = 1 << 20
 _COUNTED = 64 * _BLOCK  # bytes of lines that one call passes over: some hundredths of a second
-_LONGEST = 4 << 20  # bytes of a line; a longer one is none of ours
+_MAX_LINE_BYTES = 4 << 20  # bytes of a line; a longer one is none of ours
 T = TypeVar("T")
 
 
@@ -185,7 +185,7 @@ class LineReader(Generic[T]):
         last = size - self._at_most
         found = os.pread(file, self._at_most, last).find(b"\n") + 1
         if not found:  # a long line, or one that is not complete: it begins before
-            last = max(self._offset, last - _LONGEST)
+            last = max(self._offset, last - _MAX_LINE_BYTES)
             found = os.pread(file, max(size - self._at_most - last, 0), last).rfind(b"\n") + 1
         self._count_up_to(file, last + found)
         return first
@@ -208,13 +208,13 @@ class LineReader(Generic[T]):
         self.behind = len(chunk) == at_once
         end = chunk.rfind(b"\n") + 1
         if self.behind and not end:
-            chunk = os.pread(file, _LONGEST, self._offset)
+            chunk = os.pread(file, _MAX_LINE_BYTES, self._offset)
             end = chunk.find(b"\n") + 1
-        if not end and len(chunk) == _LONGEST:
+        if not end and len(chunk) == _MAX_LINE_BYTES:
             self.behind = False
             self.damage = (
                 f"{self._path} is damaged at byte {self._offset}: a line of more than "
-                f"{_LONGEST >> 20} MiB"
+                f"{_MAX_LINE_BYTES >> 20} MiB"
             )
         elif not end:
             self.behind = False  # a line that is not complete

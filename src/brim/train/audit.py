@@ -17,7 +17,7 @@ from brim.data.feed import MicroBatchRequest
 from brim.train.state.digests import Digests, digests_of, root_of
 
 SAMPLES = "samples"
-_BEHIND = "committed"
+_COMMITTED = "committed"
 _IN_STATE = (
     "Something else than the weights, the seed and the samples decides what it comes to: most often "
     "a network, a queue or a running value that the script keeps beside the model given to "
@@ -78,7 +78,7 @@ class StepAudit:
         Args:
             committed: steps of its state.
         """
-        return {_BEHIND: committed, **_by_kind(self.seen)}
+        return {_COMMITTED: committed, **_by_kind(self.seen)}
 
     def apart_from(self, early: Mapping[str, Any], *, step: int) -> str:
         """Return a warning where the first micro-batch came to something else before the job stood.
@@ -89,7 +89,7 @@ class StepAudit:
             early: of the checkpoint that the job goes on from; empty where it has none.
             step: the steps that are committed.
         """
-        if self.own != 0 or early.get(_BEHIND) != step:
+        if self.own != 0 or early.get(_COMMITTED) != step:
             return ""
         digests = _by_kind(self.made)
         kind_apart = next((kind for kind in digests if digests[kind] != early.get(kind)), "")

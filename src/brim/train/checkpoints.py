@@ -41,11 +41,11 @@ _SHORT, _LONG = (
     2.0,
     90.0,
 )  # seconds that a write under way is waited for: at the end of an epoch, of the job
-_LOOK = 0.01
+_POLL_INTERVAL = 0.01
 _TO_DIE = 10.0  # seconds until the kernel has ended the others of an heir's host
 _SMALL = 64 << 20  # bytes of a table that is copied whole, as all else is
-_FEW = 1 << 16  # rows of one that is, where each must be looked for
-_AT_ONCE = 16 << 20  # bytes of changed rows that training waits for
+_MAX_SMALL_ROWS = 1 << 16  # rows of one that is, where each must be looked for
+_MAX_DELTA_BYTES = 16 << 20  # bytes of changed rows that training waits for
 # how often what changed meanwhile is written in the background before training waits for the rest
 _PASSES = 3
 
@@ -256,7 +256,10 @@ class Checkpoints:
         chains = [(table, self._bases.chain(table)[-1].step) for table in tables]
         if not needed and not all(table.follows(step) for table, step in chains):
             return False  # looking through all rows would take the longer the more there are
-        return sum(table.row_bytes * table.count_since(step) for table, step in chains) <= _AT_ONCE
+        return (
+            sum(table.row_bytes * table.count_since(step) for table, step in chains)
+            <= _MAX_DELTA_BYTES
+        )
 
     def _await_bases(self, patience: float, *, renewed: bool) -> None:
         assert self._bases is not None, "who has no writer has no checkpoints"
@@ -266,7 +269,7 @@ class Checkpoints:
                 files, deadline = self._bases.files, monotonic() + patience
             if monotonic() >= deadline:
                 return
-            self._listen(_LOOK)
+            self._listen(_POLL_INTERVAL)
 
     def _look_at_bases(self) -> bool:
         """Return whether bases for checkpoints have just come, or have failed."""
@@ -298,7 +301,7 @@ class Checkpoints:
         while self._writer is not None and self._writer.in_flight is not None:
             if monotonic() >= deadline:
                 return False
-            self._listen(_LOOK)
+            self._listen(_POLL_INTERVAL)
         return True
 
     def now(self, *, ahead: bool = False) -> None:
@@ -485,7 +488,7 @@ class Checkpoints:
 
 
 def _is_small(table: RowTable) -> bool:
-    is_few = isinstance(table, NumberedRows) or table.count < _FEW
+    is_few = isinstance(table, NumberedRows) or table.count < _MAX_SMALL_ROWS
     return is_few and table.count * table.row_bytes < _SMALL
 
 

@@ -21,7 +21,7 @@ from brim.coordination.job.participant import (
     FetchState,
     Flow,
     GiveState,
-    Heard,
+    Incoming,
     Interrupted,
     LeaveState,
     Need,
@@ -64,13 +64,13 @@ from brim.wire.peer import Listener, connect
 
 T = TypeVar("T")
 
-_LOOK = 1.0  # seconds between looks at what no message announces
+_POLL_INTERVAL = 1.0  # seconds between looks at what no message announces
 # seconds between looks in passing: a micro-batch may be quicker than the call of the system
 _GLANCE = 0.001
 _COMPANY = (
     0.005  # seconds that steps of a worker alone wait for company: each telling wakes up the agent
 )
-_PATIENCE = 60.0
+_EXTRA_PATIENCE = 60.0
 _PIECE_BYTES = 1 << 20  # of a row, that go to other hosts together: 8 ms at 1 Gbit/s
 _INEXACT_ROWS = 64  # the largest world on one host without canonical reduction
 
@@ -447,7 +447,7 @@ class Membership:
     def _patience(self) -> float:
         """Seconds that a silent worker is waited for: where it hangs, its agent ends it before."""
         limit = self._context.spec.hang_timeout
-        return math.inf if limit is None else limit + _PATIENCE
+        return math.inf if limit is None else limit + _EXTRA_PATIENCE
 
     def join(self, layout: Layout, facts: Facts | None) -> None:
         self._layout, spec = layout, self._context.spec
@@ -529,7 +529,7 @@ class Membership:
                 resume = flow.throw
                 answer = error
 
-    def _receive(self, timeout: float | None) -> Heard | None:
+    def _receive(self, timeout: float | None) -> Incoming | None:
         """Hear the next that comes, or None after so many seconds."""
         if timeout == 0.0:
             return self._heard(0.0) if self._has_news else None
@@ -539,7 +539,7 @@ class Membership:
         deadline = math.inf if timeout is None else monotonic() + timeout
         while True:
             remaining = deadline - monotonic()
-            message = self._heard(max(0.0, min(remaining, _LOOK)))
+            message = self._heard(max(0.0, min(remaining, _POLL_INTERVAL)))
             if message is not None or remaining <= 0:
                 return message
             self._moves += timeout is not None  # who waits for long on purpose does not hang
@@ -548,7 +548,7 @@ class Membership:
     def _has_news(self) -> bool:
         return self._leave.asked or self._link.pending()
 
-    def _heard(self, timeout: float) -> Heard | None:
+    def _heard(self, timeout: float) -> Incoming | None:
         if self._leave.asked:
             self._leave.asked = False
             return AskedToLeave()
@@ -692,7 +692,7 @@ class Membership:
             address,
             greeting,
             self._context.secret,
-            timeout=_PATIENCE,
+            timeout=_EXTRA_PATIENCE,
             patience=self._patience,
             cancelled=self._is_called,
             insecure=self._context.spec.insecure,

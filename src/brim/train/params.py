@@ -18,7 +18,7 @@ from typing import TypeVar
 from brim.errors import SpecError, did_you_mean
 
 ENVIRONMENT_VARIABLE = "BRIM_PARAMETERS"
-_asked: set[str] = set()
+_requested_names: set[str] = set()
 T = TypeVar("T", str, int, float, bool)
 
 
@@ -36,7 +36,7 @@ def param(name: str, default: T) -> T:
     >>> param("learning_rate", 1e-3)
     0.001
     """
-    _asked.add(name)
+    _requested_names.add(name)
     text = _given().get(name)
     if text is None:
         return default
@@ -64,10 +64,10 @@ def check_all_used(module: ModuleType) -> None:
     Raises:
         SpecError: there is one.
     """
-    unread = _given().keys() - _asked
+    unread = _given().keys() - _requested_names
     if not unread:
         return
-    names = _asked | _read_later(module)
+    names = _requested_names | _read_later(module)
     for name in sorted(unread - names):
         raise SpecError(
             f"--set {name}",

@@ -51,7 +51,7 @@ _WATCHED_STEPS = 3  # of each round: what a network keeps in attributes shows in
 # Stands in for the number of a micro-batch when seeding the update.
 _UPDATE = 1 << 41
 
-_NOTHING = OwnedRows(
+_NO_OWNED_ROWS = OwnedRows(
     GradientRows(torch.empty(0, dtype=torch.int64), torch.empty(0, 0)), owner=0, start=0
 )
 
@@ -672,7 +672,7 @@ class Steps:
         return (
             round.exchange.rows_owned()
             if is_counted
-            else [_NOTHING] * len(self._parts.embeddings.weights)
+            else [_NO_OWNED_ROWS] * len(self._parts.embeddings.weights)
         )
 
     def _prepare(self, round: Round, total: list[Tensor]) -> StepOutcome:

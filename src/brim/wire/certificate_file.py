@@ -10,7 +10,7 @@ from pathlib import Path
 
 from brim.errors import EnvironmentFault
 
-_LOOK = 2.0  # seconds between two looks at the files
+_POLL_INTERVAL = 2.0  # seconds between two looks at the files
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class CertificateFile:
     async def keep(self) -> None:
         """Show another certificate once there is one, for ever: handshakes that begin later see it."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
             try:
                 if (seen := self._stamps()) != self._seen:
                     self._seen = seen

@@ -45,16 +45,16 @@ _NONCE_BYTES = 16
 _MASTER, _CALLER = b"master", b"caller"  # whose proof it is: one end's is of no use to the other
 _MOST_CHALLENGES = 1024  # that nobody has answered yet; with more, the first of them is forgotten
 _TO_LOOK = 10.0  # seconds that one look for who listens at an address may take
-_AGAIN = 0.05  # seconds between two looks for who listens at an address
+_POLL_INTERVAL = 0.05  # seconds between two looks for who listens at an address
 _NOT_OURS = "what listens there is not the master of this run, or the token is wrong"
 _UNKNOWN = "this challenge is not of this master, or is over"
-_LARGEST = 1 << 30
+_MAX_MESSAGE_BYTES = 1 << 30
 _MOST_CONNECTIONS = 256
 # behind the name of the local socket: that of the one that callers of the port are led to
 _REMOTE = "-remote"
 _FILES = "-files"  # and that of the one that takes in files
 _OPTIONS = [
-    ("grpc.max_send_message_length", _LARGEST),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -64,14 +64,14 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),  # the backoff of one attempt must not hold up the next
 ]
-_HEARD = ("grpc.max_receive_message_length", _LARGEST)
+_RECEIVE_LIMIT = ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)
 _LONGEST_DETAIL = 2_000  # characters
 _LARGEST_ANSWER = 1 << 20  # bytes of what a master says of its run, which are a few thousand
 # Who asks need not trust the master: it may be that of a tenant.
 _ANSWERED = ("grpc.max_receive_message_length", _LARGEST_ANSWER)
 _OF_SERVERS = [
     *_OPTIONS,
-    _HEARD,
+    _RECEIVE_LIMIT,
     ("grpc.max_allowed_incoming_connections", _MOST_CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 10_000),  # an agent has a call under way all the time
@@ -91,14 +91,14 @@ class _Said(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-_said: Codec[_Said] = Codec(_Said)
+_answer_codec: Codec[_Said] = Codec(_Said)
 
 
 def _decoder_for(question: Ask) -> Callable[[bytes], Answer]:
     """Return what decodes the answer: nothing is made of what nobody has asked for."""
 
     def decode(answer: bytes) -> Answer:
-        reply = _said.decode(answer)
+        reply = _answer_codec.decode(answer)
         return Answer(ok=reply.ok, detail=reply.detail[:_LONGEST_DETAIL])
 
     return _answer.decode if question.verb == "status" else decode
@@ -275,7 +275,7 @@ class AgentStream:
         self._door = _Door(address)
         self._identity = _identity_for(address, token)
         self._finding = asyncio.ensure_future(
-            _channel_to(self._door.address, self._identity, _HEARD)
+            _channel_to(self._door.address, self._identity, _RECEIVE_LIMIT)
         )
         self._call = asyncio.ensure_future(self._open())
 
@@ -483,7 +483,7 @@ async def _find(address: str, context: ssl.SSLContext) -> str:
         except OSError as error:
             if reason := stranger_of(error):
                 raise NotTheMaster(f"{_NOT_OURS}: {reason}") from error
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_POLL_INTERVAL)
             continue
         found, peer_address = writer.get_extra_info("peername")[:2]
         writer.transport.abort()
@@ -500,7 +500,7 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
     address_pair, name = split_address(address), server_name(MASTER)
     while True:
         try:
-            remaining = max(_AGAIN, end - monotonic())
+            remaining = max(_POLL_INTERVAL, end - monotonic())
             with socket.create_connection(address_pair, timeout=remaining) as line:
                 found, peer_address = line.getpeername()[:2]
                 context.wrap_socket(line, server_hostname=name).close()
@@ -512,7 +512,7 @@ def _look_for(address: str, context: ssl.SSLContext, end: float) -> str:
                 raise EnvironmentFault(
                     f"the master at {address} does not answer: {error}"
                 ) from error
-        sleep(_AGAIN)
+        sleep(_POLL_INTERVAL)
 
 
 def _result_of(call: Any, end: float) -> Any:

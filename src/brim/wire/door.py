@@ -36,10 +36,10 @@ _TO_SHOW_TOKEN = 10.0  # seconds until the headers of a request must be complete
 _TO_READ = 10.0  # seconds in which a client's host takes in, of an answer that waits, at least
 _LEAST_READ = 64 << 10  # bytes
 _KEPT_BACK = 256  # descriptors for what is no connection: jobs, nodes, the database
-_FEWEST = 64  # who may be served at least
+_MIN_GUESTS = 64  # who may be served at least
 _MOST_OF_CALLER = 1024  # requests of a tenant at once: each may hold what was sent with it
 _SELDOM = 60.0  # seconds between two lines of a log that say the same
-_AGAIN = 1.0  # seconds until somebody is accepted again where descriptors were used up
+_RETRY_INTERVAL = 1.0  # seconds until somebody is accepted again where descriptors were used up
 _TO_SAY_GOODBYE = 1.0  # seconds that an idle connection has for its end, when the server ends
 _FOR_EVER = 365 * 86400.0  # seconds
 _ACKNOWLEDGED = struct.Struct("120xQ")  # the place of tcpi_bytes_acked in struct tcp_info
@@ -243,7 +243,7 @@ def _room(strangers: int) -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    return max(_FEWEST, limit - strangers - BACKLOG - _KEPT_BACK)
+    return max(_MIN_GUESTS, limit - strangers - BACKLOG - _KEPT_BACK)
 
 
 def _host_of(connection: H11Protocol) -> str:
@@ -363,7 +363,7 @@ async def _let_in(
                 continue
             except OSError as error:
                 _log.warning("no connection can be accepted: %s", error)
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(_RETRY_INTERVAL)
                 continue
             connection = make()
             door.knocks(connection, line, client[:2])

@@ -38,7 +38,7 @@ GREETING = b"enrol with brim\n"  # the first bytes, by which a port tells it fro
 _USE = "enrolment"  # of the secret
 _SERVER, _JOINER = b"enrolment", b"joiner"  # whose proof it is
 _NONCE_BYTES = 16
-_LONGEST = 1 << 13  # bytes of a message
+_MAX_MESSAGE_BYTES = 1 << 13  # bytes of a message
 _LONGEST_NAME = 200  # characters
 _TO_ENROL = 5.0  # seconds that it may take, all of it
 
@@ -101,7 +101,7 @@ class EnrolmentServer:
         nonce, challenge = greeting[len(GREETING) :], secrets.token_bytes(_NONCE_BYTES)
         writer.write(proof(self._secret, _SERVER, nonce, challenge) + challenge)
         proof_given = await reader.readexactly(PROOF_BYTES)
-        length = length_of(await reader.readexactly(HEAD_BYTES), limit=_LONGEST)
+        length = length_of(await reader.readexactly(HEAD_BYTES), limit=_MAX_MESSAGE_BYTES)
         content = await reader.readexactly(length)
         if not is_proof(proof_given, self._secret, _JOINER, nonce, challenge, content):
             reply = EnrolReply(problem="the token is of another run or cluster")
@@ -160,7 +160,9 @@ def _ask(call: ssl.SSLSocket, secret: bytes, content: bytes) -> EnrolReply:
     if not is_proof(greeting[:PROOF_BYTES], secret, _SERVER, nonce, challenge):
         return EnrolReply(problem="the token is of another run or cluster")
     call.sendall(proof(secret, _JOINER, nonce, challenge, content) + frame(content))
-    return _replies.decode(_exactly(call, length_of(_exactly(call, HEAD_BYTES), limit=_LONGEST)))
+    return _replies.decode(
+        _exactly(call, length_of(_exactly(call, HEAD_BYTES), limit=_MAX_MESSAGE_BYTES))
+    )
 
 
 def _exactly(call: ssl.SSLSocket, size: int) -> bytes:

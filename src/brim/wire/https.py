@@ -28,7 +28,7 @@ INSECURE = "BRIM_INSECURE"  # set to 1: a token may go to another host as it is
 
 _LARGEST_PORT = 2**16 - 1
 _KUBERNETES = r"kubernetes(?:://(?P<namespace>[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)?/?)?"
-_known: dict[str, bytes] = {}  # authorities, by their fingerprints
+_authorities: dict[str, bytes] = {}  # authorities, by their fingerprints
 
 
 def namespace_in(url: str) -> str | None:
@@ -130,11 +130,11 @@ def connection_to(
         return http.client.HTTPSConnection(
             address, timeout=timeout, context=ssl.create_default_context()
         )
-    trusted = authority.encode() or _known.get(fingerprint)
+    trusted = authority.encode() or _authorities.get(fingerprint)
     if trusted is None:
         host, port = split_address(address)
         trusted = authority_at(host, port, fingerprint=fingerprint, timeout=timeout)
-        _known[fingerprint] = trusted
+        _authorities[fingerprint] = trusted
     return _SchedulerConnection(address, trusted, timeout=timeout)
 
 

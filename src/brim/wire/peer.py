@@ -40,16 +40,18 @@ from brim.wire.strangers import first_of_crowd
 _GREETING = struct.Struct(
     f"<H{PROOF_BYTES}s"
 )  # how long the greeting is that follows, and its proof
-_LONGEST = 512  # bytes of a greeting
+_MAX_GREETING_BYTES = 512  # bytes of a greeting
 _TO_GREET = 5.0  # seconds that a caller has for its greeting, all of it
 _MOST_CALLERS = 64  # that have not greeted yet; with more, one of the host with the most has to go
 _SLICE = 0.05  # seconds between looks at whether the wait has become pointless
 # seconds without an answer of the other host's kernel after which its worker counts as lost
 _UNANSWERED = 3.0
 _RETRANSMITS = 2  # the place of tcpi_retransmits in the kernel's struct tcp_info
-_AT_ONCE = 1 << 18  # bytes that a stream is given at once, which may encrypt them
+_SEND_BYTES = 1 << 18  # bytes that a stream is given at once, which may encrypt them
 _WORTH = 1 << 18  # bytes that are worth waking up for, where so many are to come from a peer
-_HELD = 1 << 15  # bytes, and more, that encryption may keep until all of a record is there
+_BUFFERED_BYTES = (
+    1 << 15
+)  # bytes, and more, that encryption may keep until all of a record is there
 # what a stream says that cannot go on now
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -80,7 +82,7 @@ class _PendingCaller:
         if len(self.said) < _GREETING.size:
             return _GREETING.size - len(self.said)
         length, _ = _GREETING.unpack_from(self.said)
-        return _GREETING.size + length - len(self.said) if length <= _LONGEST else -1
+        return _GREETING.size + length - len(self.said) if length <= _MAX_GREETING_BYTES else -1
 
 
 class Listener:
@@ -541,7 +543,7 @@ def _least_of(views: Iterable[memoryview], peer: socket.socket) -> int:
         count += len(view)
         if count >= _WORTH:
             break
-    buffered = _HELD if isinstance(peer, ssl.SSLSocket) else 0
+    buffered = _BUFFERED_BYTES if isinstance(peer, ssl.SSLSocket) else 0
     return max(1, min(count, _WORTH) - buffered)
 
 
@@ -551,7 +553,7 @@ def _chunks(views: Iterable[memoryview]) -> Iterator[memoryview]:
 
 def _send(peer: socket.socket, view: memoryview) -> int:
     """Send some of it; what a stream has encrypted and not sent is to be given to it again."""
-    return peer.send(view[:_AT_ONCE])
+    return peer.send(view[:_SEND_BYTES])
 
 
 def _receive(peer: socket.socket, view: memoryview) -> int:

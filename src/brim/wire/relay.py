@@ -27,7 +27,7 @@ from brim.wire.strangers import Strangers
 _STUCK = 5.0  # seconds for which a caller may say nothing, and what is to be written not move
 _STUCK_ON_DISK = 60.0  # and where it waits for the disk of another server
 _UNANSWERED = 3.0  # seconds after which a host counts as gone whose kernel does not answer
-_AT_ONCE = 1 << 16  # bytes that are decrypted at once
+_DECRYPT_BYTES = 1 << 16  # bytes that are decrypted at once
 _STRANGERS = 64  # callers that have not said yet whom they want
 _TELLING = 4  # bytes by which calls are told apart: gRPC's begin with "PRI "
 
@@ -160,7 +160,7 @@ class _CallerEnd(_End):
             if not self._is_known:
                 self._tls.do_handshake()
                 self._is_known = True
-            while chunk := self._tls.read(_AT_ONCE):
+            while chunk := self._tls.read(_DECRYPT_BYTES):
                 plain += chunk
             return bytes(plain), True
         return bytes(plain), False

@@ -52,7 +52,7 @@ _MOST_CALLS = 64
 _LARGEST_BUNDLE = 1 << 24  # bytes, of which it takes as many as it is said to have
 _LONGEST_WAIT = 30.0  # seconds for which a follower may be told nothing
 _TO_SEE_OFF = 2.0  # seconds that followers have for the last words of a run
-_LOOK = 0.05  # seconds between two looks for what is new
+_POLL_INTERVAL = 0.05  # seconds between two looks for what is new
 _THREADS = 8  # that wait for the disk
 
 
@@ -180,7 +180,7 @@ class RunFileServer:
         while monotonic() < deadline and any(
             _lacks(records, marks) for records, marks in self._followers.values()
         ):
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def stop(self) -> None:
         """Accept nothing more, and end the calls that are under way."""
@@ -328,7 +328,7 @@ class RunFileServer:
                 return []
             found = await self._in_thread(read)
             if not found:  # a line, and not all of it yet
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         return found
 
     async def _until_news(
@@ -342,7 +342,7 @@ class RunFileServer:
             new = _lacks(records, request.marks)
             if EVENTS in new or (new and (self._ending or waited >= request.linger)):
                 return True
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         return False
 
 

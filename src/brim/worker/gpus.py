@@ -13,7 +13,7 @@ import torch
 _BY_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _TO_TRY = 60  # seconds
-_taken: list[socket.socket] = []  # names that are this process's as long as it lives
+_names_taken: list[socket.socket] = []  # names that are this process's as long as it lives
 
 
 @contextlib.contextmanager
@@ -129,5 +129,5 @@ def _take(gpu: str) -> bool:
     except OSError:
         mark.close()
         return False
-    _taken.append(mark)
+    _names_taken.append(mark)
     return True

@@ -21,7 +21,7 @@ from brim_lab.chaos.promises import (
 )
 from brim_lab.chaos.results import Calm
 
-_KEPT = {
+_EXPECTED_FILES = {
     "scheduler.db",
     "scheduler.db-wal",
     "scheduler.db-shm",
@@ -76,7 +76,9 @@ def journal_replays(database: Database) -> list[str]:
 
 def state_is_whole(state: Path) -> list[str]:
     """The scheduler left nothing but what it keeps, and stumbled nowhere."""
-    leftovers = [f"left behind: {path.name}" for path in state.iterdir() if path.name not in _KEPT]
+    leftovers = [
+        f"left behind: {path.name}" for path in state.iterdir() if path.name not in _EXPECTED_FILES
+    ]
     return leftovers + brim_did_not_stumble(
         [state / "scheduler.log", *state.glob("nodes/*/node.log")]
     )

@@ -21,7 +21,7 @@ _PASSED_ON = {
     signal.SIGUSR1,
     signal.SIGUSR2,
 }
-_GONE = 126
+_HOST_GONE = 126
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +40,7 @@ def main() -> int:
         doors = [os.open(f"/proc/{init}/ns/{namespace}", os.O_RDONLY) for namespace in _NAMESPACES]
     except OSError:
         print(f"there is no host any more whose first process is {init}", file=sys.stderr)  # noqa: T201
-        return _GONE
+        return _HOST_GONE
     for door in doors:
         enter(door)
         os.close(door)
@@ -49,7 +49,7 @@ def main() -> int:
     if not child:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:  # the stand-in is gone already
-            return _GONE
+            return _HOST_GONE
         signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
         os.chdir(folder)
         own_variables = {

@@ -33,7 +33,7 @@ _TUNSETIFF, _TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 _IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
 _TUN_F_CSUM, _TUN_F_TSO4 = 0x01, 0x02  # packets of up to 64 KiB: a tenth of the work
 _MTU = 9000
-_ALONE = (sys.executable, "-I", "-S")  # starts in 20 ms
+_ISOLATED_PYTHON = (sys.executable, "-I", "-S")  # starts in 20 ms
 CODE = (str(Path(__file__).resolve().parents[4]), sys.prefix)  # the checkout, and its Python
 # A function of the shell: `show FD FOLDER` makes a folder readable again where something else was
 # mounted over it after it was opened.
@@ -128,7 +128,7 @@ class Host:
     @property
     def prefix(self) -> tuple[str, ...]:
         """The words in front of a command of the host as it is up now."""
-        return (*_ALONE, str(Path(entrance.__file__)), str(self._init), str(self.folder))
+        return (*_ISOLATED_PYTHON, str(Path(entrance.__file__)), str(self._init), str(self.folder))
 
     @property
     def is_up(self) -> bool:
@@ -270,7 +270,7 @@ def _carrier(ends: Sequence[int]) -> Iterator[subprocess.Popen[str]]:
         for number, end in enumerate(ends, start=1)
     ]
     process = subprocess.Popen(
-        [*_ALONE, str(Path(switch.__file__)), *ports],
+        [*_ISOLATED_PYTHON, str(Path(switch.__file__)), *ports],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

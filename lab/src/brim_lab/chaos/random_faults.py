@@ -40,7 +40,7 @@ _SECONDS = {
         (FaultKind.CUT, FaultKind.CUT_FROM, FaultKind.CUT_TO), (0.2, 0.5, 1.0, 6.0, 20.0)
     ),
 }
-_BY = {
+_FAULT_DURATIONS = {
     FaultKind.DELAY: (0.005, 0.02, 0.05),
     FaultKind.SLOW: (0.02, 0.05, 0.1),
     FaultKind.JUMP_CLOCK: (1.0, -1.0, 60.0, -60.0, 3600.0, -3600.0, 86400.0, -86400.0),
@@ -167,7 +167,7 @@ def _fault(
         count=1 + draws.below(counts[kind]) if kind in counts else 0,
         host=_host(kind, draws, hosts),
         seconds=draws.one_of(_SECONDS[kind]) if kind in _SECONDS else 0.0,
-        by=draws.one_of(_BY[kind]) if kind in _BY else 0.0,
+        by=draws.one_of(_FAULT_DURATIONS[kind]) if kind in _FAULT_DURATIONS else 0.0,
     )
 
 

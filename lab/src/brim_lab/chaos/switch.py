@@ -22,8 +22,8 @@ _TARGETS = {
     4: slice(VIRTIO_HEADER + 16, VIRTIO_HEADER + 20),
     6: slice(VIRTIO_HEADER + 24, VIRTIO_HEADER + 40),
 }  # by the version of IP
-_LARGEST = 1 << 17
-_AT_ONCE = 32  # packets of one host before the others have their turn
+_MAX_PACKET_BYTES = 1 << 17
+_PACKETS_PER_TURN = 32  # packets of one host before the others have their turn
 
 
 @dataclass
@@ -75,9 +75,9 @@ class _Switch:
         print("done", flush=True)  # noqa: T201
 
     def _take(self, source: _Port) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_PACKETS_PER_TURN):
             try:
-                packet = os.read(source.descriptor, _LARGEST)
+                packet = os.read(source.descriptor, _MAX_PACKET_BYTES)
             except OSError:  # nothing more
                 return
             port = _TARGETS.get(packet[VIRTIO_HEADER] >> 4)

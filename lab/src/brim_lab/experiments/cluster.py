@@ -29,7 +29,7 @@ from brim_lab.driver import MARK, Driver
 from brim_lab.experiments.course import TrainingCourse, Workers, left_for
 from brim_lab.experiments.scale import Scale
 
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 _NODE, _METRIC = "demo", "auc"
 _TO_TELL = 10.0  # seconds until the end of a job that has ended is told
 _TO_ANSWER = 180.0  # seconds that a first step may take
@@ -179,10 +179,10 @@ class DemoCluster:
         while (view := self.client.job(job.job)).started is None:
             if view.has_ended or self._clock.now() > end:
                 raise EnvironmentFault(f"{job.job} made no step: {view.problem or view.state}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         self.client.cancel(job.job)
         while not self.client.job(job.job).has_ended and self._clock.now() < end:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         return view.started
 
     def pause(self, seconds: float, *, origin: float) -> None:
@@ -217,7 +217,7 @@ class DemoCluster:
                 return [_course(view, origin) for view in views]
             if self._clock.now() > end:
                 raise EnvironmentFault(f"no end within {timeout:.0f} s: {line}")
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
 
 def _standing(view: JobView) -> str:

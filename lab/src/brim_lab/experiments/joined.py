@@ -25,11 +25,11 @@ from brim_lab.experiments.scale import Scale
 
 _HOME, _HOSTS = "home", 3
 _PORT = 4001  # of the scheduler, for nodes
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _TO_JOIN = 120.0  # seconds until all nodes are up
 _TO_LEAVE = 60.0  # seconds until all have given way
 # What a host may keep of a node: whose it is, its log, and the code of jobs, for a week.
-_KEPT = ("state/node/", "home/.cache/brim/code/")
+_EXPECTED_FILES = ("state/node/", "home/.cache/brim/code/")
 _OF_A_NODE = {".lock", "node.json", "node.log"}
 
 
@@ -114,7 +114,7 @@ def _await_nodes(client: Client, count: int) -> None:
     while sum(view.state == "up" for view in client.nodes()) < count + 1:
         if monotonic() > end:
             raise EnvironmentFault(f"not all of {count} nodes are up: {client.nodes()}")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _see_off(nodes: Sequence[subprocess.Popen[str]]) -> None:
@@ -136,5 +136,5 @@ def _check_clean(home: Host, other_hosts: Sequence[Host]) -> None:
 
 
 def _is_kept(name: str) -> bool:
-    node, code = _KEPT
+    node, code = _EXPECTED_FILES
     return name.startswith(code) or (name.startswith(node) and Path(name).name in _OF_A_NODE)

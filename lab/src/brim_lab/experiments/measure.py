@@ -12,7 +12,7 @@ from brim_lab.experiments.cluster import DemoCluster, Tell
 from brim_lab.experiments.course import Request, overheads_of
 from brim_lab.experiments.prediction import Learnt
 
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _LIMIT = 300.0  # seconds for one size
 
 
@@ -61,4 +61,4 @@ def _until_measured(cluster: DemoCluster, watch: RunWatch, size: int) -> None:
         if cluster.wall() > end or watch.failed or watch.summary:
             detail = watch.failed.message if watch.failed else f"step {watch.step} of {watch.steps}"
             raise EnvironmentFault(f"the job was not measured on {size} workers: {detail}")
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)

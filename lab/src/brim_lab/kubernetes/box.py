@@ -48,7 +48,7 @@ from brim_lab.kubernetes.settings import (
     node_name,
     pods_of_node,
 )
-from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
+from brim_lab.kubernetes.spaces import NEW_NAMESPACES, ip, run, settle
 
 DEEDS = ("kill", "boot", "partition", "heal")
 
@@ -56,7 +56,7 @@ _TEMPORARY = "/run/tmp"
 _BRIDGE = "nodes"
 _PROXY_USER = "system:kube-proxy"
 _DISABLED, _FORWARDING = "0", "3"  # states of a bridge's port
-_LOOK = 0.3  # seconds between looks at a node that boots
+_POLL_INTERVAL = 0.3  # seconds between looks at a node that boots
 _BOOTS_WITHIN = 120.0
 _COREFILE = """
 cluster.local:53 in-addr.arpa:53 {{
@@ -137,7 +137,7 @@ class _BoxNode:
             with contextlib.suppress(EnvironmentFault):  # it is not there yet
                 if await asyncio.to_thread(self._has_resources, since_time):
                     return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
 
     def _has_resources(self, since_time: float) -> bool:
         path = f"/api/v1/nodes/{self._name}"
@@ -302,7 +302,7 @@ def main(folder: Path, door: int, *, inside: bool) -> None:
             str(door),
             "inside",
         )
-        os.execvp("unshare", [*ALONE, "--net", *command])
+        os.execvp("unshare", [*NEW_NAMESPACES, "--net", *command])
     settle("control-plane")
     Path(_TEMPORARY).mkdir(mode=0o700)
     os.environ["TMPDIR"] = _TEMPORARY

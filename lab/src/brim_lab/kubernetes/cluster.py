@@ -33,7 +33,7 @@ DEFAULT = "test"  # the name of a cluster that nobody has named
 _NAME = re.compile("[a-z][a-z0-9-]{0,19}")
 _LONGEST_SOCKET = 100  # bytes of a path; the kernel takes 107
 _DEED_WITHIN = 60.0
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 _LAST_LINES = 12
 # LoggedProgram -> Debian's package that has it.
 _TOOLS = {
@@ -284,7 +284,7 @@ def _wait_ready(cluster: NodeCluster) -> None:
             raise EnvironmentFault(
                 f"the cluster {cluster.name} did not come up: {_last_words(folder_of(cluster.name))}"
             )
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
 
 
 def _last_words(folder: Path) -> str:

@@ -22,12 +22,14 @@ from brim.storage.files import write_whole
 from brim_lab.kubernetes.spaces import HIDDEN, is_hidden
 
 PAUSE, BRIM = "localhost/pause:1", "localhost/brim:1"
-NOBODY = 65532  # as images without a root user have it
+NOBODY_UID = 65532  # as images without a root user have it
 
-_PASSWD = f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NOBODY}:{NOBODY}:nonroot:/tmp:/bin/sh\n"
+_PASSWD = (
+    f"root:x:0:0:root:/root:/bin/sh\nnonroot:x:{NOBODY_UID}:{NOBODY_UID}:nonroot:/tmp:/bin/sh\n"
+)
 _ETC = {
     "etc/passwd": _PASSWD,
-    "etc/group": f"root:x:0:\nnonroot:x:{NOBODY}:\n",
+    "etc/group": f"root:x:0:\nnonroot:x:{NOBODY_UID}:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")  # links into /usr
@@ -88,7 +90,7 @@ def write_images(folder: Path, pause: Path) -> list[Path]:
     """
     layer = _Layer()
     layer.file("pause", pause.read_bytes(), mode=0o755)
-    config = {"Entrypoint": ["/pause"], "User": f"{NOBODY}:{NOBODY}"}
+    config = {"Entrypoint": ["/pause"], "User": f"{NOBODY_UID}:{NOBODY_UID}"}
     _write(folder / "pause.tar", PAUSE, layer, config)
     write_image(folder / "brim.tar", BRIM, {})
     return [folder / "pause.tar", folder / "brim.tar"]
@@ -114,7 +116,7 @@ def write_image(path: Path, name: str, files: Mapping[str, bytes]) -> None:
     programs = f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin:/opt/bin"  # the last: its own
     variables = {"PATH": programs, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     config = {
-        "User": f"{NOBODY}:{NOBODY}",
+        "User": f"{NOBODY_UID}:{NOBODY_UID}",
         "WorkingDir": "/",
         "Cmd": ["python3"],
         "Env": [f"{key}={value}" for key, value in variables.items()],

@@ -25,10 +25,10 @@ from brim_lab.kubernetes.settings import group_of
 GPU = "example.com/gpu"  # of which each node has 8
 OPERATORS = "brim-system"
 WITHIN = 240.0  # seconds: a node that is lost is seen to be after 17, and the machine may be busy
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 CLASS = "of-tests"  # of volumes
 _SIZE = {"storage": "1Gi"}
-_MINE = {"app.kubernetes.io/part-of": "brim-tests"}
+_OWN_LABELS = {"app.kubernetes.io/part-of": "brim-tests"}
 
 
 def until(holds: Callable[[], Any], describe: Callable[[], object], within: float = WITHIN) -> Any:
@@ -42,7 +42,7 @@ def until(holds: Callable[[], Any], describe: Callable[[], object], within: floa
             pass
         if monotonic() > deadline:
             raise AssertionError(describe())
-        sleep(_LOOK)
+        sleep(_POLL_INTERVAL)
 
 
 class JobsOnNodes:
@@ -91,7 +91,7 @@ class JobsOnNodes:
             resources={"requests": {"cpu": "50m", "memory": "128Mi"}},
         )
         self.apply(*manifests(chosen))
-        labels = {"pod-security.kubernetes.io/enforce": security, **_MINE}
+        labels = {"pod-security.kubernetes.io/enforce": security, **_OWN_LABELS}
         meta = {"name": self.namespace, "labels": labels}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.add_volume("data", self.folder)
@@ -107,7 +107,7 @@ class JobsOnNodes:
         self.cluster.kubectl(
             "delete", "namespace", self.namespace, OPERATORS, "--ignore-not-found", "--timeout=90s"
         )
-        own_labels = ",".join(f"{name}={value}" for name, value in _MINE.items())
+        own_labels = ",".join(f"{name}={value}" for name, value in _OWN_LABELS.items())
         for kind in ("persistentvolumes", "priorityclasses", "tenants"):
             self.cluster.kubectl("delete", kind, "-l", own_labels)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -143,7 +143,7 @@ class JobsOnNodes:
 
     def add_volume(self, claim: str, folder: Path) -> None:
         """Have a folder of this machine as the volume of a claim to come, on all nodes."""
-        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _OWN_LABELS}
         path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
         reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
         volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta}
@@ -160,7 +160,7 @@ class JobsOnNodes:
     def add_volume_for(self, claim: str, folder: Path) -> None:
         """Have a folder of this machine for a claim that somebody makes who names no class."""
         size = {"storage": "1Gi"}
-        meta = {"name": f"{self.namespace}-{claim}", "labels": _MINE}
+        meta = {"name": f"{self.namespace}-{claim}", "labels": _OWN_LABELS}
         shared = {"accessModes": ["ReadWriteOnce"], "capacity": size}
         path = {"hostPath": {"path": str(folder)}, "persistentVolumeReclaimPolicy": "Retain"}
         reference = {"claimRef": {"namespace": self.namespace, "name": claim}}
@@ -168,14 +168,14 @@ class JobsOnNodes:
         self.apply(volume | {"spec": {**shared, **path, **reference}})
 
     def add_priority(self, name: str, value: int) -> None:
-        meta = {"name": name, "labels": _MINE}
+        meta = {"name": name, "labels": _OWN_LABELS}
         kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": meta}
         self.apply(kind | {"value": value})
 
     def add_tenant(self, name: str, *, guaranteed: int) -> None:
         """Have a tenant whose jobs are in this namespace; others of these may borrow what is idle."""
         spec = {"cohort": "all", "guaranteed": guaranteed, "namespaces": [self.namespace]}
-        meta = {"name": name, "labels": _MINE}
+        meta = {"name": name, "labels": _OWN_LABELS}
         tenant = {"apiVersion": "brim.dev/v1alpha1", "kind": "Tenant", "metadata": meta}
         self.apply(tenant | {"spec": spec})
 

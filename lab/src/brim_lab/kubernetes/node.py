@@ -32,7 +32,7 @@ from brim_lab.kubernetes.settings import (
     node_name,
     pods_of_node,
 )
-from brim_lab.kubernetes.spaces import ALONE, ip, run, settle
+from brim_lab.kubernetes.spaces import NEW_NAMESPACES, ip, run, settle
 
 _SOCKET = "/run/containerd/containerd.sock"
 _PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
@@ -345,7 +345,7 @@ def main(folder: Path, number: int, *, inside: bool) -> None:
     groups.enter(node_name(number))
     network = f"--net=/run/netns/{namespace_of(number)}"
     command = (sys.executable, "-m", "brim_lab.kubernetes.node", str(folder), str(number), "inside")
-    os.execvp("nsenter", ["nsenter", network, *ALONE, *command])
+    os.execvp("nsenter", ["nsenter", network, *NEW_NAMESPACES, *command])
 
 
 if __name__ == "__main__":

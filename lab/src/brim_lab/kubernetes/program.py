@@ -13,7 +13,7 @@ from brim.host.clock import monotonic, sleep
 
 _DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 READY_WITHIN = 180.0  # seconds: alone a cluster takes 10, on a busy machine many times that
-_PATIENCE = 10.0  # seconds that a program may take to end when it is asked to
+_END_TIMEOUT = 10.0  # seconds that a program may take to end when it is asked to
 _LAST_LINES = 15
 
 
@@ -77,7 +77,7 @@ class LoggedProgram:
             return
         self._process.send_signal(number)
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -11,7 +11,7 @@ from brim_lab.kubernetes.groups import hierarchies
 
 # In front of a command: it becomes process 1 of namespaces of its own, which end with it, and it
 # with this process.
-ALONE = (
+NEW_NAMESPACES = (
     "unshare",
     *("--mount", "--propagation", "private", "--pid", "--ipc", "--uts", "--cgroup"),
     *("--fork", "--kill-child=KILL"),
@@ -35,7 +35,7 @@ def run(*command: str) -> None:
 
 
 def settle(name: str) -> None:
-    """Have files, processes, control groups and a host name of our own; in process 1 of `ALONE`.
+    """Have files, processes, control groups and a host name of our own; in process 1 of `NEW_NAMESPACES`.
 
     Args:
         name: of the host.

@@ -25,10 +25,10 @@ from brim.domain.workload import Job
 _CAUTION = (
     0.97  # of the measured speed is what plans count on: a promise without anything to spare breaks
 )
-_AT_ONCE = 0.1  # seconds within which a job has devices that nobody had to give up for it
+_FREE_DEVICES_WAIT = 0.1  # seconds within which a job has devices that nobody had to give up for it
 _TOO_MANY = 1024  # workers: who needs so many on a smaller cluster waits all the same
 _UNKNOWN_WORK = 600.0  # steps that a job is believed to have until it says how many
-_AWAY = 10.0  # seconds without a look, after which nobody knows what took how long
+_BLIND_AFTER = 10.0  # seconds without a look, after which nobody knows what took how long
 
 
 class Lessons(Protocol):
@@ -123,7 +123,7 @@ class Tracking:
         Args:
             unseen: seconds of that.
         """
-        if now - self._looked > _AWAY or unseen > 0.0:
+        if now - self._looked > _BLIND_AFTER or unseen > 0.0:
             for track in self._tracks.values():
                 track.change = None
                 track.wanted = None
@@ -201,7 +201,11 @@ class Tracking:
         workers = sum(targets.values())
         grows = workers not in (0, job.target)
         track.change = (now, job.target, job.progress.step) if grows else None
-        if workers > job.target and track.wanted is not None and now - track.wanted > _AT_ONCE:
+        if (
+            workers > job.target
+            and track.wanted is not None
+            and now - track.wanted > _FREE_DEVICES_WAIT
+        ):
             self._learn_cost("handover", now - track.wanted)
         track.wanted = None
         moved = targets != job.allocation.told

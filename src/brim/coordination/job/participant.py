@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 _WITHOUT_DATA = 1.0  # seconds that data may take to come before others hear of it
 _TO_HEAR_OF_A_DEATH = 2.0  # seconds in which the agent would have said that a worker has died
-_PATIENCE = 60.0  # seconds until a round must be there without a worker that cannot be reached
+_ROUND_TIMEOUT = 60.0  # seconds until a round must be there without a worker that cannot be reached
 # seconds that a server waits where all workers are gone: others start first, and read data
 _TO_BE_JOINED = 600.0
 
@@ -77,7 +77,7 @@ class AskedToLeave:
     """SIGTERM came: this worker is to give up its place at the next boundary."""
 
 
-Heard = WorkerBound | AgentGone | AskedToLeave
+Incoming = WorkerBound | AgentGone | AskedToLeave
 
 
 # What a flow asks for -----------------------------------------------------------------------------
@@ -185,7 +185,7 @@ Need = (
 Flow = Generator[Need, Any, T]
 
 _RECEIVE = Receive()
-_LOOK = Receive(within=0.0)
+_POLL = Receive(within=0.0)
 
 
 # The worker ---------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class Participant:
 
     # Hearing --------------------------------------------------------------------------------------
 
-    def take(self, heard: Heard) -> None:
+    def take(self, heard: Incoming) -> None:
         """Take what comes where something else is waited for.
 
         Raises:
@@ -363,7 +363,7 @@ class Participant:
 
     def poll(self) -> Flow[None]:
         """Take what is there."""
-        while (message := (yield _LOOK)) is not None:
+        while (message := (yield _POLL)) is not None:
             self.take(message)
 
     def arrive(self, step: int, phase: str, payload: bytes = b"") -> Flow[Released]:
@@ -413,7 +413,7 @@ class Participant:
             message = yield Receive(timeout)
             while message is not None:
                 self.take(message)
-                message = None if self._told is None else (yield _LOOK)
+                message = None if self._told is None else (yield _POLL)
 
     def _await_answer(self) -> Flow[None]:
         while self._told is not None:
@@ -441,7 +441,9 @@ class Participant:
             while (message := (yield Receive(_TO_HEAR_OF_A_DEATH))) is not None:
                 self.take(message)
             self.say(CutOff(round=self.round.round))
-            while (message := (yield Receive(_TO_BE_JOINED if serves else _PATIENCE))) is not None:
+            while (
+                message := (yield Receive(_TO_BE_JOINED if serves else _ROUND_TIMEOUT))
+            ) is not None:
                 self.take(message)
         except RoundChanged:
             return

@@ -22,7 +22,7 @@ _SETTLE = (
     3  # steps at the start of a round that are not typical: memory is touched for the first time
 )
 _WINDOW = 15  # steps that a pace is the median of
-_PATIENCE = 30  # steps of a trial, at least
+_TRIAL_STEPS = 30  # steps of a trial, at least
 _GAIN = 0.1  # of the step time: less is not worth a round
 _PRICE = 0.5  # seconds that a trial must have saved: about 25 times what a round costs
 _MOST_DOUBLINGS = 6
@@ -189,7 +189,7 @@ class Stragglers:
         trial.steps += 1
         trial.seconds += now + other_seconds
         trial.saved += now - _time([load.seconds / load.share for load in loads], trial.shares)
-        if trial.steps < _PATIENCE:
+        if trial.steps < _TRIAL_STEPS:
             return []
         if not trial.pays:
             self._trial = None
@@ -215,7 +215,7 @@ class Stragglers:
             self._held_up.clear()
             return []
         self._held_up = {worker: self._held_up.get(worker, 0) + 1}
-        if self._held_up[worker] < _PATIENCE or worker in self._told:
+        if self._held_up[worker] < _TRIAL_STEPS or worker in self._told:
             return []
         self._told.add(worker)
         return [

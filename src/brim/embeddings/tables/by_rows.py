@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from brim.embeddings.tables.table import WEIGHT
 
-KNOWN = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
+SUPPORTED_OPTIMIZERS = "SGD without momentum, Adagrad or SparseAdam, without weight decay and hooks"
 # What must be 0 for a row without a gradient to stay what it is. SparseAdam leaves such rows alone
 # by its definition.
 _ZERO: dict[type, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from brim.embeddings.tables.index import Index, Shape
 
-MOST = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
+MAX_ADMIT_STEPS = (1 << 31) - 1  # steps that a candidate can be asked to be seen in
 
 
 class Counted(NamedTuple):

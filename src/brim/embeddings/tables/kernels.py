@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_FEW = 1 << 20  # ids up to which a mark for each costs less than sorting those that are asked for
+_DENSE_IDS = (
+    1 << 20
+)  # ids up to which a mark for each costs less than sorting those that are asked for
 
 
 def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,8 +29,8 @@ def distinct_of(ids: Tensor) -> tuple[Tensor, Tensor]:
         `ids`. Both in the type of `ids`.
     """
     array = ids.numpy()
-    largest = int(array.max()) if array.size else _FEW
-    if largest >= _FEW or array.min() < 0:
+    largest = int(array.max()) if array.size else _DENSE_IDS
+    if largest >= _DENSE_IDS or array.min() < 0:
         distinct_ids, places = torch.unique(ids, return_inverse=True)
         return distinct_ids, places
     is_there = np.zeros(largest + 1, np.bool_)

@@ -27,7 +27,7 @@ from brim.tensors.memory import have_mapped, have_ready
 
 _PAGE = mmap.PAGESIZE
 _NORESERVE = 0x4000  # of mmap on Linux: a private mapping that nobody writes to needs no memory
-_LOOK = 0.002  # seconds
+_POLL_INTERVAL = 0.002  # seconds
 _MAPS = Path("/proc/self/smaps")
 _PIECE = 256  # bytes: less than the kernel says of a mapping
 
@@ -125,7 +125,7 @@ class TableMemory:
                         f"{patience:g} s"
                     )
                     raise EnvironmentFault(text) from error
-            sleep(_LOOK)
+            sleep(_POLL_INTERVAL)
 
     @property
     def is_written_to(self) -> bool:

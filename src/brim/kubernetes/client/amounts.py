@@ -19,7 +19,7 @@ _BINARY = {f"{name}i": 2 ** (10 * power) for power, name in enumerate("KMGTPE", 
 _SMALL = {name: Fraction(1, 10 ** (3 * power)) for power, name in enumerate("mun", start=1)}
 _FACTORS: dict[str, int | Fraction] = {**_DECIMAL, **_BINARY, **_SMALL}
 _FINEST = 10**9  # a server rounds up to whole parts of one
-_LARGEST = 2**63 - 1
+_MAX_AMOUNT = 2**63 - 1
 PODS = "pods"  # the resource of which every pod takes one
 
 Totals = Mapping[str, Fraction]
@@ -47,7 +47,7 @@ def parse_amount(written: str | int | float, *, field: str = "a quantity") -> Fr
     amount = Fraction(digits)
     amount *= Fraction(10) ** int(exponent) if exponent else _FACTORS.get(unit or "", 1)
     finest = Fraction(math.ceil(amount * _FINEST), _FINEST)
-    return min(finest, Fraction(_LARGEST)) * (-1 if sign == "-" else 1)
+    return min(finest, Fraction(_MAX_AMOUNT)) * (-1 if sign == "-" else 1)
 
 
 def parse_amounts(written: Amounts) -> dict[str, Fraction]:

@@ -22,7 +22,7 @@ from brim.errors import EnvironmentFault, SpecError
 from brim.host.clock import monotonic, wall
 from brim.host.untrusted import read_regular
 
-_LARGEST = 1 << 20  # bytes of a token, and of what a plugin prints
+_MAX_TOKEN_BYTES = 1 << 20  # bytes of a token, and of what a plugin prints
 _REREAD = 60.0  # seconds after which the file of a token is read again: a kubelet renews it
 _EARLY = 10.0  # seconds before a token expires that another is got: clocks differ
 _PLUGIN = 60.0  # seconds that a plugin may take: some ask a server
@@ -103,7 +103,9 @@ class TokenFromFile:
     def _read(self) -> None:
         try:
             # A kubelet's is a link to a link: whoever could put another there has the pod.
-            token = read_regular(self._path.resolve(), at_most=_LARGEST).decode("ascii").strip()
+            token = (
+                read_regular(self._path.resolve(), at_most=_MAX_TOKEN_BYTES).decode("ascii").strip()
+            )
             if not token.isprintable():
                 raise ValueError("it has line breaks in it")
         except (OSError, ValueError) as error:
@@ -256,8 +258,8 @@ class PluginProof:
         finally:
             if process.returncode is None:
                 await _end(process)
-        if len(output) > _LARGEST:
-            raise self._fault(f"printed more than {_LARGEST >> 20} MiB")
+        if len(output) > _MAX_TOKEN_BYTES:
+            raise self._fault(f"printed more than {_MAX_TOKEN_BYTES >> 20} MiB")
         if process.returncode:
             raise self._fault(f"ended with {process.returncode}: {err}")
         return output
@@ -273,10 +275,10 @@ async def _all_of(process: asyncio.subprocess.Process) -> bytes:
     """Return what a process prints up to its end; one that prints too much is killed."""
     printed = bytearray()
     assert process.stdout is not None
-    while chunk := await process.stdout.read(_LARGEST):
-        if len(printed) <= _LARGEST:
+    while chunk := await process.stdout.read(_MAX_TOKEN_BYTES):
+        if len(printed) <= _MAX_TOKEN_BYTES:
             printed += chunk
-        if len(printed) > _LARGEST and process.returncode is None:
+        if len(printed) > _MAX_TOKEN_BYTES and process.returncode is None:
             process.kill()
     return bytes(printed)
 
@@ -284,7 +286,7 @@ async def _all_of(process: asyncio.subprocess.Process) -> bytes:
 async def _last_words(stream: asyncio.StreamReader | None) -> str:
     """Return the last characters of what is printed."""
     last = b""
-    while chunk := await stream.read(_LARGEST) if stream else b"":
+    while chunk := await stream.read(_MAX_TOKEN_BYTES) if stream else b"":
         last = (last + chunk)[-4 * _LAST_WORDS :]
     return last.decode(errors="replace").strip()[-_LAST_WORDS:]
 

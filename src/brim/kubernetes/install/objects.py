@@ -18,7 +18,7 @@ from brim.kubernetes.client.resources import PlainObject, Resource, resource_of
 from brim.kubernetes.objects.identities import MANAGED_BY
 
 CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
-KEPT = "kept"  # as somebody else has made it
+FOREIGN = "kept"  # as somebody else has made it
 _REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", PlainObject, namespaced=False
 )

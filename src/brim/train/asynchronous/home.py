@@ -31,7 +31,7 @@ _STEP, _OFFSET, _CAPACITY, _HEADER = range(
     4
 )  # words of a head; the step is counted from 1, 0 means an empty slot
 _HEAD = 4
-_LOOK = 0.001
+_POLL_INTERVAL = 0.001
 
 
 class Home:
@@ -86,7 +86,7 @@ class Home:
                     raise EnvironmentFault(
                         "another worker of this host does not end its turn"
                     ) from None
-                sleep(_LOOK)
+                sleep(_POLL_INTERVAL)
         try:
             yield
         finally:

@@ -19,7 +19,7 @@ from brim.train.state.flattening import flatten
 from brim.train.state.job_state import TrainingState
 
 APPLIED = "brim: applied batches"  # its name among the states that a user registers
-_PATIENCE = (
+_LOCK_TIMEOUT = (
     60.0  # seconds: a turn that takes longer is one of a process that hangs, which its agent ends
 )
 
@@ -66,7 +66,7 @@ class Asynchrony:
 
     def settle(self, round: int) -> None:
         """Put the state where all find it. All have it alike, and wait."""
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             self._home.round = round
             self._home.begin(self._state.get(), self._state.committed)
 
@@ -82,7 +82,7 @@ class Asynchrony:
         Raises:
             Interrupted: the round is over, and another goes on from the last commit.
         """
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             if self._home.round != round:
                 raise Interrupted
             self._check_unchanged()
@@ -133,7 +133,7 @@ class Asynchrony:
         """
         if not self._is_settled:
             return
-        with self._home.locked(patience=_PATIENCE):
+        with self._home.locked(patience=_LOCK_TIMEOUT):
             self._home.round = 0
             self._embeddings.take_back(step)
             self.refresh(step)

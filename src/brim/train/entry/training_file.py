@@ -53,7 +53,7 @@ from brim.user_code.tracebacks import trace_of
 Splits = tuple[Any, Any]  # of a dataset: to train with, and to test with or None
 
 _MOST_NOTES = 5  # warnings that are told
-_LARGE = 64 << 20  # bytes of an embedding
+_MIN_SHARED_BYTES = 64 << 20  # bytes of an embedding
 _OF_BATCH_NORM = "Expected more than 1 value per channel"
 
 
@@ -351,7 +351,9 @@ def _tables_of(prepared: Prepared, spec: JobSpec) -> list[nn.Parameter]:
         module.weight for module in modules if only_looks_up(module) and module.max_norm is None
     )
     return [
-        weight for weight in found if isinstance(weight, nn.Parameter) and weight.nbytes >= _LARGE
+        weight
+        for weight in found
+        if isinstance(weight, nn.Parameter) and weight.nbytes >= _MIN_SHARED_BYTES
     ]
 
 

@@ -31,7 +31,7 @@ _stores: Any = dist  # its stores are public, but not to a type checker
 _c10d: Any = dist.distributed_c10d
 _TO_MEET = datetime.timedelta(seconds=60)
 _FOR_EVER = 365 * 86400.0
-_LOOK = 0.0002  # seconds between looks at an operation under way
+_POLL_INTERVAL = 0.0002  # seconds between looks at an operation under way
 
 
 class Distributed:
@@ -206,7 +206,7 @@ class Distributed:
             while not work.is_completed():
                 if self._cancelled():
                     raise Interrupted
-                sleep(_LOOK)
+                sleep(_POLL_INTERVAL)
             work.wait()
         return list(torch.split(received, list(sizes)))
 

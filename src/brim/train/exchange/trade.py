@@ -43,7 +43,7 @@ Pairs = Sequence[tuple[Block, Block]]  # additions, in order
 _HEAD = struct.Struct("<QII")  # a step, the kind of what follows, and the number of its piece
 _PART, _SUM = range(2)  # kinds
 _VOID = 2  # marks a kind: all of this once more
-_LOOK = 0.0005  # seconds between looks at what other workers of this host have ready
+_POLL_INTERVAL = 0.0005  # seconds between looks at what other workers of this host have ready
 _WAIT = 0.05  # seconds between looks at whether the wait has become pointless
 
 
@@ -224,7 +224,7 @@ class _StepTrade:
                 self._give(void and count == len(self._pieces))
             elif self._given == count == len(self._pieces) and self._traffic.is_done:
                 return
-            waits = _WAIT if count == len(self._pieces) else _LOOK
+            waits = _WAIT if count == len(self._pieces) else _POLL_INTERVAL
             moved = self._traffic.move(0.0 if self._given < ready_parts else waits)
             for host, peer in self._peers.items():
                 while self._left[host] and self._traffic.is_filled(peer):
