@@ -33,6 +33,7 @@ from brim.coordination.job.membership import (
     AgentDeparts,
     AgentJoined,
     AgentLost,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -40,7 +41,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -358,7 +358,7 @@ class SimWorker:
     @property
     def has_made(self) -> bool:
         """Whether a heartbeat has steps to tell of."""
-        return bool(self.participant._made)
+        return bool(self.participant._steps_made)
 
     def beat(self) -> None:
         self.participant.tell_made()
@@ -1151,7 +1151,7 @@ class Cluster:
         )
         self._handle(Committed(record.round, record.step))
         if record.held:
-            self._handle(Held(record.round, record.step))
+            self._handle(AllHeld(record.round, record.step))
 
     def _installed(self, worker: str, round: int, step: int, restored: bool) -> None:
         self._handle(WorkerInstalled(worker, round, step))

@@ -164,7 +164,7 @@ class Holder(SimAgent):
 
     def send(self) -> None:
         assert self.line is not None
-        number, message = self.session.after(self.line.sent)[0]
+        number, message = self.session.messages_after(self.line.sent)[0]
         self.line.sent = number
         self.line.up.append(wire.FromAgent(number, self.heard, message))
 
@@ -334,7 +334,7 @@ class Moving(Cluster):
             return able
         if holder.alive and line.down:
             able.append(holder.receive)
-        if holder.alive and line.admitted and holder.session.after(line.sent):
+        if holder.alive and line.admitted and holder.session.messages_after(line.sent):
             able.append(holder.send)
         if line.connection is None or master is None:  # the master that it led to is gone
             if not line.down or not holder.alive:
@@ -394,7 +394,7 @@ class Moving(Cluster):
     def _tell_more(self, holder: Holder, line: Line) -> None:
         session = self.decisions.agents[holder.name]
         assert line.connection is not None
-        fresh = session.outbox.after(line.connection.sent)
+        fresh = session.outbox.messages_after(line.connection.sent)
         for number, message in fresh or [(0, wire.Beat())]:
             line.connection.sent = max(line.connection.sent, number)
             line.connection.told = session.heard

@@ -41,7 +41,7 @@ def a_worker_alone_goes_on_behind_the_last_commit_of_its_round(patch: Patch) -> 
 
     def take(self: Participant, heard: Incoming) -> None:
         if isinstance(heard, Released) and self._answers(heard):
-            self._told = None
+            self._step_told = None
         else:
             usual(self, heard)
 

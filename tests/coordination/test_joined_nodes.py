@@ -175,7 +175,7 @@ def test_what_a_node_ran_has_ended_before_it_is_given_up(
         heard, last_sent, common = arrives, sent, max(common, sent)
         if answered:  # only what was heard can be answered
             lease.renewed(sent=sent * there)
-    ended = (lease._until / there) + TO_END
+    ended = (lease._deadline / there) + TO_END
     given_up = heard + SILENCE / here
     assert ended <= given_up + 1e-9
     assert nodes.seen(given_up * here + 1e-6)["n1"].lost
@@ -199,7 +199,7 @@ def test_refused_connections_outlast_no_scheduler_that_comes_up_behind_them(
     up = last + pause
     nodes.expect([N1], up * here)
     first_given_up = up + SILENCE / here
-    assert lease._until / there + TO_END <= first_given_up
+    assert lease._deadline / there + TO_END <= first_given_up
     assert not nodes.seen((first_given_up - 1e-6) * here)["n1"].lost
 
 

@@ -48,7 +48,7 @@ def a_copy_lacks_the_entry_behind_the_words_that_it_goes_with(patch: Patch) -> N
 
     def part(self: CopyFeed) -> wire.CopyPart | None:
         state = self._decisions.state
-        if self._has is not None and self._has == state.entries - 1:
+        if self._position is not None and self._has == state.entries - 1:
             return None
         return usual(self)
 
@@ -59,7 +59,7 @@ def a_copy_lacks_records(patch: Patch) -> None:
     usual = CopyFeed._base
 
     def base(self: CopyFeed) -> wire.CopyPart:
-        self._begun = True
+        self._is_complete = True
         for file in self._places:
             self._places[file] = self._decisions.state.sizes.get(file, 0)
         return usual(self)

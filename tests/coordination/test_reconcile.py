@@ -18,10 +18,10 @@ from brim.coordination.cluster.reconcile import (
     Start,
     Suspend,
     as_placed,
-    most,
+    fits_in,
+    larger_of,
     reconcile,
     still_coming,
-    within,
 )
 
 NODES = {"n1": 6, "n2": 4, "n3": 3}
@@ -58,7 +58,7 @@ def perform(steps: list[Action], rows: dict[str, Holding], now: float) -> None:
                     row.job, True, {}, workers, None, home, frozenset(workers)
                 )
             case Resize(workers=workers):
-                asked = row.since if within(row.target, workers) else now
+                asked = row.since if fits_in(row.target, workers) else now
                 agents = row.agents | set(workers)
                 rows[action.job] = row._replace(target=workers, since=asked, agents=agents)
             case Leave(node=node):
@@ -80,7 +80,7 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
         if not row.alive or name == stubborn:
             continue
         workers = {}
-        for node in most(row.workers, row.target):
+        for node in larger_of(row.workers, row.target):
             has, wants, step = row.workers.get(node, 0), row.target.get(node, 0), rng.randint(0, 3)
             workers[node] = min(wants, has + step) if has < wants else max(wants, has - step)
         workers = {node: count for node, count in workers.items() if count}
@@ -108,7 +108,7 @@ def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
         for look in range(160):
             now += 2.0
             perform(actions(list(rows.values()), desired, now), rows, now)
-            held = [most(row.workers, row.target) for row in rows.values() if row.alive]
+            held = [larger_of(row.workers, row.target) for row in rows.values() if row.alive]
             for node, devices in NODES.items():
                 assert sum(one.get(node, 0) for one in held) <= devices
             assert sum(sum(one.values()) for one in held) <= CAPACITY
@@ -226,7 +226,7 @@ def test_workers_that_others_place_are_as_many_and_where_they_are(
     assert sum(found.values()) == sum(workers.values())
     assert all(found.values())
     if sum(placed.values()) <= sum(workers.values()):
-        assert within(placed, found)
+        assert fits_in(placed, found)
     else:
-        assert within(found, placed)
+        assert fits_in(found, placed)
     assert as_placed(found, placed, rest) == found

@@ -10,6 +10,7 @@ from brim.coordination.job.membership import (
     AgentJoined,
     AgentLost,
     AgentReplaced,
+    AllHeld,
     CheckpointCompleted,
     Command,
     Committed,
@@ -17,7 +18,6 @@ from brim.coordination.job.membership import (
     End,
     Event,
     GiveUpOn,
-    Held,
     Hold,
     Hurry,
     Install,
@@ -149,7 +149,7 @@ def test_a_gang_starts_once_its_minimum_is_ready() -> None:
     assert tell(rendezvous, *ready(1)) == ["round 1: w1 w2, w1 gives w2, restore (start)"]
     assert tell(rendezvous, *ready(3)) == ["hold 1"]
     installed(rendezvous)
-    assert tell(rendezvous, Held(1, 1)) == ["round 2: w1 w2 w3, w1 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(1, 1)) == ["round 2: w1 w2 w3, w1 gives w3 (w3 joins)"]
 
 
 def test_workers_wait_for_all_agents_and_are_spread() -> None:
@@ -165,7 +165,7 @@ def test_newcomers_are_shared_among_donors() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, ResizeRequested(4)) == ["start w3 on A", "start w4 on A"]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 w3 w4, w1 gives w3, w2 gives w4 (resize to 4, w3 joins, w4 joins)"
     ]
 
@@ -186,7 +186,7 @@ def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
     ]
     installed(rendezvous)
     assert tell(rendezvous, *ready(3)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
 
 
 def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
@@ -227,7 +227,7 @@ def test_a_loss_without_a_spare() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "start w3 on A"]
     assert tell(rendezvous, *ready(3)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w2 w3, w2 gives w3 (w3 joins)"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w2 w3, w2 gives w3 (w3 joins)"]
 
 
 def test_a_loss_with_a_spare() -> None:
@@ -240,7 +240,7 @@ def test_a_loss_with_a_spare() -> None:
 
 def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2))
     assert tell(rendezvous, WorkerInstalled("w2", 1, 2), *gone(1))[0] == (
         "round 3: w2, restore (w1 lost (signal 9))"
     )
@@ -248,7 +248,7 @@ def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
 
 def test_a_newcomer_that_has_the_state_gives_it_on() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2), *ready(2), Held(1, 2), WorkerInstalled("w2", 2, 2))
+    tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2), WorkerInstalled("w2", 2, 2))
     assert tell(rendezvous, *gone(1))[0] == "round 3: w2 (w1 lost (signal 9))"
 
 
@@ -292,7 +292,7 @@ def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() 
     for number in range(1, 20):
         steps(rendezvous, 1, 3)
         assert tell(rendezvous, *gone(number))[1:] == [f"start w{number + 2} on A"]
-        tell(rendezvous, *ready(number + 2), Held(rendezvous.round, 9))
+        tell(rendezvous, *ready(number + 2), AllHeld(rendezvous.round, 9))
         installed(rendezvous, 9)
 
 
@@ -311,7 +311,7 @@ def test_the_missing_are_started_elsewhere() -> None:
         "start w4 on A",
         "give up on B after 2 (signal 9), go on with 2",
     ]
-    tell(rendezvous, *ready(4), Held(2, 1))
+    tell(rendezvous, *ready(4), AllHeld(2, 1))
     installed(rendezvous, 1)
     assert tell(rendezvous, *gone(4))[-1] == "start w5 on A"
 
@@ -388,7 +388,7 @@ def newcomers_of(commands: list[Command]) -> tuple[str, ...]:
 def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(3), *ready(2, 3))
-    assert newcomers_of(rendezvous.handle(Held(1, 2))) == ("w2", "w3")
+    assert newcomers_of(rendezvous.handle(AllHeld(1, 2))) == ("w2", "w3")
     installed(rendezvous, 2)
     assert tell(rendezvous, WorkerDisagrees("w2"), WorkerDisagrees("w3")) == [
         "kill w2 (it does not agree with the others)",
@@ -403,7 +403,7 @@ def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
 
 def test_a_place_of_a_newcomer_that_disagrees_stays_empty() -> None:
     rendezvous = running(1)
-    tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), Held(1, 2))
+    tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), AllHeld(1, 2))
     installed(rendezvous, 2)
     tell(rendezvous, WorkerDisagrees("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 3: w1 (w2 lost (signal 9))"]
@@ -436,13 +436,13 @@ def test_shares_follow_speed_at_a_boundary() -> None:
     rendezvous = running(4, parts=8)
     slow = Straggling(tuple((f"w{n}", 3.0 if n == 4 else 1.0) for n in (1, 2, 3, 4)), "w4 is slow")
     assert tell(rendezvous, slow) == ["hold 1"]
-    commands = rendezvous.handle(Held(1, 2))
+    commands = rendezvous.handle(AllHeld(1, 2))
     assert [short(command) for command in commands] == ["round 2: w1 w2 w3 w4 (w4 is slow)"]
     assert shares_of(commands[0]) == (3, 2, 2, 1)
     # Of a newcomer nothing is known; who is gone is forgotten.
     assert shares_of(rendezvous.handle(WorkerGone("w1", "signal 9"))[0]) == (4, 3, 1)
     tell(rendezvous, *ready(5))
-    assert shares_of(rendezvous.handle(Held(3, 2))[0]) == (3, 2, 1, 2)
+    assert shares_of(rendezvous.handle(AllHeld(3, 2))[0]) == (3, 2, 1, 2)
     assert shares_of(rendezvous.handle(WorkerGone("w4", "signal 9"))[0]) == (3, 3, 2)
 
 
@@ -484,7 +484,7 @@ def test_one_agent_of_two_is_lost() -> None:
 def test_sigterm_leaves_at_a_boundary() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, WorkerAsksToLeave("w1"), WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w2 (w1 leaves)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w2 (w1 leaves)", "dismiss w1"]
     assert tell(rendezvous, *gone(1)) == []
     assert rendezvous.target == 1
 
@@ -496,13 +496,13 @@ def test_a_leaver_stays_through_a_loss_in_mid_step() -> None:
         "round 2: w1 w3 (w1 leaves, w2 lost (signal 9))",
         "hold 2",
     ]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w3 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w3 (change of members)", "dismiss w1"]
 
 
 def test_the_last_worker_leaves_a_checkpoint() -> None:
     rendezvous = running(1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["write w1"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["write w1"]
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
@@ -511,11 +511,11 @@ def test_only_leavers_have_the_state() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(2))
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, w1 leaves)", "hold 2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 (resize to 2, w1 leaves)", "hold 2"]
     assert tell(rendezvous, *ready(2)) == []
-    assert tell(rendezvous, Held(2, 3)) == ["round 3: w1 w2, w1 gives w2 (w2 joins)", "hold 3"]
+    assert tell(rendezvous, AllHeld(2, 3)) == ["round 3: w1 w2, w1 gives w2 (w2 joins)", "hold 3"]
     installed(rendezvous, 3)
-    assert tell(rendezvous, Held(3, 4)) == ["round 4: w2 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(3, 4)) == ["round 4: w2 (change of members)", "dismiss w1"]
 
 
 def test_a_spare_that_leaves_is_named_in_no_round() -> None:
@@ -531,7 +531,11 @@ def test_a_spare_that_leaves_is_named_in_no_round() -> None:
 def test_resize_down() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, ResizeRequested(1)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 1)", "dismiss w2", "dismiss w3"]
+    assert tell(rendezvous, AllHeld(1, 2)) == [
+        "round 2: w1 (resize to 1)",
+        "dismiss w2",
+        "dismiss w3",
+    ]
     assert tell(rendezvous, *gone(2, 3), Committed(2, 3)) == []
 
 
@@ -545,7 +549,7 @@ def test_resize_down_lets_go_who_is_not_needed() -> None:
 def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"))
-    assert tell(rendezvous, ResizeRequested(count), Held(1, 2), ResizeRequested(count)) == [
+    assert tell(rendezvous, ResizeRequested(count), AllHeld(1, 2), ResizeRequested(count)) == [
         "write w1"
     ]
 
@@ -588,7 +592,7 @@ def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
 def test_a_resize_by_agent_takes_from_one_and_gives_to_another() -> None:
     rendezvous = placed(2, 1)
     assert tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1})) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == ["start w4 on B"]
 
 
@@ -597,12 +601,12 @@ def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(1, {"C": 1})) == ["start w3 on C"]
     assert tell(rendezvous, *ready(3)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 w3, w1 gives w3 (resize to 1, w3 joins)",
         "hold 2",
     ]
     installed(rendezvous, 2)
-    assert tell(rendezvous, Held(2, 3)) == [
+    assert tell(rendezvous, AllHeld(2, 3)) == [
         "round 3: w3 (change of members)",
         "dismiss w1",
         "dismiss w2",
@@ -614,14 +618,17 @@ def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_i
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "C": 2})) == ["hold 1"]  # for w2 alone
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (resize to 2, resize to 3)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == [
+        "round 2: w1 (resize to 2, resize to 3)",
+        "dismiss w2",
+    ]
     assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
 
 
 def test_a_leaver_has_its_device_until_it_is_gone() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
@@ -630,7 +637,7 @@ def test_who_asked_to_leave_is_not_called_back() -> None:
     rendezvous = placed(1, 2)
     assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["hold 1"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == []
-    assert tell(rendezvous, Held(1, 2))[-1] == "dismiss w3"
+    assert tell(rendezvous, AllHeld(1, 2))[-1] == "dismiss w3"
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
 
@@ -652,7 +659,7 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
 
 def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost() -> None:
     rendezvous = placed(1, 2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 2), *gone(1))
+    tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 2), *gone(1))
     installed(rendezvous, 2)
     assert tell(rendezvous, AgentLost("B", "its connection closed")) == ["start w4 on A"]
     assert tell(rendezvous, AgentJoined("B")) == ["start w5 on B", "start w6 on B"]
@@ -698,7 +705,7 @@ def test_a_host_that_is_to_be_free_goes_at_a_boundary_and_others_start_at_once()
     rendezvous = two_hosts()
     assert tell(rendezvous, AgentDeparts("B")) == ["start w4 on A", "hold 1"]
     assert tell(rendezvous, AgentDeparts("B")) == []
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 w3 (agent B leaves)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w3 (agent B leaves)", "dismiss w2"]
     assert tell(rendezvous, *gone(2)) == ["let B go"]
     assert tell(rendezvous, AgentLost("B", "its connection closed")) == []
     installed(rendezvous, 2)
@@ -712,12 +719,12 @@ def test_where_all_workers_are_on_it_they_train_until_another_is_ready_elsewhere
     tell(rendezvous, Committed(1, 1))
     assert tell(rendezvous, AgentDeparts("A")) == ["start w2 on B"]
     assert tell(rendezvous, *ready(2)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 4)) == [
+    assert tell(rendezvous, AllHeld(1, 4)) == [
         "round 2: w1 w2, w1 gives w2 (agent A leaves, w2 joins)",
         "hold 2",
     ]
     installed(rendezvous, 4)
-    assert tell(rendezvous, Held(2, 5)) == ["round 3: w2 (change of members)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(2, 5)) == ["round 3: w2 (change of members)", "dismiss w1"]
     assert tell(rendezvous, *gone(1)) == ["let A go"]
 
 
@@ -731,7 +738,7 @@ def test_who_has_only_just_started_there_is_ended() -> None:
 def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> None:
     rendezvous = two_hosts()
     tell(rendezvous, AgentDeparts("B"))
-    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == [
+    assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == [
         "dismiss w4",
         "kill w4",
         "write w1",
@@ -744,7 +751,7 @@ def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> No
 def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    assert tell(rendezvous, AgentDeparts("A"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, AgentJoined("B")) == []
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "start w2 on B"]
     assert tell(rendezvous, *ready(2)) == [], "who wrote may still be making it official"
@@ -757,7 +764,7 @@ def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another
 def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    tell(rendezvous, AgentDeparts("A"), Held(1, 2))
+    tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2))
     assert tell(rendezvous, AgentLost("A", "gone")) == []
     assert tell(rendezvous, AgentJoined("B"), *ready(2)) == [
         "start w2 on B",
@@ -784,7 +791,7 @@ def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
 def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
-    tell(rendezvous, AgentDeparts("A"), Stop("asked"), Held(1, 2), CheckpointCompleted("w1"))
+    tell(rendezvous, AgentDeparts("A"), Stop("asked"), AllHeld(1, 2), CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
 
 
@@ -795,7 +802,7 @@ def in_pods(target: int, *agents: str, most: int = 1000, room: int = 1) -> Rende
     tell(rendezvous, *(AgentJoined(agent, room) for agent in agents))
     tell(rendezvous, *ready(*range(1, room * len(agents) + 1)))
     while rendezvous.workers and any(w.state.value == "ready" for w in rendezvous.workers.values()):
-        tell(rendezvous, Held(rendezvous.round, 0))
+        tell(rendezvous, AllHeld(rendezvous.round, 0))
     installed(rendezvous, 1)
     tell(rendezvous, Committed(rendezvous.round, 1))
     return rendezvous
@@ -809,7 +816,10 @@ def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_befor
     rendezvous = in_pods(target, "A", "B")
     at = rendezvous.round
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {at}"]
-    assert tell(rendezvous, Held(at, 2)) == [f"round {at + 1}: w2 (agent A leaves)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(at, 2)) == [
+        f"round {at + 1}: w2 (agent A leaves)",
+        "dismiss w1",
+    ]
     assert tell(rendezvous, *gone(1)) == ["let A go"]
     assert rendezvous.target == target
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
@@ -817,7 +827,9 @@ def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_befor
 
 def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -> None:
     rendezvous = in_pods(1, "A")
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(rendezvous.round, 2), CheckpointCompleted("w1"))
+    tell(
+        rendezvous, WorkerAsksToLeave("w1"), AllHeld(rendezvous.round, 2), CheckpointCompleted("w1")
+    )
     assert tell(rendezvous, AgentJoined("B", 1), *gone(1)) == ["start w2 on B", "let A go"]
 
 
@@ -842,7 +854,7 @@ def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> 
 def test_a_host_for_several_workers_gets_another_for_one_that_leaves() -> None:
     rendezvous = in_pods(8, "A", "B", room=2)
     leaver = rendezvous.roster.workers_of("A")[0].id
-    tell(rendezvous, WorkerAsksToLeave(leaver), Held(rendezvous.round, 2))
+    tell(rendezvous, WorkerAsksToLeave(leaver), AllHeld(rendezvous.round, 2))
     assert "start w5 on A" in tell(rendezvous, *gone(int(leaver[1:])))
 
 
@@ -851,7 +863,7 @@ def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"), *ready(1))
     installed(rendezvous)
     tell(rendezvous, Committed(1, 1))
-    assert tell(rendezvous, AgentDeparts("B"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, AgentDeparts("B"), AllHeld(1, 2)) == ["hold 1", "write w1"]
 
 
 def test_a_host_that_leaves_before_the_first_step_is_not_the_end_of_the_job() -> None:
@@ -899,7 +911,7 @@ def test_the_last_worker_on_an_agent_that_is_there_may_leave_where_all_other_pla
     tell(rendezvous, AgentLost("B", "gone"))
     installed(rendezvous, 1)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["write w1"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["write w1"]
     tell(rendezvous, CheckpointCompleted("w1"))
     assert tell(rendezvous, *gone(1)) == ["suspended: its last worker, w1, was asked to leave"]
 
@@ -930,7 +942,7 @@ def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> No
 def test_where_the_late_one_comes_after_all_it_is_gone_before_anybody_writes() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2"}))
-    assert tell(rendezvous, Held(1, 2)) == []
+    assert tell(rendezvous, AllHeld(1, 2)) == []
     assert tell(rendezvous, *gone(1)) == ["write w2"]
 
 
@@ -944,7 +956,7 @@ def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
 
 def test_a_writer_that_hangs_is_replaced_by_another() -> None:
     rendezvous = running(2)
-    assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, Stop("asked"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, Hurry({"w1": "writing"})) == [
         "kill w1 (writing when the run was to end)"
     ]
@@ -959,7 +971,7 @@ def test_stop_while_running_survives_a_loss() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, Stop("asked"), Stop("again")) == ["hold 1"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "hold 2"]
-    assert tell(rendezvous, Held(2, 2), CheckpointCompleted("w2"), *gone(2)) == [
+    assert tell(rendezvous, AllHeld(2, 2), CheckpointCompleted("w2"), *gone(2)) == [
         "write w2",
         "dismiss w2",
         "suspended: asked",
@@ -968,7 +980,7 @@ def test_stop_while_running_survives_a_loss() -> None:
 
 def test_a_loss_while_writing_asks_another() -> None:
     rendezvous = running(2)
-    assert tell(rendezvous, Stop("asked"), Held(1, 2)) == ["hold 1", "write w1"]
+    assert tell(rendezvous, Stop("asked"), AllHeld(1, 2)) == ["hold 1", "write w1"]
     assert tell(rendezvous, *gone(1)) == ["write w2"]
     assert tell(rendezvous, *gone(2)) == [
         "suspended: asked; its last members died before the checkpoint"
@@ -1015,7 +1027,7 @@ LATE: list[Event] = [
     WorkerInstalled("w2", 1, 1),
     WorkerAsksToLeave("w1"),
     WorkerGone("w1", "signal 9"),
-    Held(1, 1),
+    AllHeld(1, 1),
     AgentLost("Z", "never seen"),
     CheckpointCompleted("w1"),
 ]
@@ -1054,10 +1066,10 @@ def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_roun
         "hold 1",
         "start w3 on A",
     ]
-    assert tell(rendezvous, Held(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
+    assert tell(rendezvous, AllHeld(1, 5)) == ["round 2: w2 (w1 leaves, resize to 2)", "dismiss w1"]
     installed(rendezvous, 5)
     if in_round:  # named, but without the state yet
-        tell(rendezvous, *ready(3), Held(2, 6))
+        tell(rendezvous, *ready(3), AllHeld(2, 6))
     assert tell(rendezvous, *gone(2))[0].startswith("start")
     assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, *([] if in_round else ready(3))) == []
@@ -1070,9 +1082,9 @@ def test_who_had_the_state_before_it_was_known_gives_it() -> None:
     checkpoint.
     """
     rendezvous = running(2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2), Held(1, 5))
+    tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2), AllHeld(1, 5))
     installed(rendezvous, 5)
-    tell(rendezvous, *ready(3), Held(2, 6), *gone(2))
+    tell(rendezvous, *ready(3), AllHeld(2, 6), *gone(2))
     assert rendezvous.phase is RendezvousPhase.GATHERING
     assert tell(rendezvous, WorkerInstalled("w3", 3, 6)) == [
         "round 4: w3 (w2 lost (signal 9), w3 joins)"
@@ -1081,7 +1093,7 @@ def test_who_had_the_state_before_it_was_known_gives_it() -> None:
 
 def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     rendezvous = running(2)
-    tell(rendezvous, WorkerAsksToLeave("w1"), Held(1, 5))
+    tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 5))
     installed(rendezvous, 5)
     tell(rendezvous, *gone(2))
     assert rendezvous.phase is RendezvousPhase.GATHERING
@@ -1182,7 +1194,7 @@ def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
     installed(rendezvous)
     assert tell(rendezvous, ResizeRequested(1, {"B": 1})) == ["start w4 on B", "start w5 on B"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 1)) == [
+    assert tell(rendezvous, AllHeld(1, 1)) == [
         "round 2: w4 +w3, w3 gives w4 (resize to 1, w4 joins)",
         "dismiss w1",
         "dismiss w2",
@@ -1199,7 +1211,7 @@ def test_an_agent_of_servers_comes_last() -> None:
     assert [member.id for member in rendezvous.roster.members] == ["w5", "w3"]
     installed(rendezvous, 1)
     tell(rendezvous, AgentJoined("A"), *ready(6))
-    assert tell(rendezvous, Held(rendezvous.round, 2)) == [
+    assert tell(rendezvous, AllHeld(rendezvous.round, 2)) == [
         f"round {rendezvous.round}: w5 +w3 +w6, w5 gives w6 (w6 joins)"
     ]
 
@@ -1208,7 +1220,7 @@ def test_a_server_that_dies_is_replaced_and_the_others_go_on_at_once() -> None:
     rendezvous = running(2, servers=1)
     assert tell(rendezvous, *gone(3)) == ["round 2: w1 w2 (w3 lost (signal 9))", "start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 2)) == ["round 3: w1 w2 +w4, w1 gives w4 (w4 joins)"]
+    assert tell(rendezvous, AllHeld(2, 2)) == ["round 3: w1 w2 +w4, w1 gives w4 (w4 joins)"]
 
 
 def test_a_spare_becomes_a_server() -> None:
@@ -1246,7 +1258,7 @@ def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
 def test_a_server_that_is_asked_to_leave_is_replaced() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, WorkerAsksToLeave("w2")) == ["start w3 on A", "hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
+    assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
     assert rendezvous.target == 1
     assert tell(rendezvous, *gone(2), *ready(3)) == ["hold 2"]
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == []  # with its last worker the job stops
@@ -1256,12 +1268,12 @@ def test_servers_are_resized_at_a_boundary() -> None:
     rendezvous = running(2, servers=1)
     assert tell(rendezvous, ResizeRequested(2, {}, 2)) == ["start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 1"]
-    assert tell(rendezvous, Held(1, 2)) == [
+    assert tell(rendezvous, AllHeld(1, 2)) == [
         "round 2: w1 w2 +w3 +w4, w1 gives w4 (resize to 2 and 2 servers, w4 joins)"
     ]
     installed(rendezvous, 2)
     assert tell(rendezvous, ResizeRequested(1, {}, 1)) == ["hold 2"]
-    assert tell(rendezvous, Held(2, 3)) == [
+    assert tell(rendezvous, AllHeld(2, 3)) == [
         "round 3: w1 +w3 (resize to 1 and 1 server)",
         "dismiss w2",
         "dismiss w4",
@@ -1288,7 +1300,7 @@ def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> 
 def test_a_server_has_no_pace() -> None:
     rendezvous = running(2, servers=1, parts=8)
     assert tell(rendezvous, Straggling((("w1", 3.0), ("w2", 1.0)), "w1 is slow")) == ["hold 1"]
-    (command,) = rendezvous.handle(Held(1, 2))
+    (command,) = rendezvous.handle(AllHeld(1, 2))
     assert isinstance(command, Install)
     assert command.world.shares == (2, 6, 0)
     assert (command.world.workers, command.world.servers) == ((0, 1), (2,))
@@ -1299,7 +1311,7 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
     tell(rendezvous, AgentJoined("C"), ResizeRequested(2, {"C": 2}), *ready(3, 4))
-    (command, *_) = rendezvous.handle(Held(1, 1))
+    (command, *_) = rendezvous.handle(AllHeld(1, 1))
     assert isinstance(command, Install)
     assert command.world.shares == (1, 1, 0, 0)
 

@@ -610,7 +610,7 @@ def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
 def test_what_cannot_happen_is_an_error_and_changes_nothing(heard: Heard) -> None:
     job = heard.known["job-1"]
     with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
-        heard.jobs._must(job, Happening.FINISH, now=1.0)
+        heard.jobs._require(job, Happening.FINISH, now=1.0)
     assert job.life == Life()
 
 

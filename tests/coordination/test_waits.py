@@ -98,4 +98,4 @@ def test_twice_in_the_same_step_is_the_users(
     hangs: list[tuple[int, int]], again: list[bool]
 ) -> None:
     known = Hangs()
-    assert [known.again(step=step, round=round) for step, round in hangs] == again
+    assert [known.is_second(step=step, round=round) for step, round in hangs] == again

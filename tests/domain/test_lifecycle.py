@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from brim.domain.lifecycle import ENDED, Happening, Life, Phase, Wish, after
+from brim.domain.lifecycle import ENDED, Happening, Life, Phase, Wish, next_life
 
 H, P, W = Happening, Phase, Wish
 
@@ -42,7 +42,7 @@ H, P, W = Happening, Phase, Wish
 def test_lives(life: str, happenings: list[Happening], end: Life) -> None:
     now = Life()
     for happening in happenings:
-        then = after(now, happening)
+        then = next_life(now, happening)
         assert then is not None, (life, now, happening)
         now = then
     assert now == end
@@ -64,12 +64,12 @@ def test_lives(life: str, happenings: list[Happening], end: Life) -> None:
     ],
 )
 def test_what_cannot_happen(life: Life, happening: Happening) -> None:
-    assert after(life, happening) is None
+    assert next_life(life, happening) is None
 
 
 def test_the_whole_table() -> None:
     for phase, wish, happening in itertools.product(Phase, Wish, Happening):
-        then = after(Life(phase, wish), happening)
+        then = next_life(Life(phase, wish), happening)
         if phase in ENDED:
             assert then is None  # an end is for good
             continue

@@ -70,7 +70,7 @@ class Cluster:
             "BRIM_HOME": str(host.folder / "state"),
             "BRIM_PORTS": f"{PORTS[0]}-{PORTS[-1]}",
         }
-        return self.driver.behind(host.prefix).start(*words, variables={**own, **variables})
+        return self.driver.with_prefix(host.prefix).start(*words, variables={**own, **variables})
 
     def brim(self, *words: str) -> str:
         process = self.start(*words)
@@ -174,7 +174,7 @@ class Cluster:
             for process in psutil.process_iter(["name", "status"])
             if re.match(r"brim-w\d", process.info["name"] or "")
             and process.info["status"] != psutil.STATUS_ZOMBIE
-            and host.has(process.pid)
+            and host.contains(process.pid)
         ]
 
     def ports_of(self, host: Host) -> set[int]:
@@ -228,7 +228,7 @@ class Cluster:
 
     def kill_scheduler(self) -> None:
         pid = json.loads((self.state / "scheduler.json").read_text())["pid"]
-        os.kill(self.home.outside(pid), signal.SIGKILL)
+        os.kill(self.home.outer_pid(pid), signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ class Run:
         agent = next(
             str(e["agent"]) for e in self.events("worker") if e["worker"] == worker and e["agent"]
         )
-        return hosts[int(agent != "a1")].outside(self.pid(worker))
+        return hosts[int(agent != "a1")].outer_pid(self.pid(worker))
 
     def members(self) -> list[str]:
         return list(self.events("round")[-1]["workers"])
@@ -119,7 +119,7 @@ def joining(
     contact = run_dir / "master.json"
     until(contact.exists, "the master's address")
     known = json.loads(contact.read_text())
-    driver = Driver(folder, BRIM_TOKEN=known["token"], **variables).behind(prefix)
+    driver = Driver(folder, BRIM_TOKEN=known["token"], **variables).with_prefix(prefix)
     command = ("agent", address or known["address"], *options)
     return driver.start(*command, stdout=stdout, stderr=stderr)
 
@@ -151,7 +151,7 @@ def started(directory: Path, *arguments: str, prefix: tuple[str, ...] = ()) -> I
     whatever happens, nothing of it stays.
     """
     verb, *rest = arguments
-    driver = Driver(directory.parent).behind(prefix)
+    driver = Driver(directory.parent).with_prefix(prefix)
     with driver.start(verb, "--run-dir", str(directory), "--json", *rest) as process:
         try:
             yield Run(process, directory)

@@ -58,7 +58,7 @@ class Home:
         (folder / "cluster.yaml").write_text(CLUSTER)
 
     def brim(self, *words: str) -> str:
-        driver = Driver(self.folder, BRIM_HOME=str(self.state)).behind(reachable())
+        driver = Driver(self.folder, BRIM_HOME=str(self.state)).with_prefix(reachable())
         done = driver.call(*words, timeout=DEADLINE, codes=())
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -403,7 +403,7 @@ def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
         print(json.dumps(target), file=strangers.stdin, flush=True)
         before = len(run.steps())
         run.wait_for_step(before + 10)
-        Driver().behind(hosts[0].prefix).call("resize", str(run_dir), "3")
+        Driver().with_prefix(hosts[0].prefix).call("resize", str(run_dir), "3")
         until(lambda: len(run.members()) == 3, "the third worker", run)
         said, problem = strangers.communicate("\n", timeout=DEADLINE)
         assert strangers.returncode == 0, problem

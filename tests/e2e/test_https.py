@@ -38,7 +38,7 @@ class Hosts:
         own = {"HOME": str(host.folder / "home")}
         if "BRIM_SERVER" not in variables:
             own["BRIM_HOME"] = str(host.folder / "state")
-        driver = self.driver.behind(host.prefix)
+        driver = self.driver.with_prefix(host.prefix)
         process = driver.start(*words, variables={**own, **variables})
         out, err = process.communicate(timeout=DEADLINE)
         assert process.returncode == code, err

@@ -55,7 +55,7 @@ def leading(
     directory: Path, host: Host, *arguments: str, listen: str, token: str = TOKEN
 ) -> Iterator[Run]:
     """Start `brim master`; whatever happens, nothing of it stays."""
-    driver = Driver(directory.parent, BRIM_TOKEN=token).behind(host.prefix)
+    driver = Driver(directory.parent, BRIM_TOKEN=token).with_prefix(host.prefix)
     words = ("master", *arguments, "--run-dir", str(directory), "--listen", listen)
     with driver.start(*words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         try:

@@ -65,7 +65,7 @@ def master(
 ) -> Iterator[Run]:
     """A pod with the master: one command, whatever was before."""
     run_dir = host.folder / "run"
-    driver = Driver(host.folder, BRIM_TOKEN=token).behind(host.prefix)
+    driver = Driver(host.folder, BRIM_TOKEN=token).with_prefix(host.prefix)
     command = ("master", *job, "--auto-resume", "--run-dir", str(run_dir), *options)
     with driver.start(
         *command, "--listen", f"0.0.0.0:{PORT}", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -81,7 +81,7 @@ def worker(host: Host, *options: str, token: str = TOKEN) -> Iterator[subprocess
     """A pod with one worker."""
     driver = Driver(host.folder, BRIM_TOKEN=token, BRIM_MACHINE=f"node-{host.number}")
     command = ("agent", f"{NAME}:{PORT}", "--workers", "1", "--patience", "60s", *options)
-    with driver.behind(host.prefix).start(
+    with driver.with_prefix(host.prefix).start(
         *command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         try:
@@ -170,10 +170,10 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
         until(lambda: has_stepped(run, 1), "a step", run)
         pods.append(stack.enter_context(worker(hosts[1])))
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        os.kill(hosts[1].outside(run.pid("w1")), signal.SIGTERM)
+        os.kill(hosts[1].outer_pid(run.pid("w1")), signal.SIGTERM)
         assert pods[0].wait(timeout=DEADLINE) == 0
         until(lambda: has_stepped(run, 1), "a step of one", run)
-        os.kill(hosts[1].outside(run.pid("w2")), signal.SIGTERM)
+        os.kill(hosts[1].outer_pid(run.pid("w2")), signal.SIGTERM)
         assert pods[1].wait(timeout=DEADLINE) == 0
         check_waits(run)
 

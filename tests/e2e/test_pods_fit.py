@@ -33,7 +33,7 @@ def folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def container(volume: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
-    driver = Driver(BRIM_TOKEN="t").behind(restricted(volume))
+    driver = Driver(BRIM_TOKEN="t").with_prefix(restricted(volume))
     with driver.start(*words, "--heartbeat-file", f"{volume}/heart") as process:
         try:
             yield process
@@ -81,7 +81,7 @@ def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
 
 
 def test_an_agent_without_a_place_for_temporary_files_says_what_it_needs(folder: Path) -> None:
-    driver = Driver(BRIM_TOKEN="t").behind(restricted(folder / "volume", temporary=False))
+    driver = Driver(BRIM_TOKEN="t").with_prefix(restricted(folder / "volume", temporary=False))
     done = driver.call("agent", f"127.0.0.1:{PORT}", codes=(1,))
     assert "an agent needs a directory for temporary files" in done.stderr
     assert "TMPDIR names one" in done.stderr

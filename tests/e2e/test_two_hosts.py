@@ -133,7 +133,7 @@ def test_tables_outlive_workers_and_a_host(
             until(partial(_have_ended, victims), "their end", run)
             until(partial(_are_back, run, hosts), "all are back", run)
             run.wait_for_step(run.steps()[-1]["step"] + 3)
-        Driver().behind(hosts[0].prefix).call("resize", str(run.directory), "5")
+        Driver().with_prefix(hosts[0].prefix).call("resize", str(run.directory), "5")
         until(lambda: len(run.members()) == 5, "another worker", run)
         run.wait_for_step(run.steps()[-1]["step"] + 3)
         agent.kill()
@@ -186,7 +186,7 @@ def test_what_rank_0_prints_on_another_host_is_shown(
     words = ["run", "--run-dir", str(run), "--workers", "2", "--spares", "0"]
     words += ["--listen", "10.77.0.1:7077", "--agents", "2"]
     words += ["--faults", "term rank 0 at step 20", "--", sys.executable, str(script)]
-    driver = Driver().behind(hosts[0].prefix)
+    driver = Driver().with_prefix(hosts[0].prefix)
     process = driver.start(*words, stderr=subprocess.STDOUT)
     try:
         with _second_agent(run, hosts[1]) as agent:

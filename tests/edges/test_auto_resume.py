@@ -135,7 +135,7 @@ def test_a_run_whose_directory_is_gone_goes_back_to_its_newest_checkpoint_and_sa
         checkpoint = Checkpoint(step=step, tree={"a": 1}, versions={}, data=b"x")
         store.publish(store.draft(checkpoint, writer="w1"))
     said = lead(tmp_path, DIGITS, "--rejoin-timeout", "none", "--checkpoints", place)
-    assert f"goes on from its newest checkpoint, {store.where(7)}" in said
+    assert f"goes on from its newest checkpoint, {store.location(7)}" in said
 
 
 def test_records_that_are_kept_elsewhere_are_brought_back(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -
     (tmp_path / "db").touch()
     with pytest.raises(StorageFault, match="db was removed or replaced"):
         database.put("one", b"2")
-    with pytest.raises(StorageFault, match="db was removed or replaced"), database.together():
+    with pytest.raises(StorageFault, match="db was removed or replaced"), database.transaction():
         pass
     assert len(heard) == 2
     assert database.get("one") == b"1"

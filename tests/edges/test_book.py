@@ -156,13 +156,13 @@ def test_a_lock_is_one_processs(tmp_path: Path) -> None:
 
 def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
-    with contextlib.suppress(ZeroDivisionError), database.together():
+    with contextlib.suppress(ZeroDivisionError), database.transaction():
         database.put("one", b"1")
-        with database.together():
+        with database.transaction():
             database.put("two", b"2")
         1 / 0
     assert (database.get("one"), database.get("two")) == (None, None)
-    with database.together():
+    with database.transaction():
         database.put("one", b"1")
         assert Database(tmp_path / "db").get("one") is None
     assert Database(tmp_path / "db").get("one") == b"1"
@@ -183,7 +183,7 @@ def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
         assert each.jobs["job-2"] == records[1]
         assert each.jobs["job-2"].summary["steps"] == 7
         assert each.keyed("key 2") == records[2]
-        assert [record.id for record in each.jobs.behind("job-2")] == ["job-3", "job-4"]
+        assert [record.id for record in each.jobs.records_after("job-2")] == ["job-3", "job-4"]
         assert "job-9" not in each.jobs
         assert each.jobs.get("job-9") is None
     # What is open is the same object for everybody; what has ended is nobody's to change.

@@ -44,7 +44,7 @@ def left_in(group: ControlGroup) -> int:
 
 @needs_groups
 def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: ControlGroup) -> None:
-    inner, other = group.within("job-1"), group.within("job-2")
+    inner, other = group.subgroup("job-1"), group.within("job-2")
     assert inner is not None
     assert other is not None
     left, beside = left_in(inner), left_in(other)
@@ -254,4 +254,4 @@ def test_a_mount_may_have_white_space_in_its_path(monkeypatch: pytest.MonkeyPatc
     line = r"36 35 0:29 / /my\040groups\134 rw - cgroup2 cgroup2 rw"
     monkeypatch.setattr(control_groups, "read_proc", lambda _: f"{line}\n")
     (mount,) = control_groups._mounts()
-    assert mount.at == Path("/my groups\\")
+    assert mount.mount_point == Path("/my groups\\")

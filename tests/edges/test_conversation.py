@@ -214,7 +214,7 @@ def test_a_kept_master_that_falls_silent_is_killed(slow_master: tuple[Master, Ke
     master, keeper = slow_master
     keeper.mind_silence()
     assert master.returncode is None
-    keeper.heard()
+    keeper.on_first_word()
     keeper.mind_silence()
     assert master.returncode == -9
 

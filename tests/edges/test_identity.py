@@ -120,7 +120,7 @@ def test_each_end_knows_the_other(authority: Authority) -> None:
     with TlsServer(server_context(authority.issue("master")), say_who) as server:
         caller = authority.issue("agent", "host 2")
         said = asked(server.port, client_context(authority.certificate, caller))
-    assert Subject.of(said.decode()) == Subject("run/flights-1", "agent", "host 2")
+    assert Subject.from_uri(said.decode()) == Subject("run/flights-1", "agent", "host 2")
 
 
 def other_authority(authority: Authority) -> Identity:
@@ -331,7 +331,7 @@ def test_the_ends_of_a_run_know_each_other() -> None:
     called, caller = RunIdentity(b"a", MASTER), RunIdentity(b"a", WORKER)
     with TlsServer(called.server, say_who) as server:
         said = asked(server.port, caller.client)
-        assert Subject.of(said.decode()).role == WORKER
+        assert Subject.from_uri(said.decode()).role == WORKER
         other = RunIdentity(b"b", WORKER)
         assert is_refused(server.port, other.client)
 

@@ -215,7 +215,7 @@ def test_a_name_that_no_directory_can_have_is_not_welcome(tmp_path: Path, name: 
         async with far_nodes(tmp_path) as (far, port, token):
             own = Authority.from_pem((tmp_path / "authority.pem").read_bytes())
             enrolled = Enrolled(HOST, port, token=token, name=name, now=SystemClock().now)
-            enrolled._identity, enrolled._since = own.issue("node", name), SystemClock().now()
+            enrolled._identity, enrolled._valid_since = own.issue("node", name), SystemClock().now()
             line = await enrolled.call()
             line.send(JoinCluster(identity="a", life=1, devices=2))
             answer = await heard(line)

@@ -127,7 +127,7 @@ def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_
 def many_jobs(folder: Path) -> None:
     database = Database(folder / "scheduler.db")
     book, start = Book(database), 1.7e9
-    with database.together():
+    with database.transaction():
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("8x8"))))
         for k in range(JOBS):
             at, job = (

@@ -323,5 +323,5 @@ def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
         Asked(at=2.0, now=2.0, question=wire.Ask(verb="suspend"))
     )  # its worker still starts
     read = Decisions(thaw(freeze(decisions.state)))
-    told = [message for _, message in read.agents["a1"].outbox.after(0)]
+    told = [message for _, message in read.agents["a1"].outbox.messages_after(0)]
     assert any(isinstance(message, wire.SignalWorker) for message in told)

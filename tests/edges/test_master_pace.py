@@ -149,7 +149,9 @@ def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
     for entry in job.entries:
         decisions.take(entry)
     starts = [
-        m for _, m in decisions.agents["a1"].outbox.after(0) if isinstance(m, wire.StartWorkers)
+        m
+        for _, m in decisions.agents["a1"].outbox.messages_after(0)
+        if isinstance(m, wire.StartWorkers)
     ]
     assert [start.delay for start in starts] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 0.0]
 

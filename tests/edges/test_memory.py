@@ -50,11 +50,11 @@ def counts(tmp_path: Path) -> KillCounts:
     """Counters that a test sets: nobody lets a host run out of memory for it."""
     for name in ("ours", "host"):
         (tmp_path / name).write_text("low 0\noom 0\noom_kill 0\n")
-    return KillCounts(ours=[tmp_path / "ours"], host=tmp_path / "host")
+    return KillCounts(own_kills=[tmp_path / "ours"], host=tmp_path / "host")
 
 
 def kill_by_kernel(counts: KillCounts, *, ours: int, host: int) -> None:
-    counts.ours[0].write_text(f"low 0\noom {ours}\noom_kill {ours}\n")
+    counts.own_kills[0].write_text(f"low 0\noom {ours}\noom_kill {ours}\n")
     counts.host.write_text(f"nr_free_pages 7\noom_kill {host}\n")
 
 
@@ -216,7 +216,7 @@ def test_what_an_agent_says_of_an_end(
     agent._memory.look({}, now=0.0)
     if by_kernel:
         kill_by_kernel(counts, ours=1, host=1)
-    agent._gone("w2", status, reason)
+    agent._on_end("w2", status, reason)
     (lost,) = said.messages
     assert isinstance(lost, LoseWorker)
     assert (lost.worker, lost.memory, lost.reason) == ("w2", *told)
@@ -268,7 +268,7 @@ def test_this_host_counts_such_kills() -> None:
     """The real files, of whatever this host has."""
     counts = kill_counts()
     assert "oom_kill " in counts.host.read_text()
-    assert all("oom_kill " in path.read_text() for path in counts.ours)
+    assert all("oom_kill " in path.read_text() for path in counts.own_kills)
     ours, host = counts.read()
     assert 0 <= ours <= host
 

@@ -111,7 +111,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     database, now = Database(tmp_path / "scheduler.db"), SystemClock().wall()
     book, records = Book(database), odd_records(now)
-    with database.together():
+    with database.transaction():
         database.put(CLUSTER, msgspec.json.encode(ClusterSpec(cluster=Cluster.parse("1x8"))))
         for record in records:
             book.save(record)

@@ -78,7 +78,7 @@ def test_a_process_may_be_called_anything(name: bytes, tmp_path: Path) -> None:
         assert is_alive(pid)
         assert (memory_of(pid) or 0) > 1 << 20
         assert (own_memory_of(pid) or 0) > 1 << 20
-        memory = Memory(1 << 20, KillCounts(ours=[], host=tmp_path / "none"))
+        memory = Memory(1 << 20, KillCounts(own_kills=[], host=tmp_path / "none"))
         assert list(memory.look({"w1": pid}, now=0.0)) == ["w1"]
         assert end_family([pid])
 

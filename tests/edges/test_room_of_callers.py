@@ -185,7 +185,7 @@ def test_tenant_has_one_turn_at_a_time() -> None:
         turns, done = TenantTurns(), list[str]()
 
         async def take(caller: str, gate: asyncio.Event) -> None:
-            async with turns.of(caller):
+            async with turns.turn_of(caller):
                 await gate.wait()
                 done.append(caller)
 

@@ -131,7 +131,7 @@ def test_checkpoints_are_kept_as_in_a_directory(keeper: Keeper, files: RunFiles)
     store.publish(draft)
     assert store.steps() == [3]
     assert store.load(3).data == LARGE
-    assert store.where(3) == f"{keeper.folder}/step-00000003"
+    assert store.location(3) == f"{keeper.folder}/step-00000003"
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ class Life:
 
     def _says(self, agent: str) -> wire.AgentMessage:
         outbox = self.decisions.agents[agent].outbox
-        told = outbox.after(self._read.get(agent, 0))
+        told = outbox.messages_after(self._read.get(agent, 0))
         self._read[agent] = self._read.get(agent, 0) + len(told[:1])
         if told and self._rng.random() < 0.3:
             outbox.acknowledge(told[0][0])

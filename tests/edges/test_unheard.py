@@ -44,15 +44,15 @@ def test_commits_that_were_noted_one_by_one_are_left_as_the_message_that_they_wo
         unheard("a", 3, commits(3)),
     )
     second = UnheardFile(tmp_path / "unheard", "b")
-    assert second.left == [one, two, three]
+    assert second.pending == [one, two, three]
     second.note(1, commits(4))
     kill(second)  # before any master has heard what the first one left
     third = UnheardFile(tmp_path / "unheard", "c")
-    assert third.left == [one, two, three, unheard("b", 1, commits(4))]
+    assert third.pending == [one, two, three, unheard("b", 1, commits(4))]
     third.note(1, commits(5))
-    third.heard(0)  # a master that knows this session
+    third.acknowledge(0)  # a master that knows this session
     kill(third)
-    assert UnheardFile(tmp_path / "unheard", "d").left == [unheard("c", 1, commits(5))]
+    assert UnheardFile(tmp_path / "unheard", "d").pending == [unheard("c", 1, commits(5))]
 
 
 def test_what_was_heard_goes_once_it_takes_space(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_what_was_heard_goes_once_it_takes_space(tmp_path: Path) -> None:
     large = Warn(message="x" * 10_000)
     for number in range(1, 200):
         file.note(number, large)
-        file.heard(number - 1)
+        file.acknowledge(number - 1)
     assert (tmp_path / "unheard").stat().st_size < 300_000
     kill(file)
-    assert UnheardFile(tmp_path / "unheard", "b").left[-1] == unheard("a", 199, large)
+    assert UnheardFile(tmp_path / "unheard", "b").pending[-1] == unheard("a", 199, large)
 
 
 def test_behind_a_message_that_the_disk_did_not_take_nothing_is_left(

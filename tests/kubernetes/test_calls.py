@@ -20,7 +20,6 @@ from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
     Forbidden,
-    Gone,
     Invalid,
     NoAnswer,
     NotFound,
@@ -28,6 +27,7 @@ from brim.kubernetes.client.refusals import (
     ServerFailed,
     TooManyRequests,
     Unauthorized,
+    VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
 from scripted_api import ScriptedApi, made, page, refuses, says
@@ -53,7 +53,7 @@ def get(api: ScriptedApi, *, timeout: float = 30.0) -> PlainObject:
         (404, "NotFound", NotFound),
         (409, "Conflict", Conflict),
         (409, "AlreadyExists", AlreadyExists),
-        (410, "Expired", Gone),
+        (410, "Expired", VersionGone),
         (422, "Invalid", Invalid),
         (500, "InternalError", ServerFailed),
         (503, "ServiceUnavailable", ServerFailed),

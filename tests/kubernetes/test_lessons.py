@@ -16,7 +16,7 @@ def test_the_latest_are_kept_as_far_as_there_is_room(tmp_path: Path, room: int) 
     rng = random.Random(1)
     one, other = Database(tmp_path / "one"), Database(tmp_path / "other")
     names = [rng.randbytes(32).hex() for _ in range(4_000)]
-    with one.together():
+    with one.transaction():
         for name in names:
             one.put_measurements(name, {2: (10.0, rng.random())})
     packed = packed_lessons(one, room=room)

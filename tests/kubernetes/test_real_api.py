@@ -21,11 +21,11 @@ from brim.kubernetes.client.reflector import Reflector
 from brim.kubernetes.client.refusals import (
     AlreadyExists,
     Conflict,
-    Gone,
     Invalid,
     NoAnswer,
     NotFound,
     Unauthorized,
+    VersionGone,
 )
 from brim.kubernetes.client.resources import PlainObject, Resource
 from brim_lab.kubernetes.api import PATCH
@@ -348,7 +348,7 @@ def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
                         yield page
                         if page.metadata.continue_from:
                             await forgotten(page.metadata.resource_version)
-            except Gone:
+            except VersionGone:
                 self.gone += 1
                 raise
 

@@ -33,7 +33,7 @@ from brim_lab.chaos import hosts as chaos_hosts
 from brim_lab.chaos.clocks import JumpingClock
 from brim_lab.chaos.disk import can_mount, small_disk
 from brim_lab.chaos.hosts import Host, can_make_hosts, hosts_in
-from brim_lab.chaos.outside import Outside
+from brim_lab.chaos.outside import OutsideFaults
 from brim_lab.chaos.promises import (
     brim_did_not_stumble,
     nothing_left_behind,
@@ -158,14 +158,14 @@ def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_hav
 
 def test_a_verb_that_comes_to_its_deadline_is_ended_with_all_that_it_started() -> None:
     driver = Driver()
-    with driver.behind(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
+    with driver.with_prefix(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
         assert driver.follow(process, lambda: None, deadline=time.monotonic() + 0.2) is None
     assert driver.mark.alive() == {}
 
 
 def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: Path) -> None:
     clock = VirtualClock()
-    outside = Outside(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
+    outside = OutsideFaults(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
         history = RunHistory(
             round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
@@ -221,7 +221,7 @@ def test_a_master_that_comes_back_is_struck_again(
         coming = threading.Timer(0.2, write_contact, (tmp_path, contact))
         coming.start()
         clock = JumpingClock(tmp_path / "clock")
-        Outside(tmp_path, Driver(), clock, SystemClock()).perform(
+        OutsideFaults(tmp_path, Driver(), clock, SystemClock()).perform(
             parse_faults("kill master at step 1")[0], RunHistory()
         )
         assert master.wait(10) == -9
@@ -374,7 +374,7 @@ def test_hosts_share_no_file_no_memory_and_no_process(
     with _running(three[0], "sh", "-c", write + "; sleep 100") as process:
         home, pid = _line(process).split()
         assert home == str(here / "home")
-        assert process.pid < three[0].outside(int(pid))
+        assert process.pid < three[0].outer_pid(int(pid))
         looks = [f"test ! -e {place}" for place in [*places, tmp_path / "host-3"]]
         looks += [f"! touch {ROOT}/x 2> /dev/null", "! pgrep -x sleep"]
         script = " && ".join(looks)
@@ -432,7 +432,7 @@ def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
     with _running(three[0], "sh", "-c", "kill -INT $$") as process:
         assert process.wait(10) == -signal.SIGINT
     with _running(three[0], "sh", "-c", "echo $$; sleep 100") as process:
-        inside = three[0].outside(int(_line(process)))
+        inside = three[0].outer_pid(int(_line(process)))
         process.kill()
         process.wait(10)
         deadline = time.monotonic() + 10

@@ -11,7 +11,7 @@ from brim_lab.driver import Driver
 
 
 def test_a_verb_that_does_not_end_is_killed_though_a_child_of_it_holds_its_output_open() -> None:
-    driver = Driver().behind(("sh", "-c", "echo stuck >&2; sleep 60 & sleep 60"))
+    driver = Driver().with_prefix(("sh", "-c", "echo stuck >&2; sleep 60 & sleep 60"))
     began = time.monotonic()
     try:
         with pytest.raises(EnvironmentFault, match=r"did not end within 0\.5 s"):

@@ -57,7 +57,7 @@ def test_the_best_node_is_that_of_a_look_at_each(
     known = dict(zip(NAMES, free, strict=True))
     devices = FreeDevices(CLUSTER, known)
     for nodes, lacks, some, taken, count in steps:
-        own = devices.among(some, nodes)
+        own = devices.members_of(some, nodes)
         kind, chosen = nodes
         assert own == [
             node.id

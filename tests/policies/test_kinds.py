@@ -318,7 +318,7 @@ def test_it_waits_for_its_kind_where_all_nodes_are_of_another() -> None:
     assert decision.nodes.get("a") is None
     assert decision.workers["b"] == 4
     assert "is of the kind on which it began" in decision.reasons["a"][1]
-    none = MIXED.without({node.id for node in MIXED.nodes})
+    none = MIXED.with_lost({node.id for node in MIXED.nodes})
     assert brim(snapshot(waiting, cluster=none)).workers.get("a", 0) == 0
 
 
@@ -433,7 +433,7 @@ def cycles(draw: st.DrawFn, choosy: bool = False) -> list[tuple[Snapshot, Decisi
     found = []
     for _ in range(3):
         lost = draw(st.sets(st.sampled_from(names), max_size=1)) if len(names) > 1 else set()
-        there = cluster.without(lost)
+        there = cluster.with_lost(lost)
         if not there.devices:
             continue
         wanted = _given(draw, jobs, there.devices)

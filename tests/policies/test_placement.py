@@ -127,7 +127,7 @@ def test_nodes_of_any_size_hold_what_fits_by_count(
 ) -> None:
     held: dict[str, dict[str, int]] = {}
     for index, change in enumerate(changes):
-        cluster = NODES.without({lost if index % 2 else then})
+        cluster = NODES.with_lost({lost if index % 2 else then})
         wanted, left = {}, cluster.devices
         for job, count in sorted(change.items()):
             wanted[job] = min(count, left)

@@ -87,19 +87,19 @@ def test_an_image_that_was_not_finished_is_none(
 
 def test_what_is_left_of_an_epoch_that_was_stopped_has_no_gap() -> None:
     applied = AppliedBatches()
-    assert applied.left(stopped=True) == []
+    assert applied.unapplied(stopped=True) == []
     applied.begin(5)
-    assert applied.left(stopped=True) == []
+    assert applied.unapplied(stopped=True) == []
     applied.mark(0)
     applied.mark(3)
     applied.begin(5)
-    assert applied.left(stopped=False) == [1, 2, 4]
-    assert applied.left(stopped=True) == [1, 2]
+    assert applied.unapplied(stopped=False) == [1, 2, 4]
+    assert applied.unapplied(stopped=True) == [1, 2]
     other = AppliedBatches()
     other.load_state_dict(applied.state_dict())
     other.mark(1)
-    assert other.left(stopped=False) == [2, 4]
-    assert applied.left(stopped=False) == [1, 2, 4]
+    assert other.unapplied(stopped=False) == [2, 4]
+    assert applied.unapplied(stopped=False) == [1, 2, 4]
 
 
 def worker(memory: int) -> tuple[TrainingState, Asynchrony, torch.optim.Optimizer]:

@@ -91,8 +91,8 @@ def test_what_is_carried_is_part_of_the_state() -> None:
     other.parts.state.put(job.parts.state.get())
     everyone = Span(0, COLUMNS)
     for one, its in zip(
-        job.parts.carried["hidden"].of(everyone),
-        other.parts.carried["hidden"].of(everyone),
+        job.parts.carried["hidden"].copy_at(everyone),
+        other.parts.carried["hidden"].copy_at(everyone),
         strict=True,
     ):
         assert one.abs().sum() > 0
@@ -106,15 +106,15 @@ def carried(start: Any, dim: int = 0) -> Carried:
 def test_a_short_step_leaves_the_places_behind_it_as_they_were() -> None:
     hidden = carried(torch.arange(4.0))
     hidden.put(hidden.left_by(Span(0, 2), torch.tensor([7.0, 8.0])), samples=2)
-    assert hidden.of(Span(0, 4)).tolist() == [7.0, 8.0, 2.0, 3.0]  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 4)).tolist() == [7.0, 8.0, 2.0, 3.0]  # type: ignore[union-attr]
     hidden.begin_epoch()
-    assert hidden.of(Span(0, 4)).tolist() == [0.0, 1.0, 2.0, 3.0]  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 4)).tolist() == [0.0, 1.0, 2.0, 3.0]  # type: ignore[union-attr]
 
 
 def test_what_is_found_can_be_changed_in_place() -> None:
     hidden = carried(torch.zeros(2))
-    hidden.of(Span(0, 2)).add_(1)  # type: ignore[union-attr]
-    assert hidden.of(Span(0, 2)).tolist() == [0.0, 0.0]  # type: ignore[union-attr]
+    hidden.copy_at(Span(0, 2)).add_(1)  # type: ignore[union-attr]
+    assert hidden.copy_at(Span(0, 2)).tolist() == [0.0, 0.0]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

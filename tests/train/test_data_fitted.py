@@ -42,7 +42,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_rows_are_seen_as_the_training_rows_were(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
     (tmp_path / "other.csv").write_text("late,size,color\n1,3,blue\n0,1,violet\n")
-    inputs, target = dataset.over(tmp_path / "other.csv").take(np.array([0, 1]))
+    inputs, target = dataset.of_files(tmp_path / "other.csv").take(np.array([0, 1]))
     known, _ = dataset.take(np.array([1, 0]))
     assert inputs["ids"][0].tolist() == known["ids"][0].tolist()
     assert inputs["ids"][1, 0] == 0, "what was not seen in training has the id 0"
@@ -61,7 +61,7 @@ def test_inputs_need_no_target_and_keep_their_places(
     assert (len(inputs), inputs.quarantined) == (3, 2)
     (part,) = inputs.survey.parts
     assert part.total == 5
-    assert part.places[part.of(None)].tolist() == [0, 2, 4]
+    assert part.places[part.mask_of(None)].tolist() == [0, 2, 4]
     told = (tmp_path / "run" / "quarantine" / "other.csv.jsonl").read_text().splitlines()
     assert [json.loads(line)["reason"] for line in told] == ["not a number", "3 fields, need 2"]
 

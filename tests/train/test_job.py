@@ -21,9 +21,9 @@ from brim.storage.checkpoints import Store
 from brim.storage.file_stores import Directory
 from brim.train.context import spec_of_a_loner
 from brim.train.entry.join import join
-from brim.train.exchange.folding import Alone, Exchange
+from brim.train.exchange.folding import Exchange, LocalExchange
 from brim.train.job import Job
-from brim.train.membership import Kept, Loner
+from brim.train.membership import Loner, StateKeeper
 from brim.train.state.job_state import TrainingState
 from brim.wire.messages import (
     CheckpointDrafted,
@@ -236,9 +236,9 @@ class Newcomer(Listener):
         super().__init__()
         self._tree = {**job.parts.state.get(), "committed": 1}
 
-    def next_round(self, kept: Kept) -> Exchange:
+    def next_round(self, kept: StateKeeper) -> Exchange:
         kept.state.put(self._tree)
-        return Alone()
+        return LocalExchange()
 
 
 @pytest.mark.parametrize(("between", "times"), [(False, 1), (True, 2)])
@@ -263,7 +263,7 @@ def test_a_state_is_put_again_only_behind_lines_of_the_users(
         for batch in job.batches(DATA, global_batch_size=10, epochs=1):
             job.step((job.model(batch.inputs) - batch.target).square().mean())
     assert (job.committed, len(puts)) == (2, times)
-    assert job.parts.state._given is None
+    assert job.parts.state._state_given is None
 
 
 def test_a_script_does_not_know_how_many_workers_it_will_have() -> None:

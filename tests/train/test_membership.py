@@ -234,7 +234,7 @@ def test_what_was_told_together_has_its_answer_before_another_step_is_made(
     agent.answer(2, hold=True)
     with pytest.raises(RoundChanged):
         worker.commit(3, b"")
-    assert [made for made in worker._participant._made if made.step == 3] == []
+    assert [made for made in worker._participant._steps_made if made.step == 3] == []
 
 
 def test_the_answer_that_a_commit_was_the_last_ends_the_round_before_the_next_commit(

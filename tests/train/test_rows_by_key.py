@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from brim.domain.table_parts import StoredTable, later
+from brim.domain.table_parts import StoredTable, oldest_of_both
 from brim.embeddings.keyed import Embedding
 from brim.embeddings.keyed_rows import KeyedRows
 from brim.embeddings.rows_by_key import RowsByKey
@@ -205,7 +205,7 @@ def test_rows_that_were_gone_stay_gone_where_they_may_stay_longer_now(tmp_path: 
         restored(store, list(store_taken(store, [taken], writer="w")), again.step).content(),
         expected,
     )
-    assert later(stored.oldest, (0,)) == stored.oldest
+    assert oldest_of_both(stored.oldest, (0,)) == stored.oldest
 
 
 def test_a_table_that_is_too_small_or_of_another_kind_is_refused(tmp_path: Path) -> None:

@@ -474,7 +474,7 @@ def test_an_heir_leaves_its_tables_too(tmp_path: Path, monkeypatch: pytest.Monke
     assert heir.store.steps() == [1]
     worker = Worker(tmp_path, name="w2")
     where, _ = worker.checkpoints.restore(2)
-    assert where == heir.store.where(2)
+    assert where == heir.store.location(2)
     assert same(worker.state.rows(), heir.state.rows())
     assert worker.store.drafts() == []
 
@@ -579,7 +579,7 @@ def test_a_damaged_part_is_named_and_an_older_base_is_used(tmp_path: Path) -> No
     (tmp_path / damaged).write_bytes(content)
     other = Worker(tmp_path, name="w2")
     where, problems = other.checkpoints.restore()
-    assert where == worker.store.where(2)
+    assert where == worker.store.location(2)
     assert [damaged in each for each in problems] == [True]
     for file in (tmp_path / "tables").iterdir():
         file.write_bytes(b"")

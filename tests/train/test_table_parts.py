@@ -105,7 +105,7 @@ class Memory:
         self.lives -= self.lives > 0
         return self.lives == 0
 
-    def where(self, name: str) -> str:
+    def location(self, name: str) -> str:
         return name
 
     def names(self) -> dict[str, int]:

@@ -97,7 +97,7 @@ class Guests:
         """End the agent of a job at once."""
         self._nodes.kill_job(job, [self._name])
 
-    def there(self, node: int) -> tuple[AgentThere, ...]:
+    def agents(self, node: int) -> tuple[AgentThere, ...]:
         """List the agents that are there now; what has ended leaves nothing.
 
         Args:

@@ -257,7 +257,7 @@ class KubeflowProcesses:
         now = self._clock.wall()
         age = 0.0 if order.began is None else now - order.began
         failed = _failed(there)
-        failures = order.starts.after(failed).failures
+        failures = order.starts.with_failures(failed).failures
         start = order.start(launch.number)
         if known.wanted and pod_group_of(start) != known.group:
             self._later(launch.job, self._keep_gang(start, known), [start])

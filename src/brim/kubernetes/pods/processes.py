@@ -320,7 +320,7 @@ class KubeProcesses:
             self._end_all(there)  # one that waits for a node would wait for nothing
         agents = self._agents(launch, there, is_over=is_over)
         seen = watch.seen(
-            alive=there.alive or watch.behind,
+            alive=there.alive or watch.has_more,
             workers=held,
             agents=frozenset({launch.home, *agents}),
             processes=launch.processes,
