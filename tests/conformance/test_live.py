@@ -154,8 +154,8 @@ def test_who_does_not_give_within_the_grace_period_is_forced(world: LiveWorld) -
     assert world.processes.of("job-1").asked[-1] == "force 0"
     run(world.backend.look())
     assert phases(world)[0] == "suspended"
-    told = [change.event for change in world.book.story(world.book.jobs["job-1"])]
-    assert told.count("forced") == 2
+    event_names = [change.event for change in world.book.story(world.book.jobs["job-1"])]
+    assert event_names.count("forced") == 2
 
 
 def test_who_does_not_answer_within_the_grace_period_is_forced(world: LiveWorld) -> None:
@@ -191,8 +191,8 @@ def test_while_the_agent_of_the_node_is_away_nothing_is_started_and_nobody_is_as
     )
     world.processes.of("job-1").alive = False
     run(world.backend.look())
-    told = world.book.story(world.book.jobs["job-1"])[-1]
-    assert told.detail == "node node0: its agent died; it is started again in 2 s"
+    last_event = world.book.story(world.book.jobs["job-1"])[-1]
+    assert last_event.detail == "node node0: its agent died; it is started again in 2 s"
     assert phases(world) == ["suspended", "admitted"]
     world.processes.node = NodeSeen(up=True)
     run(world.backend.look())
@@ -362,7 +362,7 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     world.cycle(decide)
     world.processes.say("job-1", steps=900)
     run(world.backend.look())
-    before = world.backend.memory
+    memory_before = world.backend.memory
     snapshot, decision = world.cycle(decide)
     assert any(isinstance(verdict, Admitted) and verdict.promises for verdict in decision.verdicts)
     saw, decided = decode_cycle(encode_cycle(snapshot, decision))
@@ -372,7 +372,7 @@ def test_cycles_and_their_memory_survive_as_bytes(world: LiveWorld) -> None:
     assert memory == decision.memory
     from dataclasses import replace
 
-    replayed = decide(replace(saw, memory=before))
+    replayed = decide(replace(saw, memory=memory_before))
     assert encode_cycle(saw, replayed) == encode_cycle(snapshot, decision)
     assert replayed.memory == memory
 
@@ -390,11 +390,11 @@ def test_a_master_that_does_not_answer_holds_up_nobody_else(
         await resize(launch, workers)
 
     async def story() -> None:
-        began = asyncio.get_running_loop().time()
+        started = asyncio.get_running_loop().time()
         snapshot = await world.backend.observe()
         await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 4, "job-2": 4})))
         await world.backend.apply(on_nodes(snapshot, Decision(workers={"job-1": 3, "job-2": 5})))
-        assert asyncio.get_running_loop().time() - began < 10.0
+        assert asyncio.get_running_loop().time() - started < 10.0
         assert [state.workers for state in snapshot.jobs] == [3, 3]
 
     monkeypatch.setattr(world.processes, "resize", only_the_second)
@@ -436,8 +436,8 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
         world.settle()
         assert (new.target, new.judgement.judged) == (size, False)
         taught[size], step = rate, step + 20
-        said = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
-        world.processes.say(new.id, first_step=world.clock.wall(), **said)
+        looks = {"step": step, "steps": 9000, "measured": measured(taught, 60)}
+        world.processes.say(new.id, first_step=world.clock.wall(), **looks)
         run(world.backend.look())
         world.clock.advance(5.0)
         run(world.backend.look())
@@ -445,8 +445,8 @@ def test_a_new_model_is_profiled_while_it_trains_and_judged_then(tmp_path: Path)
     world.cycle(decide)
     assert new.promised
     assert new.starts.launches == 1
-    told = [change.detail for change in world.book.story(new) if change.event == "measured"]
-    assert told == [
+    details = [change.detail for change in world.book.story(new) if change.event == "measured"]
+    assert details == [
         f"at {n} worker{'s' * (n > 1)}: {rate:.3g} steps/s" for n, rate in taught.items()
     ]
     twin = world.submit("1:8", deadline=world.clock.wall() + 1000.0, fingerprint="new")
@@ -515,14 +515,18 @@ def test_steps_that_are_counted_in_place_are_noticed(world: LiveWorld) -> None:
 
 def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None:
     assert run(world.backend.observe()).overheads == BELIEVED.paid_ahead
-    said: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
+    looks: dict[str, Any] = {"steps": 900, "measured": measured({2: 10.0, 4: 20.0})}
     for done in (0, 6, 12):
         give(world, job_1=2)
         world.settle()
         world.clock.advance(2.1)
-        at = world.clock.wall()
+        started = world.clock.wall()
         world.processes.say(
-            "job-1", reached=Reached(2, at, done + 1), last_step=at, step=done + 1, **said
+            "job-1",
+            reached=Reached(2, started, done + 1),
+            last_step=started,
+            step=done + 1,
+            **looks,
         )
         run(world.backend.look())
         give(world, job_1=4)
@@ -532,10 +536,10 @@ def test_what_starts_resizes_and_ends_cost_is_measured(world: LiveWorld) -> None
         world.clock.advance(0.5)
         world.processes.say(
             "job-1",
-            reached=Reached(4, at + 0.5, done + 6),
-            last_step=at + 0.5,
+            reached=Reached(4, started + 0.5, done + 6),
+            last_step=started + 0.5,
             step=done + 6,
-            **said,
+            **looks,
         )
         run(world.backend.look())
         world.processes.say("job-1", reached=None)
@@ -554,8 +558,8 @@ def test_how_long_devices_take_to_change_hands_is_measured(world: LiveWorld) -> 
     give(world, job_1=8)
     world.settle()
     for number, waited in enumerate((0.7, 0.0, 1.9, 0.4)):
-        job, other = ("job-2", "job-1") if number % 2 == 0 else ("job-1", "job-2")
-        world.processes.say(other, step=number + 1)
+        job, other_job = ("job-2", "job-1") if number % 2 == 0 else ("job-1", "job-2")
+        world.processes.say(other_job, step=number + 1)
         run(world.backend.look())
         give(world, **{job.replace("-", "_"): 8})
         world.clock.advance(waited)

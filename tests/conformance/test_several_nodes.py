@@ -80,8 +80,8 @@ def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_do
     settle(world)
     assert (held(world, "job-1"), held(world, "job-2")) == ({"n1": 4}, {"n2": 4})
     assert job.asked[1:] == ["resize 4 on n1", "leave n2"]
-    told = [change.detail for change in world.book.story(record) if change.event == "placed"]
-    assert told == ["4 on n1, 4 on n2", "4 on n1"]
+    details = [change.detail for change in world.book.story(record) if change.event == "placed"]
+    assert details == ["4 on n1, 4 on n2", "4 on n1"]
 
 
 def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
 
 def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: LiveWorld) -> None:
     settle(world)
-    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
-    assert (kept.allocation.home, victim.allocation.home) == ("n1", "n2")
+    survivor, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    assert (survivor.allocation.home, victim.allocation.home) == ("n1", "n2")
     world.processes.others["n2"] = GONE
     world.processes.end("job-2", "")
     settle(world)
@@ -162,9 +162,9 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
             nobody_shares(world)
 
     give(job_1=3, job_2=4)
-    kept, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
+    survivor, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
     if victim.allocation.home == "n1":
-        kept, victim = victim, kept
+        survivor, victim = victim, survivor
     world.processes.others["n2"] = LOST
     world.processes.end(victim.id, "")
     run(world.backend.look())
@@ -175,26 +175,26 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
         2,
         {"n1": 2},
     )
-    assert (kept.starts.launches, held(world, kept.id)) == (1, {"n1": 2})
+    assert (survivor.starts.launches, held(world, survivor.id)) == (1, {"n1": 2})
 
 
 @pytest.mark.parametrize(
-    ("taken", "asked", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
+    ("lost_node", "target", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
 )
 def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
-    tmp_path: Path, taken: str, asked: str, launches: int
+    tmp_path: Path, lost_node: str, target: str, launches: int
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     world.processes.say("job-1", step=5)  # there is something to keep
     run(world.backend.look())
-    left = Cluster(nodes=tuple(node for node in CLUSTER.nodes if node.id != taken))
-    world.backend.reconfigure(ClusterSpec(cluster=left, grace=10.0))
+    smaller = Cluster(nodes=tuple(node for node in CLUSTER.nodes if node.id != lost_node))
+    world.backend.reconfigure(ClusterSpec(cluster=smaller, grace=10.0))
     settle(world)
     settle(world)
     record = world.book.jobs["job-1"]
-    assert world.processes.of("job-1").asked[1] == asked
-    assert (held(world, "job-1"), record.starts.launches) == ({left.nodes[0].id: 4}, launches)
+    assert world.processes.of("job-1").asked[1] == target
+    assert (held(world, "job-1"), record.starts.launches) == ({smaller.nodes[0].id: 4}, launches)
     world.clock.advance(60.0)
     world.backend.reconfigure(ClusterSpec(cluster=CLUSTER, grace=10.0))
     settle(world)
@@ -233,21 +233,21 @@ def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
 
 def test_where_all_nodes_are_lost_no_plan_is_changed(world: LiveWorld) -> None:
     settle(world)
-    before = {record.id: record.allocation.plan for record in world.book.unfinished()}
+    plans_before = {record.id: record.allocation.plan for record in world.book.unfinished()}
     world.processes.others = dict.fromkeys(("n1", "n2"), LOST)
     for job in world.processes.jobs.values():
         job.alive = False
     run(world.backend.look())
     assert run(world.backend.observe()).capacity == 8
     settle(world)
-    assert {record.id: record.allocation.plan for record in world.book.unfinished()} == before
+    assert {record.id: record.allocation.plan for record in world.book.unfinished()} == plans_before
     assert not any(record.running for record in world.book.unfinished())
 
 
 def test_the_next_scheduler_knows_where_everybody_is(world: LiveWorld) -> None:
-    before = settle(world)
+    first_state = settle(world)
     world.revive()
-    after = settle(world)
-    assert after.nodes == before.nodes
-    assert not after.moved
+    second_state = settle(world)
+    assert second_state.nodes == first_state.nodes
+    assert not second_state.moved
     assert all(record.starts.launches == 1 for record in world.book.unfinished() if record.running)

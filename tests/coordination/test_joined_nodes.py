@@ -167,16 +167,16 @@ def test_what_a_node_ran_has_ended_before_it_is_given_up(
     nodes.handle(called(1), offset * here)
     common = offset
     lease.renewed(sent=common * there)  # sent no later than it was heard
-    heard, last_sent = common, common
+    last_answer, last_sent = common, common
     for number, (pause, takes, answered) in enumerate(renewals):
         sent = max(last_sent, common) + pause * 0.2
-        arrives = max(heard, sent + takes * 0.2)
+        arrives = max(last_answer, sent + takes * 0.2)
         nodes.handle(NodeRenewed(line=1, number=number, seen=UP), arrives * here)
-        heard, last_sent, common = arrives, sent, max(common, sent)
+        last_answer, last_sent, common = arrives, sent, max(common, sent)
         if answered:  # only what was heard can be answered
             lease.renewed(sent=sent * there)
     ended = (lease._deadline / there) + TO_END
-    given_up = heard + SILENCE / here
+    given_up = last_answer + SILENCE / here
     assert ended <= given_up + 1e-9
     assert nodes.seen(given_up * here + 1e-6)["n1"].lost
 
@@ -188,11 +188,11 @@ def test_refused_connections_outlast_no_scheduler_that_comes_up_behind_them(
     """The scheduler comes up at one of three addresses, any time after that one refused last."""
     lease, nodes = Lease(addresses=3), JoinedNodes()
     lease.renewed(sent=0.0)
-    at, last = 10.0, 0.0
-    for address, later in refusals:
-        at += later
-        lease.refused(address, sent=at * there)
-        last = at if address == place else last
+    refusal_time, last = 10.0, 0.0
+    for address, delay in refusals:
+        refusal_time += delay
+        lease.refused(address, sent=refusal_time * there)
+        last = refusal_time if address == place else last
     if {address for address, _ in refusals} != {0, 1, 2}:
         assert lease.is_over(TERM), "it may be at one that has not been asked"
         return
@@ -257,8 +257,8 @@ class _World:
             assert sum(self.there.values()) <= self.DEVICES, "a device was given twice"
 
     def _node(self) -> None:
-        for launch, at in list(self.ending.items()):
-            if at <= self.now:
+        for launch, end_time in list(self.ending.items()):
+            if end_time <= self.now:
                 del self.ending[launch], self.there[launch]
         if self.lease.is_over(self.now):
             self._end(self.there)
@@ -293,12 +293,12 @@ class _World:
         if node is None or node.lost:
             self.present.clear()  # these jobs go on elsewhere, in another start
             return
-        said = {agent.launch for agent in node.agents}
+        agents_running = {agent.launch for agent in node.agents}
         if self.line:  # masters see that agents are gone
-            self.present = {k: n for k, n in self.present.items() if k in said}
+            self.present = {k: n for k, n in self.present.items() if k in agents_running}
         running = {f"job-{k}": k for k in self.present}
         if self.line:
-            self._end({k for k in said if k not in self.present} & self.there.keys())
+            self._end({k for k in agents_running if k not in self.present} & self.there.keys())
         if self.nodes.line_of("n1") is None or not self.line or self.lease.is_over(self.now):
             return
         described = Cluster(nodes=(Node(id="home", devices=0),))

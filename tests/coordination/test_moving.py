@@ -48,7 +48,7 @@ def a_copy_lacks_the_entry_behind_the_words_that_it_goes_with(patch: Patch) -> N
 
     def part(self: CopyFeed) -> wire.CopyPart | None:
         state = self._decisions.state
-        if self._position is not None and self._has == state.entries - 1:
+        if self._position is not None and self._position == state.entries - 1:
             return None
         return usual(self)
 
@@ -112,7 +112,7 @@ def first_that_breaks(hint: int) -> int | None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("bug", "hint"), BUGS, ids=lambda bug: getattr(bug, "__name__", ""))
 def test_schedules_find(bug: Callable[[Patch], None], hint: int, monkeypatch: Patch) -> None:
     bug(monkeypatch)
     assert first_that_breaks(hint) is not None, f"in {MOST} schedules nothing shows"

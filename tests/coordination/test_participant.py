@@ -132,8 +132,8 @@ def test_who_has_the_state_gives_it_to_all_that_are_to_have_it_from_it() -> None
         False,
         "exchange",
     )
-    given = [need.worker for need in needs if isinstance(need, GiveState)]
-    assert (needs[1], given, result) == (CatchUp(7), ["w2", "w3"], "exchange")
+    recipients = [need.worker for need in needs if isinstance(need, GiveState)]
+    assert (needs[1], recipients, result) == (CatchUp(7), ["w2", "w3"], "exchange")
     assert isinstance(needs[-1], EnterRound)
 
 
@@ -146,8 +146,10 @@ def test_in_a_round_in_which_nobody_makes_a_step_the_next_is_waited_for() -> Non
 
 def test_where_a_donor_is_lost_a_round_without_it_is_waited_for() -> None:
     worker = Participant("w2")
-    lost, again = PeerLost("w1"), named(4, "w2", restore=True)
-    needs, _ = follow(worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, again)
+    lost, next_round = PeerLost("w1"), named(4, "w2", restore=True)
+    needs, _ = follow(
+        worker.next_round(), named(3, "w1", "w2", donors={"w2": "w1"}), lost, next_round
+    )
     assert needs[2:] == [Receive(within=2.0), RestoreState(7)]
 
 
@@ -184,14 +186,14 @@ def test_a_greeting_says_its_round(greeting: str, round: int) -> None:
 
 def test_a_point_is_waited_for_until_all_stand_there() -> None:
     worker = in_round("w1", "w2")
-    old, here = released(3, round=0), released(3, phase="blocks")
-    needs, result = follow(worker.arrive(3, "blocks", b"x"), old, here)
-    assert (needs, result) == ([NEXT, NEXT], here)
+    old, current = released(3, round=0), released(3, phase="blocks")
+    needs, result = follow(worker.arrive(3, "blocks", b"x"), old, current)
+    assert (needs, result) == ([NEXT, NEXT], current)
     assert worker.outgoing() == [Arrive(round=1, step=3, phase="blocks", payload=b"x")]
 
 
 @pytest.mark.parametrize(
-    ("heard", "result"),
+    ("message", "result"),
     [
         (named(2, "w1"), RoundChanged),
         (WriteNow(), RoundChanged),
@@ -200,10 +202,10 @@ def test_a_point_is_waited_for_until_all_stand_there() -> None:
         (released(0, round=2), ProtocolError),
     ],
 )
-def test_what_ends_a_wait(heard: Any, result: type) -> None:
+def test_what_ends_a_wait(message: Any, result: type) -> None:
     worker = in_round("w1", "w2")
-    assert follow(worker.arrive(3, "blocks"), heard)[1] is result
-    assert follow(worker.poll(), heard)[1] is result
+    assert follow(worker.arrive(3, "blocks"), message)[1] is result
+    assert follow(worker.poll(), message)[1] is result
 
 
 def test_a_request_to_leave_is_passed_on_once_and_ends_no_wait() -> None:
@@ -227,9 +229,12 @@ def made(worker: Participant, steps: Sequence[int], *, now: float = 1.0) -> None
         assert follow(worker.commit(step, REPORT, now=now)) == ([], False)
 
 
-def told(*steps: int, at: float = 1.0) -> Arrive:
+def told(*steps: int, step_time: float = 1.0) -> Arrive:
     return Arrive(
-        round=1, step=steps[-1], phase="commit", made=[Made(step, at, REPORT) for step in steps]
+        round=1,
+        step=steps[-1],
+        phase="commit",
+        made=[Made(step, step_time, REPORT) for step in steps],
     )
 
 
@@ -244,7 +249,7 @@ def test_steps_wait_for_company_and_are_told_before_anything_else_is_said() -> N
 def test_nothing_more_is_made_while_an_answer_is_due() -> None:
     worker = in_round("w1", company=5.0)
     made(worker, [0], now=6.0)
-    assert worker.outgoing() == [told(0, at=6.0)]
+    assert worker.outgoing() == [told(0, step_time=6.0)]
     assert follow(worker.commit(1, REPORT, now=7.0)) == ([NEXT], "waits")
     assert follow(worker.commit(1, REPORT, now=7.0), released(0)) == ([NEXT], False)
     assert worker.outgoing() == []
@@ -260,12 +265,12 @@ def test_an_answer_may_be_left_for_later() -> None:
     assert follow(worker.settle()) == ([], None)
 
 
-@pytest.mark.parametrize("heard", [named(2, "w1"), WriteNow()])
-def test_who_has_a_step_that_may_not_count_gives_its_state_to_nobody(heard: Any) -> None:
+@pytest.mark.parametrize("message", [named(2, "w1"), WriteNow()])
+def test_who_has_a_step_that_may_not_count_gives_its_state_to_nobody(message: Any) -> None:
     for company in (0.0, 5.0):
         worker = in_round("w1", company=company)
         made(worker, [0])
-        assert follow(worker.poll(), heard)[1] is ProtocolError
+        assert follow(worker.poll(), message)[1] is ProtocolError
 
 
 def test_who_waits_for_data_says_so_once_a_step_and_commits_as_others_do_from_then_on() -> None:

@@ -82,7 +82,7 @@ def short(command: Command) -> str:
             return f"start {worker} on {agent}" + (f" in {delay:.0f} s" if delay else "")
         case Hold(round):
             return f"hold {round}"
-        case Install(world, cause, still):
+        case Install(world, cause, is_still):
             donors = "".join(f", {donor} gives {needy}" for needy, donor in world.donors.items())
             restore = ", restore" if world.restore else ""
             named = " ".join(
@@ -90,7 +90,7 @@ def short(command: Command) -> str:
                 for member, share in zip(world.members, world.shares, strict=True)
             )
             return (
-                f"{'still ' if still else ''}round {world.round}: {named}{donors}{restore} "
+                f"{'still ' if is_still else ''}round {world.round}: {named}{donors}{restore} "
                 f"({cause})"
             )
         case WriteCheckpoint(worker):
@@ -124,12 +124,14 @@ def installed(rendezvous: Rendezvous, step: int = 0) -> None:
 
 
 def running(
-    target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, most: int = 1000
+    target: int = 2, *, servers: int = 0, spares: int = 0, parts: int = 0, maximum: int = 1000
 ) -> Rendezvous:
     """A job in which all of so many workers, and servers behind them,
     have done a step in round 1.
     """
-    rendezvous = job(target, minimum=target, servers=servers, spares=spares, parts=parts, most=most)
+    rendezvous = job(
+        target, minimum=target, servers=servers, spares=spares, parts=parts, most=maximum
+    )
     first = target + servers
     tell(rendezvous, AgentJoined("A"), *ready(*range(1, first + 1)))
     installed(rendezvous)
@@ -265,7 +267,9 @@ def test_everyone_lost_gathers_and_restores() -> None:
 
 
 def steps(rendezvous: Rendezvous, first: int, count: int) -> list[str]:
-    return tell(rendezvous, *(Committed(rendezvous.round, first + each) for each in range(count)))
+    return tell(
+        rendezvous, *(Committed(rendezvous.round, first + number) for number in range(count))
+    )
 
 
 def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_given_up() -> None:
@@ -277,18 +281,18 @@ def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_give
 
 
 def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
-    rendezvous = running(1, most=3)
+    rendezvous = running(1, maximum=3)
     tell(rendezvous, *gone(1))
     for number in (2, 3):
         tell(rendezvous, *ready(number))
         installed(rendezvous, 1)
         steps(rendezvous, 1, 2)
-        told = tell(rendezvous, *gone(number))
-    assert told[0] == "failed: 3 in a row died young on A, the last: signal 9"
+        commands = tell(rendezvous, *gone(number))
+    assert commands[0] == "failed: 3 in a row died young on A, the last: signal 9"
 
 
 def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() -> None:
-    rendezvous = running(2, most=2)
+    rendezvous = running(2, maximum=2)
     for number in range(1, 20):
         steps(rendezvous, 1, 3)
         assert tell(rendezvous, *gone(number))[1:] == [f"start w{number + 2} on A"]
@@ -297,7 +301,7 @@ def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() 
 
 
 def test_what_kills_all_workers_at_one_blow_counts_once() -> None:
-    rendezvous = running(4, spares=1, most=2)
+    rendezvous = running(4, spares=1, maximum=2)
     assert tell(rendezvous, *gone(1, 2, 3, 4, 5))[-1] == "start w9 on A"
     assert tell(rendezvous, *gone(6))[-1] == "give up on A after 2 (signal 9), go on with 3"
 
@@ -317,7 +321,7 @@ def test_the_missing_are_started_elsewhere() -> None:
 
 
 def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> None:
-    rendezvous = running(2, most=2)
+    rendezvous = running(2, maximum=2)
     tell(rendezvous, *gone(2))
     assert tell(rendezvous, *gone(3)) == ["give up on A after 2 (signal 9), go on with 1"]
     installed(rendezvous, 1)
@@ -327,7 +331,7 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
 
 
 def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
-    rendezvous = running(2, most=2)
+    rendezvous = running(2, maximum=2)
     steps(rendezvous, 2, 3)
     tell(rendezvous, *gone(2))
     installed(rendezvous, 4)
@@ -339,7 +343,7 @@ def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_li
 
 
 def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
-    rendezvous = running(1, servers=1, most=1)
+    rendezvous = running(1, servers=1, maximum=1)
     steps(rendezvous, 2, 1)
     assert tell(rendezvous, *gone(1))[0] == "kill w2"
     steps(rendezvous, 1, 3)
@@ -347,7 +351,7 @@ def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
 
 
 def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
-    rendezvous = running(2, spares=1, most=2)
+    rendezvous = running(2, spares=1, maximum=2)
     assert tell(rendezvous, *gone(3)) == ["start w4 on A"]
     assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 2"]
 
@@ -357,8 +361,8 @@ def test_who_is_left_over_where_a_host_is_given_up_is_let_go() -> None:
     rendezvous = job(2, servers=2, most=1)
     tell(rendezvous, AgentJoined("A"), ResizeRequested(2, servers=1), ResizeRequested(3))
     tell(rendezvous, *ready(3, 1), *ready(2, 4))
-    told = tell(rendezvous, *gone(2))
-    assert told == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
+    commands = tell(rendezvous, *gone(2))
+    assert commands == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
 
 
 def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
@@ -372,7 +376,7 @@ def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
 
 
 def test_who_was_asked_to_leave_does_not_die_young() -> None:
-    rendezvous = running(2, most=1)
+    rendezvous = running(2, maximum=1)
     tell(rendezvous, WorkerAsksToLeave("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
 
@@ -394,8 +398,8 @@ def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
         "kill w2 (it does not agree with the others)",
         "kill w3 (it does not agree with the others)",
     ]
-    told = tell(rendezvous, *gone(2, 3))
-    assert told[-1] == "round 4: w1 (w3 lost (signal 9))"
+    commands = tell(rendezvous, *gone(2, 3))
+    assert commands[-1] == "round 4: w1 (w3 lost (signal 9))"
     assert rendezvous.target == 1
     # Whoever asks again gets another try.
     assert tell(rendezvous, ResizeRequested(2))[-1] == "start w4 on A"
@@ -557,9 +561,9 @@ def test_nothing_is_resized_once_the_job_stops(count: int) -> None:
 # Places -------------------------------------------------------------------------------------------
 
 
-def placed(a: int, b: int, *, most: int = 1000) -> Rendezvous:
+def placed(a: int, b: int, *, maximum: int = 1000) -> Rendezvous:
     """A job with so many workers on two agents, all of whom have done a step in round 1."""
-    rendezvous = job(a + b, minimum=a + b, most=most)
+    rendezvous = job(a + b, minimum=a + b, most=maximum)
     rendezvous.roster.places.wanted = {"A": a, "B": b}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(*range(1, a + b + 1)))
     installed(rendezvous)
@@ -648,7 +652,7 @@ def test_a_leaver_takes_the_place_of_one_who_died() -> None:
 
 
 def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
-    rendezvous = placed(1, 1, most=1)
+    rendezvous = placed(1, 1, maximum=1)
     rendezvous.attempts.forgive()
     tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2}))
     assert tell(rendezvous, WorkerGone("w3", "signal 9")) == [
@@ -795,9 +799,9 @@ def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
     assert tell(rendezvous, *gone(1)) == ["suspended: asked"]
 
 
-def in_pods(target: int, *agents: str, most: int = 1000, room: int = 1) -> Rendezvous:
+def in_pods(target: int, *agents: str, maximum: int = 1000, room: int = 1) -> Rendezvous:
     """A job that outlives its hosts, each of which takes so many workers."""
-    rendezvous = job(target, most=most)
+    rendezvous = job(target, most=maximum)
     rendezvous.stands_alone = True
     tell(rendezvous, *(AgentJoined(agent, room) for agent in agents))
     tell(rendezvous, *ready(*range(1, room * len(agents) + 1)))
@@ -814,10 +818,10 @@ def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_befor
 ) -> None:
     """With nobody on it, it would be a pod that is never ready, in place of one that is made again."""
     rendezvous = in_pods(target, "A", "B")
-    at = rendezvous.round
-    assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {at}"]
-    assert tell(rendezvous, AllHeld(at, 2)) == [
-        f"round {at + 1}: w2 (agent A leaves)",
+    round_before = rendezvous.round
+    assert tell(rendezvous, WorkerAsksToLeave("w1")) == [f"hold {round_before}"]
+    assert tell(rendezvous, AllHeld(round_before, 2)) == [
+        f"round {round_before + 1}: w2 (agent A leaves)",
         "dismiss w1",
     ]
     assert tell(rendezvous, *gone(1)) == ["let A go"]
@@ -834,7 +838,7 @@ def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -
 
 
 def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
-    rendezvous = in_pods(8, "A", "B", most=1)
+    rendezvous = in_pods(8, "A", "B", maximum=1)
     assert tell(rendezvous, *gone(1))[-2:] == [
         "give up on A after 1 (signal 9), go on with 8",
         "let A go as failed",
@@ -843,7 +847,7 @@ def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
 
 
 def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> None:
-    rendezvous = in_pods(8, "A", "B", most=1, room=2)
+    rendezvous = in_pods(8, "A", "B", maximum=1, room=2)
     on_a = rendezvous.roster.workers_of("A")
     first, last = (int(worker.id[1:]) for worker in on_a)
     assert tell(rendezvous, *gone(first))[-1] == "give up on A after 1 (signal 9), go on with 8"
@@ -1037,9 +1041,9 @@ LATE: list[Event] = [
 def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
     rendezvous = running(2)
     tell(rendezvous, *gone(1))
-    before = copy.deepcopy(rendezvous)
+    copy_before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
-    assert rendezvous == before
+    assert rendezvous == copy_before
 
 
 @pytest.mark.parametrize(
@@ -1050,9 +1054,9 @@ def test_the_dead_and_past_rounds_have_no_effect(event: Event) -> None:
 def test_nothing_happens_after_the_end(event: Event) -> None:
     rendezvous = running(1)
     tell(rendezvous, JobCompleted("w1"), *gone(1))
-    before = copy.deepcopy(rendezvous)
+    copy_before = copy.deepcopy(rendezvous)
     assert tell(rendezvous, event) == []
-    assert rendezvous == before
+    assert rendezvous == copy_before
 
 
 # Restoring ----------------------------------------------------------------------------------------
@@ -1317,7 +1321,7 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
 
 
 @pytest.mark.parametrize(
-    ("agents", "have", "givers"),
+    ("agents", "has_state", "givers"),
     [
         ("a", [True], {}),
         ("aabb", [True, False, False, False], {2: 0}),
@@ -1327,13 +1331,13 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
     ],
 )
 def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
-    agents: str, have: list[bool], givers: dict[int, int | None]
+    agents: str, has_state: list[bool], givers: dict[int, int | None]
 ) -> None:
     members = tuple(
         Member(worker=f"w{rank}", agent=agent, address="") for rank, agent in enumerate(agents)
     )
     world = World(round=1, members=members, donors={}, restore=False, shares=(1,) * len(members))
-    assert world.givers(have) == givers
+    assert world.givers(has_state) == givers
 
 
 # Waiting for data ---------------------------------------------------------------------------------
@@ -1345,13 +1349,13 @@ def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
     have.
     """
     rendezvous = running(2)
-    still = "still round 2: w1 w2 (brim suspend)"
+    suspended_round = "still round 2: w1 w2 (brim suspend)"
     if idle_first:
         assert tell(rendezvous, WorkerIdle("w2", 1)) == []
-        assert tell(rendezvous, Stop("brim suspend")) == [still]
+        assert tell(rendezvous, Stop("brim suspend")) == [suspended_round]
     else:
         assert tell(rendezvous, Stop("brim suspend")) == ["hold 1"]
-        assert tell(rendezvous, WorkerIdle("w2", 1)) == [still]
+        assert tell(rendezvous, WorkerIdle("w2", 1)) == [suspended_round]
     assert tell(rendezvous, WorkerInstalled("w2", 2, 1)) == []
     assert tell(rendezvous, WorkerInstalled("w1", 2, 1)) == ["write w1"]
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "dismiss w2"]
@@ -1379,8 +1383,8 @@ def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
 
 def test_a_step_in_which_a_stream_broke_is_done_again_by_the_same_members() -> None:
     rendezvous = running(3)
-    again = "round 2: w1 w2 w3 (w2 lost its connection to another)"
-    assert tell(rendezvous, WorkerCutOff("w2", 1)) == [again]
+    re_formed = "round 2: w1 w2 w3 (w2 lost its connection to another)"
+    assert tell(rendezvous, WorkerCutOff("w2", 1)) == [re_formed]
     assert tell(rendezvous, WorkerCutOff("w3", 1)) == [], "the other end of it"
     tell(rendezvous, *(WorkerInstalled(f"w{n}", 2, 1) for n in (1, 2, 3)))
     assert tell(rendezvous, WorkerCutOff("w2", 2)) == [], "no step was made: they cannot meet"

@@ -40,15 +40,15 @@ def test_streams_may_break_and_the_listener_may_fall_back_to_what_it_wrote_down(
     The listener writes down some of what it heard.
     """
     rng = random.Random(seed)
-    outbox, said = Outbox[int](), 0
+    outbox, last_number = Outbox[int](), 0
     written: list[int] = []
     while len(written) < 50:
-        heard = len(written)  # a new stream: the listener is as its journal has it
-        outbox.acknowledge(heard)
-        stream = outbox.messages_after(heard)
+        received = len(written)  # a new stream: the listener is as its journal has it
+        outbox.acknowledge(received)
+        stream = outbox.messages_after(received)
         sent = outbox.last
         for _ in range(rng.randrange(8)):
-            outbox.put(said := said + 1)
+            outbox.put(last_number := last_number + 1)
         stream += outbox.messages_after(sent)
         for number, message in stream[: rng.randrange(len(stream) + 1)]:
             if is_new(number, last_number=len(written)):

@@ -85,7 +85,7 @@ def test_who_is_gone_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hangs", "again"),
+    ("hangs", "are_second"),
     [
         ([(3, 1)], [False]),
         ([(3, 1), (3, 1)], [False, False]),  # they hung together
@@ -95,7 +95,7 @@ def test_who_is_gone_is_not_waited_for() -> None:
     ],
 )
 def test_twice_in_the_same_step_is_the_users(
-    hangs: list[tuple[int, int]], again: list[bool]
+    hangs: list[tuple[int, int]], are_second: list[bool]
 ) -> None:
-    known = Hangs()
-    assert [known.is_second(step=step, round=round) for step, round in hangs] == again
+    hangs_seen = Hangs()
+    assert [hangs_seen.is_second(step=step, round=round) for step, round in hangs] == are_second

@@ -28,16 +28,19 @@ def test_a_handful_of_steps_says_nothing_yet() -> None:
 
 
 def test_what_a_job_measured_itself_goes_before_what_others_did() -> None:
-    mine, others = Measured({1: (10.0, 10.0)}), Measured({1: (10.0, 5.0), 2: (10.0, 4.0)})
-    assert mine.merged([others]).rates == {1: 1.0, 2: 2.5}
+    own_measurement, learned = (
+        Measured({1: (10.0, 10.0)}),
+        Measured({1: (10.0, 5.0), 2: (10.0, 4.0)}),
+    )
+    assert own_measurement.merged([learned]).rates == {1: 1.0, 2: 2.5}
 
 
 def test_a_handful_of_steps_hides_nothing_that_others_know() -> None:
-    mine, others = (
+    own_measurement, learned = (
         Measured({1: (2.0, 9.0), 2: (4.0, 4.0)}),
         Measured({1: (10.0, 5.0), 2: (3.0, 9.0)}),
     )
-    assert mine.merged([others]).totals == {1: (10.0, 5.0), 2: (4.0, 4.0)}
+    assert own_measurement.merged([learned]).totals == {1: (10.0, 5.0), 2: (4.0, 4.0)}
 
 
 def test_a_new_model_is_believed_to_scale_so_that_it_is_tried_on_more() -> None:

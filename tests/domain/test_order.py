@@ -81,8 +81,10 @@ def test_every_permutation_of_three_is_reached() -> None:
 
 
 def test_a_position_holds_every_sample_equally_often() -> None:
-    held = np.array([EpochOrder(seed=s, epoch=0, size=100).samples(17, 18)[0] for s in range(2000)])
-    counts = np.bincount(held, minlength=100)
+    samples_seen = np.array(
+        [EpochOrder(seed=s, epoch=0, size=100).samples(17, 18)[0] for s in range(2000)]
+    )
+    counts = np.bincount(samples_seen, minlength=100)
     chi_squared = float(((counts - 20) ** 2 / 20).sum())
     assert chi_squared < 160  # 99 degrees of freedom: exceeded with probability 1e-4
 

@@ -16,7 +16,7 @@ rates = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=7)
 def test_the_envelope_is_concave_and_above_every_point(values: list[float]) -> None:
     curve = ScalingCurve(points=tuple((2**k, rate) for k, rate in enumerate(values)))
     steps = [b - a for a, b in zip(curve.envelope, curve.envelope[1:], strict=False)]
-    assert all(later <= earlier + 1e-9 for earlier, later in pairwise(steps))
+    assert all(following <= previous + 1e-9 for previous, following in pairwise(steps))
     assert all(high >= rate - 1e-9 for high, rate in zip(curve.envelope, curve.best, strict=True))
 
 

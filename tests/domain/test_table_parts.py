@@ -15,9 +15,9 @@ def file(name: str, size: int = 1) -> PartFile:
     return PartFile(name=name, sha256="", size_bytes=size, rows=size)
 
 
-def part(since: int | None, step: int, *sizes: int) -> TablePart:
+def part(base_step: int | None, step: int, *sizes: int) -> TablePart:
     files = tuple(file(f"tables/w1-{step}-{number}", size) for number, size in enumerate(sizes))
-    return TablePart(since=since, step=step, rows=sum(sizes), files=files)
+    return TablePart(since=base_step, step=step, rows=sum(sizes), files=files)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
 
 
 @pytest.mark.parametrize(
-    ("what", "kept"),
+    ("fields", "remaining"),
     [
         ({"named": {"tables/w1-a"}}, {"tables/w1-a"}),
         ({"named": set(), "writers": {"w1"}}, {"tables/w1-a", "tables/w1-b"}),
@@ -49,10 +49,10 @@ def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
     ],
 )
 def test_a_file_stays_as_long_as_somebody_may_name_it(
-    what: dict[str, set[str]], kept: set[str]
+    fields: dict[str, set[str]], remaining: set[str]
 ) -> None:
-    there = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
-    assert set(there) - set(disused(there, **what)) == kept
+    files = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
+    assert set(files) - set(disused(files, **fields)) == remaining
 
 
 NAMES = [f"tables/w{writer}-{number}" for writer in (1, 2) for number in range(3)]
@@ -67,10 +67,12 @@ def test_whatever_is_pruned_in_whatever_order_leaves_the_others_complete(
 ) -> None:
     """And nothing stays in the end that only they named, though its writer lives."""
     for order in permutations(range(len(checkpoints))):
-        there, left = set(NAMES), dict(enumerate(checkpoints))
+        remaining_files, remaining = set(NAMES), dict(enumerate(checkpoints))
         for number in order:
-            gone = left.pop(number)
-            named = set().union(*left.values())
-            there -= set(disused(there, named=named, dropped=gone, writers=writers))
-            assert named <= there
-        assert not there & set().union(*checkpoints)
+            removed = remaining.pop(number)
+            named = set().union(*remaining.values())
+            remaining_files -= set(
+                disused(remaining_files, named=named, dropped=removed, writers=writers)
+            )
+            assert named <= remaining_files
+        assert not remaining_files & set().union(*checkpoints)

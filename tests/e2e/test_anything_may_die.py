@@ -70,8 +70,8 @@ def test_a_worker_that_is_stopped_is_fenced(tmp_path: Path) -> None:
         assert has_ended(victim)
         run.hurry()
         assert run.finish()["exit"] == "done"
-    told = [event["state"] for event in run.events("worker") if event["pid"] == victim]
-    assert told[told.index("active") :] == ["active", "suspect", "lost"]
+    states = [event["state"] for event in run.events("worker") if event["pid"] == victim]
+    assert states[states.index("active") :] == ["active", "suspect", "lost"]
     check_ledger(tmp_path / "run")
 
 
@@ -119,10 +119,10 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
-    with started(tmp_path / "run", *job, "--resume") as again:
-        summary = again.finish()
+    with started(tmp_path / "run", *job, "--resume") as resumed:
+        summary = resumed.finish()
     assert summary["weights_sha256"] == calm["weights_sha256"]
-    assert any(str(damaged) in event["message"] for event in again.events("warning"))
+    assert any(str(damaged) in event["message"] for event in resumed.events("warning"))
     check_ledger(tmp_path / "run")
 
 
@@ -165,10 +165,10 @@ def test_agent_and_master_may_die_together_and_leave_another_master_that_is_just
 
         def masters() -> set[int]:
             found = set()
-            for each in agent.children():
+            for child in agent.children():
                 with contextlib.suppress(psutil.NoSuchProcess):  # it ended while we looked
-                    if each.status() != psutil.STATUS_ZOMBIE and "brim.master" in each.cmdline():
-                        found.add(each.pid)
+                    if child.status() != psutil.STATUS_ZOMBIE and "brim.master" in child.cmdline():
+                        found.add(child.pid)
             return found
 
         (first,) = masters()

@@ -73,8 +73,8 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
         until(lambda: not problem(home), "its end")
         end = home.finished(job)
         assert (end["state"], end["exit"], end["weights_sha256"]) == ("done", "done", calm)
-        other = home.submit("--workers", "2", tenant="web")
-        assert home.finished(other)["weights_sha256"] == calm
+        second_job = home.submit("--workers", "2", tenant="web")
+        assert home.finished(second_job)["weights_sha256"] == calm
         assert pid(home) == scheduler
         home.brim("simulate", "replay")
         home.brim("down")
@@ -93,9 +93,9 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
         until(lambda: "database is locked" in problem(home), "the hold")
         home.brim("cancel", job, code=1)
         assert "decides nothing for now" in home.err
-        before = steps(home, job)
+        steps_before = steps(home, job)
         hurry(home, job)
-        until(lambda: steps(home, job) > before + 20, "steps without decisions")
+        until(lambda: steps(home, job) > steps_before + 20, "steps without decisions")
         sql.execute("rollback")
     until(lambda: not problem(home), "its end")
     end = home.finished(job)
@@ -118,11 +118,13 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
         assert f"the record of {jobs[0]} cannot be decoded" in problem(home)
         home.brim("jobs")
         assert f"the record of {jobs[0]} cannot be decoded" in home.err
-        before = [steps(home, job) for job in jobs]
+        steps_before = [steps(home, job) for job in jobs]
         for job in jobs:
             hurry(home, job)
         until(
-            lambda: all(steps(home, job) > n + 5 for job, n in zip(jobs, before, strict=True)),
+            lambda: all(
+                steps(home, job) > n + 5 for job, n in zip(jobs, steps_before, strict=True)
+            ),
             "more steps",
         )
         sql.execute("update jobs set record = ? where id = ?", (record, jobs[0]))
@@ -205,11 +207,11 @@ def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
         home.wait_for_step(job, 5)
         assert pid(home) == first.pid
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=DEADLINE)
+        _, explanation = first.communicate(timeout=DEADLINE)
         assert first.returncode == 0
-        assert "its jobs train on" in said
-    before = steps(home, job)
-    until(lambda: steps(home, job) > before + 5, "steps without a scheduler")
+        assert "its jobs train on" in explanation
+    steps_before = steps(home, job)
+    until(lambda: steps(home, job) > steps_before + 5, "steps without a scheduler")
     with foreground(home) as second:
         hurry(home, job)
         end = home.finished(job)

@@ -54,7 +54,7 @@ def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_s
     assert lost["worker"] == "w2"
     assert lost["reason"].startswith("out of memory: it had ")
     assert lost["reason"].endswith(TOLD)
-    (warning,) = [each for each in run.events("warning") if "w2" in each["message"]]
+    (warning,) = [event for event in run.events("warning") if "w2" in event["message"]]
     assert warning["message"].startswith("w2 (rank 1) was ended, out of memory: it had ")
     assert "give workers more (--memory)" in warning["message"]
 
@@ -113,8 +113,10 @@ def test_a_job_beside_one_that_takes_too_much_is_not_touched(tmp_path: Path, not
         assert not [
             event for event in home.events(jobs["calm"], "worker") if event["state"] == "lost"
         ]
-        (told,) = [line for line in home.story(jobs["hungry"]) if line["event"] == "out of memory"]
-        assert told["detail"].startswith("w2: it had ")
-        assert told["detail"].endswith(TOLD)
+        (story_line,) = [
+            line for line in home.story(jobs["hungry"]) if line["event"] == "out of memory"
+        ]
+        assert story_line["detail"].startswith("w2: it had ")
+        assert story_line["detail"].endswith(TOLD)
     finally:
         home.brim("down", "--kill")

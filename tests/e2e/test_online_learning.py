@@ -114,8 +114,8 @@ def test_a_new_part_of_a_log_changes_predictions_within_seconds(folder: Path) ->
     with train(folder, "run", "--workers", "2") as run, exporting_after(run, folder) as exporter:
         until(lambda: any((folder / "versions").glob("*/manifest.json")), "the first bundle", run)
         with serving(folder / "versions", folder / "log") as server:
-            before = chance_of_red(server)
-            assert before < 0.5
+            chance_before = chance_of_red(server)
+            assert chance_before < 0.5
             seconds = []
             for number in range(2, 7):
                 version = server.version
@@ -184,12 +184,12 @@ def test_a_run_that_waits_for_a_part_can_be_ended(
     add(folder, "1.csv", red=0)
     with train(folder, "run", "--workers", workers, "--epochs", "2") as run:
         run.wait_for_step(4)
-        since = time.monotonic()
+        start_time = time.monotonic()
         end(run)
         summary = run.finish()
     assert summary["exit"] == "suspended", run.err
-    assert time.monotonic() - since < 20, "not after the 60 s that it would wait for a part"
-    assert max(each["step"] for each in run.events("checkpoint")) == 4
+    assert time.monotonic() - start_time < 20, "not after the 60 s that it would wait for a part"
+    assert max(event["step"] for event in run.events("checkpoint")) == 4
     add(folder, "2.csv", red=1)
     Driver().call("resume", str(folder / "run"))
     check_ledger(folder / "run")

@@ -52,9 +52,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def lead_to(hosts: Sequence[Host], host: Host) -> None:
     """Have the name of the master lead to a host."""
-    for each in hosts:
-        if each.is_up:
-            (each.root / "run" / "hosts").write_text(
+    for reachable_host in hosts:
+        if reachable_host.is_up:
+            (reachable_host.root / "run" / "hosts").write_text(
                 f"127.0.0.1 localhost\n{host.address} {NAME}\n"
             )
 
@@ -95,9 +95,9 @@ PACED = (*JOB, "--workers", "2:4", "--set", "pause=0.2", "--set", "hurry=/run/hu
 
 def hurry(hosts: Sequence[Host]) -> None:
     """End the pauses of a job, on each host by a file of its own."""
-    for each in hosts:
-        if each.is_up:
-            (each.root / "run" / "hurry").touch()
+    for host in hosts:
+        if host.is_up:
+            (host.root / "run" / "hurry").touch()
 
 
 def world(run: Run) -> int:
@@ -112,8 +112,8 @@ def has_stepped(run: Run, workers: int) -> bool:
 
 
 def finish(run: Run) -> dict[str, Any]:
-    _, said = run.process.communicate(timeout=DEADLINE)
-    assert run.process.returncode == 0, said
+    _, explanation = run.process.communicate(timeout=DEADLINE)
+    assert run.process.returncode == 0, explanation
     summary: dict[str, Any] = run.events("run_ended")[-1]["summary"]
     return summary
 
@@ -206,11 +206,11 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
         run = stack.enter_context(master(hosts[0], "--rejoin-timeout", "none", job=job))
         pods = [stack.enter_context(worker(host)) for host in hosts[1:]]
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        began = time.monotonic()
-        for each in (run.process, *pods):
-            each.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        for process in (run.process, *pods):
+            process.send_signal(signal.SIGTERM)
         assert [pod.wait(timeout=DEADLINE) for pod in pods] == [0, 0], "they were not let go"
-        assert time.monotonic() - began < 24.0
+        assert time.monotonic() - started < 24.0
         assert run.process.wait(timeout=DEADLINE) == 0
         assert run.events("checkpoint")[-1]["step"] == run.steps()[-1]["step"]
 
@@ -222,13 +222,15 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
     hosts: tuple[Host, ...], calm: str
 ) -> None:
     """On a network that lets it: where that enforces NetworkPolicies, it cannot even call."""
-    ours, other = (Authority.derived_from(workers_secret(each)) for each in (TOKEN, "another"))
+    own_authority, other_authority = (
+        Authority.derived_from(workers_secret(secret)) for secret in (TOKEN, "another")
+    )
     target = {
         "master": f"{hosts[0].address}:{PORT}",
         "identities": {
-            "no certificate": {"authority": ours.certificate.decode()},
-            "a certificate of another run": as_json(other.issue(AGENT)),
-            "a certificate that has expired": as_json(ours.issue(AGENT, for_s=-3600.0)),
+            "no certificate": {"authority": own_authority.certificate.decode()},
+            "a certificate of another run": as_json(other_authority.issue(AGENT)),
+            "a certificate that has expired": as_json(own_authority.issue(AGENT, for_s=-3600.0)),
         },
         "other_token": "of another run",
         "other_secret": "of another run",
@@ -239,9 +241,9 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
         for _ in range(2):
             stack.enter_context(worker(hosts[1]))
         until(lambda: has_stepped(run, 2), "a step of two", run)
-        before = len(run.steps())
+        steps_before = len(run.steps())
         script = str(ROOT / "tests" / "e2e" / "attempts_of_hosts.py")
-        theirs = subprocess.run(
+        attempts = subprocess.run(
             [*hosts[2].prefix, sys.executable, script],
             input=f"{json.dumps(target)}\n\n",
             capture_output=True,
@@ -249,8 +251,8 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
             timeout=DEADLINE,
             check=False,
         )
-        assert theirs.returncode == 0, theirs.stderr
-        run.wait_for_step(before + 5)
+        assert attempts.returncode == 0, attempts.stderr
+        run.wait_for_step(steps_before + 5)
         assert world(run) == 2
         hurry(hosts)
         summary = finish(run)
@@ -259,5 +261,5 @@ def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not
     written = (ROOT / "SECURITY.md").read_text()
     written = written.partition(OF_PODS_BEGIN)[2].partition(OF_PODS_END)[0]
     columns = {"master": "port of the job's master"}
-    shown = table(json.loads(theirs.stdout), columns, "a pod of somebody else")
-    assert written.strip() == shown.strip(), f"SECURITY.md should say:\n{shown}"
+    rows_shown = table(json.loads(attempts.stdout), columns, "a pod of somebody else")
+    assert written.strip() == rows_shown.strip(), f"SECURITY.md should say:\n{rows_shown}"

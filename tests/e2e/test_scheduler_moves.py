@@ -40,14 +40,16 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
         cluster.until(
             lambda: not any(map(cluster.workers_of, cluster.hosts)), "that nodes end what they ran"
         )
-        began = time.monotonic()
+        started = time.monotonic()
         cluster.move()
         cluster.until(
-            lambda: [each["state"] for each in cluster.told().values()] == ["up"] * 3,
+            lambda: [node["state"] for node in cluster.told().values()] == ["up"] * 3,
             "both nodes, which called the other address",
         )
         cluster.until_steps(job)
-        _log.info("from brim up on the other host to three steps: %.1f s", time.monotonic() - began)
+        _log.info(
+            "from brim up on the other host to three steps: %.1f s", time.monotonic() - started
+        )
         assert cluster.events(job, "restored")[-1]["step"] >= saved
         assert (cluster.state / "nodes.token").read_text() == token
 
@@ -56,8 +58,8 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
         cluster.until_steps(job)
         assert cluster.step(waiting) == 0
         cluster.brim("resume", waiting)
-        for each in (job, waiting):
-            assert cluster.finish(each)["weights_sha256"] == calm
+        for finished_job in (job, waiting):
+            assert cluster.finish(finished_job)["weights_sha256"] == calm
 
 
 @pytest.mark.long
@@ -67,12 +69,12 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
     with cluster_in(tmp_path, nodes=1, standby=True) as cluster:
         job = cluster.submit("--workers", "2")
         cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
-        before = set(cluster.workers_of(cluster.hosts[1]))
+        workers_before = set(cluster.workers_of(cluster.hosts[1]))
         cluster.kill_scheduler()
         cluster.until_steps(job, 24)
         cluster.up()
         cluster.until(lambda: cluster.told()["host-2"]["state"] == "up", "that it is known again")
-        assert set(cluster.workers_of(cluster.hosts[1])) == before, "nobody noticed"
+        assert set(cluster.workers_of(cluster.hosts[1])) == workers_before, "nobody noticed"
 
         assert cluster.standby is not None
         cluster.standby.kill()

@@ -46,8 +46,8 @@ TABLES = [  # and how they are trained where nothing happens
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[Host, ...]]:
-    with hosts_in(tmp_path, 2) as both:
-        yield both
+    with hosts_in(tmp_path, 2) as host_pair:
+        yield host_pair
 
 
 @contextlib.contextmanager
@@ -103,13 +103,13 @@ def test_two_hosts_train_one_job(hosts: tuple[Host, ...], tmp_path: Path) -> Non
     check_ledger(hosts[0].folder / "run")
 
 
-@pytest.mark.parametrize(("file", "alone"), TABLES)
+@pytest.mark.parametrize(("file", "arguments_alone"), TABLES)
 def test_tables_outlive_workers_and_a_host(
-    hosts: tuple[Host, ...], file: tuple[str, ...], alone: tuple[str, ...], tmp_path: Path
+    hosts: tuple[Host, ...], file: tuple[str, ...], arguments_alone: tuple[str, ...], tmp_path: Path
 ) -> None:
     """One worker dies, then all of a host, several times, another joins, and a host is lost."""
     job = (*file, "--epochs", "6", "--global-batch-size", "128")
-    calm = undisturbed(*job, *alone)
+    calm = undisturbed(*job, *arguments_alone)
     options = ("--workers", "4", "--spares", "0", "--listen", "10.77.0.1:7077", "--agents", "2")
     faults = ("--faults", "kill rank 0 at step 3; kill rank 3 at step 8")
     command = ("train", *job, *PACED, *options, *faults)
@@ -190,17 +190,17 @@ def test_what_rank_0_prints_on_another_host_is_shown(
     process = driver.start(*words, stderr=subprocess.STDOUT)
     try:
         with _second_agent(run, hosts[1]) as agent:
-            said, _ = process.communicate(timeout=DEADLINE)
+            output, _ = process.communicate(timeout=DEADLINE)
             assert agent.wait(timeout=DEADLINE) == 0, agent.communicate()
     finally:
         driver.end()
         process.wait()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, output
     events = lines(run / "events.jsonl")
     rounds = [event["workers"][0] for event in events if event["kind"] == "round"]
     homes = {event["worker"]: event["agent"] for event in events if event["kind"] == "worker"}
     assert homes[rounds[0]] != homes[rounds[-1]]  # rank 0 went to the other host
-    words = said.splitlines()
+    words = output.splitlines()
     assert (
         words.count("begun") == 1
     )  # of the first rank 0; its successor began before it had the rank

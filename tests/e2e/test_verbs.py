@@ -44,8 +44,8 @@ def test_resize_status_suspend_and_resume(tmp_path: Path) -> None:
     assert summary["steps_redone"] == 0
     assert 0 < summary["steps"] < calm["steps"]
     run.hurry()
-    with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as again:
-        resumed = again.finish()
+    with started(directory, *JOB, *PACED, "--workers", "3", "--resume") as resumed_run:
+        resumed = resumed_run.finish()
     assert resumed["weights_sha256"] == calm["weights_sha256"]
     check_ledger(directory)
     assert not (directory / "report.html").exists()  # they were asked for JSON
@@ -124,7 +124,7 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
     tmp_path: Path, method: str
 ) -> None:
     loop = str(ROOT / "tests" / "e2e" / "files" / "own_loop.py")
-    alone = subprocess.run(
+    plain = subprocess.run(
         [sys.executable, loop], check=True, capture_output=True, text=True
     ).stdout.split()[-1]
     options = ("--workers", "3", "--start-method", method, "--faults", "kill rank 1 at step 10")
@@ -137,7 +137,7 @@ def test_ones_own_loop_gives_the_same_weights_alone_and_among_others(
     )
     with started(tmp_path / "run", "run", *options, "--", *command) as run:
         summary = run.finish()
-    assert summary["weights_sha256"] == alone
+    assert summary["weights_sha256"] == plain
     check_ledger(tmp_path / "run")
 
 

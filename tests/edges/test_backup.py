@@ -88,26 +88,29 @@ def backed_up(state: Path) -> Path:
 
 
 def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
-    said = brim("backup", tmp_path / "b.tar.gz", state)
-    assert "backed up 3 jobs, 2 unfinished, and tokens" in said.stderr
-    assert f"not in it: run directories, with logs and checkpoints, in {state}/jobs" in said.stderr
+    output = brim("backup", tmp_path / "b.tar.gz", state)
+    assert "backed up 3 jobs, 2 unfinished, and tokens" in output.stderr
+    assert (
+        f"not in it: run directories, with logs and checkpoints, in {state}/jobs" in output.stderr
+    )
     assert (tmp_path / "b.tar.gz").stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar.gz", "state"], (
         "nothing else is left"
     )
-    other = tmp_path / "other"
-    said = brim("restore", tmp_path / "b.tar.gz", other)
+    other_state = tmp_path / "other"
+    output = brim("restore", tmp_path / "b.tar.gz", other_state)
     assert (
-        "start from scratch, since their run directories are not there: job-2, job-3" in said.stderr
+        "start from scratch, since their run directories are not there: job-2, job-3"
+        in output.stderr
     )
-    assert sorted(path.name for path in other.iterdir()) == sorted(
+    assert sorted(path.name for path in other_state.iterdir()) == sorted(
         [".scheduler.lock", "scheduler.db", *SMALL]
     )
-    assert {name: (other / name).read_text() for name in SMALL} == SMALL
-    assert all(path.stat().st_mode & 0o077 == 0 for path in (other, *other.iterdir()))
-    with opened(other) as book:
+    assert {name: (other_state / name).read_text() for name in SMALL} == SMALL
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (other_state, *other_state.iterdir()))
+    with opened(other_state) as book:
         done, running, waiting = book.jobs.values()
-        assert [each.life.phase for each in (done, running, waiting)] == [
+        assert [job.life.phase for job in (done, running, waiting)] == [
             Phase.CANCELLED,
             Phase.SUSPENDED,
             Phase.SUBMITTED,
@@ -117,7 +120,7 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
             {},
             0,
         ), "it is started, and not looked for"
-        assert [(each.event, each.detail) for each in book.story(running)][-2:] == [
+        assert [(line.event, line.detail) for line in book.story(running)][-2:] == [
             ("restored", "its run directory is not here: starts from scratch"),
             ("suspended", "restored from a backup"),
         ]
@@ -130,9 +133,9 @@ def test_a_backup_of_an_earlier_version_leaves_the_authority_that_there_is(state
     """Which had none: tokens on other hosts and nodes go on."""
     for name in ("authority.pem", "nodes.token"):
         (state / name).unlink()
-    before = backed_up(state)
+    files_before = backed_up(state)
     (state / "authority.pem").write_text("the cluster's")
-    brim("restore", before, state, "--force")
+    brim("restore", files_before, state, "--force")
     assert (state / "authority.pem").read_text() == "the cluster's"
     (aside,) = state.glob("before-restore-*")
     assert (aside / "token").exists()
@@ -161,15 +164,15 @@ def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Pa
     finally:
         stop.set()
         writing.join(30.0)
-    other = tmp_path / "other"
-    brim("restore", file, other)
-    with opened(other) as book:
+    other_state = tmp_path / "other"
+    brim("restore", file, other_state)
+    with opened(other_state) as book:
         assert len(book.story(book.jobs["job-2"])) > 2_000
 
 
 def test_a_backup_that_is_killed_leaves_the_one_before(state: Path, tmp_path: Path) -> None:
     file = backed_up(state)
-    before = file.read_bytes()
+    bytes_before = file.read_bytes()
     for place in ("_manifest", "_add_file", "sync_directory"):
         code = f"""
 import os, signal, sys
@@ -186,7 +189,7 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
 """
         done = subprocess.run([sys.executable, "-c", code, str(state), str(file)], check=False)
         assert done.returncode == -signal.SIGKILL, place
-        assert file.read_bytes() == before, place
+        assert file.read_bytes() == bytes_before, place
     brim("backup", file, state)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "state"], (
         "the drafts are gone"
@@ -224,7 +227,7 @@ def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path
             )
 
     first = backup_module.write_backup(state, file, now=5.0, progress=second)
-    assert [each.jobs for each in (first, *manifests)] == [3, 3]
+    assert [manifest.jobs for manifest in (first, *manifests)] == [3, 3]
     assert backup_module.read_manifest(file) == first, "who ends last has the file"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "state"]
     brim("restore", file, tmp_path / "other")
@@ -253,12 +256,12 @@ def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> 
         (state / "jobs" / name).mkdir(parents=True)
     refused = brim("restore", file, state, code=2)
     assert "add --force" in refused.stderr
-    said = json.loads(brim("restore", file, state, "--force", "--json").stdout)
-    aside = Path(said["aside"])
+    summary = json.loads(brim("restore", file, state, "--force", "--json").stdout)
+    aside = Path(summary["aside"])
     assert aside.parent == state
     assert aside.name.startswith("before-restore-")
-    assert (said["go_on"], said["begin_anew"]) == (["job-2"], ["job-3"])
-    assert said["unknown"] == ["later-4", "strange"]
+    assert (summary["go_on"], summary["begin_anew"]) == (["job-2"], ["job-3"])
+    assert summary["unknown"] == ["later-4", "strange"]
     assert {"scheduler.db", "token", "clock.json"} <= {path.name for path in aside.iterdir()}
     assert not (state / "clock.json").exists()
     with opened(aside) as book:
@@ -307,14 +310,14 @@ def test_where_jobs_train_on_nothing_is_restored(state: Path, name: str) -> None
     file = backed_up(state)
     run_dir = state / "jobs" / "job-2"
     run_dir.mkdir(parents=True)
-    held = lock(run_dir / name)
-    assert held is not None
+    lock_file = lock(run_dir / name)
+    assert lock_file is not None
     try:
         refused = brim("restore", file, state, "--force", code=1)
         assert f"jobs train on in {state}, without a scheduler: job-2" in refused.stderr
         assert "hint: brim up" in refused.stderr
     finally:
-        os.close(held)
+        os.close(lock_file)
     with opened(state) as book:
         assert book.jobs["job-2"].running
     brim("restore", file, state, "--force")
@@ -322,12 +325,12 @@ def test_where_jobs_train_on_nothing_is_restored(state: Path, name: str) -> None
 
 def test_where_a_scheduler_runs_nothing_is_restored(state: Path) -> None:
     file = backed_up(state)
-    held = lock(state / ".scheduler.lock")
-    assert held is not None
+    lock_file = lock(state / ".scheduler.lock")
+    assert lock_file is not None
     try:
         assert "a scheduler runs in" in brim("restore", file, state, "--force", code=1).stderr
     finally:
-        os.close(held)
+        os.close(lock_file)
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
@@ -374,22 +377,22 @@ backup.finish_restore(Path(sys.argv[2]))
 """
     outcomes = []
     for count in range(100):
-        here = tmp_path / f"state-{count}"
-        shutil.copytree(state, here)
+        state_copy = tmp_path / f"state-{count}"
+        shutil.copytree(state, state_copy)
         done = subprocess.run(
-            [sys.executable, "-c", code, str(file), str(here), str(count)], check=False
+            [sys.executable, "-c", code, str(file), str(state_copy), str(count)], check=False
         )
-        half = is_half_restored(here)
-        held = lock(here / ".scheduler.lock")
-        assert held is not None
-        finish_restore(here)
-        os.close(held)
-        with opened(here) as book:
+        half = is_half_restored(state_copy)
+        lock_file = lock(state_copy / ".scheduler.lock")
+        assert lock_file is not None
+        finish_restore(state_copy)
+        os.close(lock_file)
+        with opened(state_copy) as book:
             new = "later-4" not in book.jobs
         assert not half or new
-        assert (here / "token").read_text() == SMALL["token"]
+        assert (state_copy / "token").read_text() == SMALL["token"]
         if new:
-            with opened(here / "aside") as book:
+            with opened(state_copy / "aside") as book:
                 assert "later-4" in book.jobs, "what was there is kept"
         outcomes.append((half, new))
         if done.returncode == 0:
@@ -398,7 +401,7 @@ backup.finish_restore(Path(sys.argv[2]))
     assert outcomes[0] == (False, False)
     assert outcomes[-1] == (False, True)
     assert (True, True) in outcomes
-    assert outcomes == sorted(outcomes, key=lambda each: (each[1], not each[0])), (
+    assert outcomes == sorted(outcomes, key=lambda entry: (entry[1], not entry[0])), (
         "first nothing, then all"
     )
 
@@ -427,7 +430,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
             "unfinished": 0,
         }
     ).encode()
-    later = manifest.replace(b'"jobs"', b'"format": 2, "jobs"')
+    later_manifest = manifest.replace(b'"jobs"', b'"format": 2, "jobs"')
     odd = manifest.replace(b"scheduler.db", b"../../etc/passwd")
     files = {
         "empty": b"",
@@ -436,7 +439,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
         "gzip": gzip.compress(b"no tar" * 1_000),
         "other": archive(tmp_path / "x", ("a", b"b")).read_bytes(),
         "link": archive(tmp_path / "x", ("backup.json", b""), kind=tarfile.SYMTYPE).read_bytes(),
-        "later": archive(tmp_path / "x", ("backup.json", later)).read_bytes(),
+        "later": archive(tmp_path / "x", ("backup.json", later_manifest)).read_bytes(),
         "odd": archive(tmp_path / "x", ("backup.json", odd)).read_bytes(),
         "less": archive(tmp_path / "x", ("backup.json", manifest)).read_bytes(),
         "more": archive(tmp_path / "x", ("backup.json", manifest), ("../x", b"")).read_bytes(),
@@ -444,11 +447,11 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
     for name, content in files.items():
         file = tmp_path / name
         file.write_bytes(content)
-        other = tmp_path / "elsewhere"
-        refused = brim("restore", file, other, code=2)
+        other_state = tmp_path / "elsewhere"
+        refused = brim("restore", file, other_state, code=2)
         assert "FILE: got" in refused.stderr, name
-        assert not (other / "scheduler.db").exists(), name
-        assert not is_half_restored(other), name
+        assert not (other_state / "scheduler.db").exists(), name
+        assert not is_half_restored(other_state), name
     assert "no directory" in brim("backup", tmp_path / "none" / "b", state, code=2).stderr
     assert "scheduler.db" in brim("backup", tmp_path / "b", tmp_path / "none", code=2).stderr
     assert "No such file" in brim("restore", tmp_path / "none", state, code=2).stderr
@@ -460,8 +463,8 @@ def test_a_damaged_database_is_not_taken_for_a_backup(state: Path, tmp_path: Pat
     with (state / "scheduler.db").open("r+b") as file:
         file.seek(4096)
         file.write(b"\xff" * 20_000)
-    said = brim("backup", tmp_path / "b", state, code=1)
-    assert "damaged" in said.stderr or "malformed" in said.stderr
+    output = brim("backup", tmp_path / "b", state, code=1)
+    assert "damaged" in output.stderr or "malformed" in output.stderr
     assert not (tmp_path / "b").exists()
 
 
@@ -474,7 +477,7 @@ def test_a_disk_that_fills_up_is_said_and_leaves_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    said = brim("restore", file, tmp_path / "other", code=1)
-    assert "cannot restore into" in said.stderr
-    assert "No space left" in said.stderr
+    output = brim("restore", file, tmp_path / "other", code=1)
+    assert "cannot restore into" in output.stderr
+    assert "No space left" in output.stderr
     assert [path.name for path in (tmp_path / "other").iterdir()] == [".scheduler.lock"]

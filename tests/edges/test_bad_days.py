@@ -130,9 +130,9 @@ def test_a_damaged_file_is_said_and_a_whole_one_in_its_place_is_gone_on_with(
     path, copy = served.folder / "scheduler.db", served.folder / "copy.db"
     with (
         contextlib.closing(sqlite3.connect(path)) as sql,
-        contextlib.closing(sqlite3.connect(copy)) as into,
+        contextlib.closing(sqlite3.connect(copy)) as target,
     ):
-        sql.backup(into)
+        sql.backup(target)
     draft = served.folder / "draft"
     draft.write_bytes(b"no database\n" * 10_000)
     for suffix in ("-wal", "-shm"):
@@ -164,18 +164,18 @@ def test_a_state_directory_that_is_deleted_ends_its_scheduler_in_words(tmp_path:
 
 def test_a_lock_is_that_of_its_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    held = lock(path)
-    assert held is not None
-    assert is_lock_of(held, path)
+    lock_file = lock(path)
+    assert lock_file is not None
+    assert is_lock_of(lock_file, path)
     path.unlink()
-    assert not is_lock_of(held, path)
+    assert not is_lock_of(lock_file, path)
     path.touch()
-    assert not is_lock_of(held, path)
+    assert not is_lock_of(lock_file, path)
 
 
 def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -> None:
-    heard: list[StorageFault] = []
-    database = Database(tmp_path / "db", alarm=heard.append)
+    faults: list[StorageFault] = []
+    database = Database(tmp_path / "db", alarm=faults.append)
     database.put("one", b"1")
     (tmp_path / "db").rename(tmp_path / "elsewhere")
     (tmp_path / "db").touch()
@@ -183,7 +183,7 @@ def test_a_database_writes_no_more_to_a_file_that_was_replaced(tmp_path: Path) -
         database.put("one", b"2")
     with pytest.raises(StorageFault, match="db was removed or replaced"), database.transaction():
         pass
-    assert len(heard) == 2
+    assert len(faults) == 2
     assert database.get("one") == b"1"
 
 
@@ -263,9 +263,11 @@ def test_the_unit_calls_verbs_and_options_that_there_are() -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     unit = (ROOT / "examples" / "04-service" / "brim.service").read_text()
-    here = tmp_path / "brim-under-test.service"
-    here.write_text(unit.replace("/opt/brim/bin/brim", sys.executable))  # it must be there, no more
-    verify = ["systemd-analyze", "verify", "--man=no", str(here)]
+    unit_file = tmp_path / "brim-under-test.service"
+    unit_file.write_text(
+        unit.replace("/opt/brim/bin/brim", sys.executable)
+    )  # it must be there, no more
+    verify = ["systemd-analyze", "verify", "--man=no", str(unit_file)]
     done = subprocess.run(verify, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -279,8 +281,8 @@ def again(served: Served, *statements: str) -> Served:
     with contextlib.closing(
         sqlite3.connect(served.folder / "scheduler.db", isolation_level=None)
     ) as database:
-        for each in statements:
-            assert database.execute(each).rowcount > 0
+        for statement in statements:
+            assert database.execute(statement).rowcount > 0
     return Served(served.folder)
 
 
@@ -332,12 +334,12 @@ def test_a_record_in_the_row_of_another_is_damaged(tmp_path: Path) -> None:
     first = submit(book, submission(), name="job", now=1.0)
     submit(book, submission(), name="job", now=1.0)
     content = msgspec.msgpack.encode(first)
-    why = "it is that of job-1, number 1"
+    reason = "it is that of job-1, number 1"
     database.put_job(2, "job-2", content)
-    assert Book(database).damaged == {"job-2": why}
+    assert Book(database).damaged == {"job-2": reason}
     database.put_job(3, "job-1", content)  # in place of its own
     found = Book(database)
-    assert (list(found.jobs), found.damaged) == ([], {"job-1": why, "job-2": why})
+    assert (list(found.jobs), found.damaged) == ([], {"job-1": reason, "job-2": reason})
 
 
 class HeldFromTheStart(Served):
@@ -356,9 +358,9 @@ class HeldFromTheStart(Served):
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldFromTheStart]:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    held = HeldFromTheStart(tmp_path)
-    yield held
-    held.close()
+    held_start = HeldFromTheStart(tmp_path)
+    yield held_start
+    held_start.close()
 
 
 def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFromTheStart) -> None:
@@ -372,9 +374,9 @@ def test_what_cannot_be_read_at_the_start_is_said_and_tried_again(held: HeldFrom
         lambda: client.submit(ask("1:4")),
         lambda: client.job("j"),
     ):
-        with pytest.raises(EnvironmentFault, match="file is not a database") as said:
+        with pytest.raises(EnvironmentFault, match="file is not a database") as caught:
             ask_it()
-        assert said.value.retryable
+        assert caught.value.retryable
     assert "file is not a database" in brim("jobs").stderr
     held.reason = ""
     until(lambda: not problem(client), "its end")
@@ -405,14 +407,14 @@ def test_who_has_a_tenants_token_is_told_as_well(served: Served) -> None:
     assert contact is not None
     token = served.client.give_token("ads")
     served.close()
-    held = HeldFromTheStart(served.folder)
+    held_start = HeldFromTheStart(served.folder)
     try:
         contact = read_scheduler_contact(served.folder)
         assert contact is not None
         with pytest.raises(EnvironmentFault, match="file is not a database"):
             Client(address=f"127.0.0.1:{contact.port}", token=token).jobs()
     finally:
-        held.close()
+        held_start.close()
 
 
 @pytest.mark.parametrize("words", [(), ("--kill",)])

@@ -33,14 +33,14 @@ def store_in(directory: Path) -> Store:
 def draft(
     store: Store, step: int, *, writer: str = "w1", metrics: Mapping[str, float] | None = None
 ) -> Draft:
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         step=step,
         tree={"lr": 0.1},
         versions={"brim": "0"},
         data=BYTES * step,
         metrics=metrics or {},
     )
-    return store.draft(made, writer=writer)
+    return store.draft(checkpoint, writer=writer)
 
 
 def write(
@@ -80,25 +80,25 @@ def test_the_newest_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
-@pytest.mark.parametrize(("best", "kept"), [("auc", [2, 5, 6]), ("auc:min", [1, 5, 6])])
-def test_the_best_is_kept_as_well(tmp_path: Path, best: str, kept: list[int]) -> None:
+@pytest.mark.parametrize(("best", "remaining"), [("auc", [2, 5, 6]), ("auc:min", [1, 5, 6])])
+def test_the_best_is_kept_as_well(tmp_path: Path, best: str, remaining: list[int]) -> None:
     measured = {1: 0.5, 2: 0.9, 3: 0.7, 4: float("nan")}
     for step in range(1, 7):
         metrics = {"auc": measured[step]} if step in measured else {}
         write(tmp_path, step, best=Best.parse(best), metrics=metrics)
-    assert store_in(tmp_path).steps() == kept
+    assert store_in(tmp_path).steps() == remaining
 
 
 @pytest.mark.parametrize("file", ["tensors", "manifest.json"])
-@pytest.mark.parametrize("where", [0, 0.5, -1])
+@pytest.mark.parametrize("position", [0, 0.5, -1])
 def test_a_flipped_byte_is_found_and_the_one_before_is_used(
-    tmp_path: Path, file: str, where: float
+    tmp_path: Path, file: str, position: float
 ) -> None:
     write(tmp_path, 1)
     path = write(tmp_path, 2)
     damaged = tensors_of(path) if file == "tensors" else path / file
     content = bytearray(damaged.read_bytes())
-    content[int(where * len(content)) if where != -1 else -1] ^= 1
+    content[int(position * len(content)) if position != -1 else -1] ^= 1
     damaged.write_bytes(content)
     step, problems = newest(tmp_path)
     assert step == 1
@@ -144,9 +144,9 @@ def test_damage_that_only_reading_finds_does_not_count_either(tmp_path: Path) ->
 def test_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     write(tmp_path, 1)
-    made = draft(store, 2)
+    draft_made = draft(store, 2)
     assert store.steps() == [1]
-    store.publish(made)
+    store.publish(draft_made)
     assert store.steps() == [1, 2]
 
 
@@ -180,10 +180,10 @@ def test_nothing_stays_of_what_a_living_writer_wrote_before(tmp_path: Path) -> N
 
 def test_a_draft_that_is_gone_does_not_become_official(tmp_path: Path) -> None:
     store = store_in(tmp_path)
-    made = draft(store, 9)
+    draft_made = draft(store, 9)
     store.tidy()
     with pytest.raises(EnvironmentFault, match="is gone"):
-        store.publish(made)
+        store.publish(draft_made)
     assert store.steps() == []
 
 
@@ -209,9 +209,9 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_draft(kibibytes: int, tmp_path: 
         store = store_in(disk.path / "checkpoints")
         store.publish(draft(store, 1))
         disk.fill()
-        made = Checkpoint(step=2, tree=None, versions={}, data=bytes(kibibytes << 10))
+        checkpoint = Checkpoint(step=2, tree=None, versions={}, data=bytes(kibibytes << 10))
         with pytest.raises(EnvironmentFault, match=r"cannot write .*step-00000002.*No space"):
-            store.draft(made, writer="w1")
+            store.draft(checkpoint, writer="w1")
         assert [path.name for path in (disk.path / "checkpoints").iterdir()] == ["step-00000001"]
 
 
@@ -220,7 +220,7 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
 ) -> None:
     store = store_in(tmp_path)
     write(tmp_path, 1)
-    before = sorted(tmp_path.rglob("*"))
+    files_before = sorted(tmp_path.rglob("*"))
     real = files.write_through
 
     def no_space(path: Path, content: bytes) -> None:
@@ -231,7 +231,7 @@ def test_a_disk_that_is_full_before_the_manifest_leaves_nothing(
     monkeypatch.setattr(file_stores, "write_through", no_space)
     with pytest.raises(EnvironmentFault, match="No space left on device"):
         draft(store, 2)
-    assert sorted(tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == files_before
 
 
 def test_a_checkpoint_that_goes_while_they_are_listed_is_none(
@@ -281,10 +281,10 @@ def test_bytes_that_are_no_manifest_are_called_so(content: bytes) -> None:
 def test_a_manifest_with_its_own_checksum_and_wrong_fields_is_damaged(
     fields: dict[str, Any],
 ) -> None:
-    made = {**fields, "format": 2}
-    made["manifest_sha256"] = _checksum(made)
+    manifest = {**fields, "format": 2}
+    manifest["manifest_sha256"] = _checksum(manifest)
     with pytest.raises(EnvironmentFault, match="where is damaged"):
-        _read_manifest(json.dumps(made).encode(), "where")
+        _read_manifest(json.dumps(manifest).encode(), "where")
 
 
 def test_a_manifest_that_is_nested_too_deeply_is_damaged() -> None:

@@ -36,10 +36,10 @@ def s3(server: ObjectStore) -> ObjectStore:
 
 
 def draft(store: Store, step: int, *, writer: str = "w1") -> Draft:
-    made = Checkpoint(
+    checkpoint = Checkpoint(
         step=step, tree={"lr": 0.1}, versions={"brim": "0"}, data=bytearray(BYTES * step)
     )
-    return store.draft(made, writer=writer)
+    return store.draft(checkpoint, writer=writer)
 
 
 def write(store: Store, step: int, *, keep: int = 2) -> str:
@@ -95,11 +95,11 @@ def test_parts_of_tables_are_shared_and_go_with_the_last_that_names_them(s3: Obj
     )
     for step in (1, 2, 3):
         parts = [base] if step < 3 else []
-        own = store.write_part(BYTES * step, rows=1, writer="w1")
-        parts.append(TablePart(since=1 if parts else None, step=step, rows=1, files=(own,)))
+        table_part = store.write_part(BYTES * step, rows=1, writer="w1")
+        parts.append(TablePart(since=1 if parts else None, step=step, rows=1, files=(table_part,)))
         table = StoredTable(name="t", rows=2, parts=tuple(parts))
-        made = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
-        store.publish(store.draft(made, writer="w1"))
+        checkpoint = Checkpoint(step=step, tree={}, versions={}, data=b"", tables=(table,))
+        store.publish(store.draft(checkpoint, writer="w1"))
         store.prune(keep=1, best=None)
         assert store.steps() == [step]
         store.check(store.load(step))

@@ -98,10 +98,10 @@ class Master:
         self._dead.set()
 
 
-def life(number: int, *, heard: int = 0) -> wire.FromMaster:
+def life(number: int, *, received: int = 0) -> wire.FromMaster:
     spec = recorded_run.spec()
     return wire.FromMaster(
-        0, heard, wire.Configure(spec=spec, run_dir="r", life=number, heard=heard)
+        0, received, wire.Configure(spec=spec, run_dir="r", life=number, heard=received)
     )
 
 
@@ -110,16 +110,16 @@ def says(number: int, message: wire.MasterMessage) -> wire.FromMaster:
 
 
 def converse(
-    *scripts: Script, keeper: Kept | None = None, until: int = 99, calls: int = 1
+    *scripts: Script, keeper: Kept | None = None, limit: int = 99, calls: int = 1
 ) -> list[wire.MasterMessage]:
     """What an agent obeys of these streams, one after the other."""
-    left = list(scripts)
+    scripts_left = list(scripts)
     obeyed: list[wire.MasterMessage] = []
 
     async def listen() -> None:
         conversation = Conversation(
             "a",
-            dial=lambda: cast(AgentStream, left.pop(0)),
+            dial=lambda: cast(AgentStream, scripts_left.pop(0)),
             keeper=cast(Keeper, keeper),
             clock=VirtualClock(1.0),
             calls=calls,
@@ -129,10 +129,10 @@ def converse(
         async for message in conversation.messages():
             if not isinstance(message, wire.Configure):
                 obeyed.append(message)
-            if len(obeyed) == until:
+            if len(obeyed) == limit:
                 return
 
-    with pytest.raises(IndexError) if until == 99 else contextlib.nullcontext():
+    with pytest.raises(IndexError) if limit == 99 else contextlib.nullcontext():
         asyncio.run(listen())
     return obeyed
 
@@ -148,26 +148,26 @@ def test_a_message_that_comes_again_is_obeyed_once() -> None:
 
 def test_what_the_master_has_is_not_said_again() -> None:
     first = Script(life(1), says(1, HOLDS[0]))
-    second = Script(life(2, heard=1), says(2, HOLDS[1]), says(3, HOLDS[2]), hangs=True)
-    converse(first, second, until=3)
+    second = Script(life(2, received=1), says(2, HOLDS[1]), says(3, HOLDS[2]), hangs=True)
+    converse(first, second, limit=3)
     assert [parcel.number for parcel in first.heard] == [0, 1, 2]
     assert [parcel.number for parcel in second.heard] == [0, 2]
 
 
 def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
     """Two masters can never both be obeyed: an agent that has heard a later life hears no earlier."""
-    later = Script(life(3), says(1, HOLDS[0]))
-    earlier = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
-    again = Script(life(3), says(2, HOLDS[3]))
-    assert converse(later, earlier, again) == [HOLDS[0], HOLDS[3]]
+    later_master = Script(life(3), says(1, HOLDS[0]))
+    earlier_master = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
+    same_life = Script(life(3), says(2, HOLDS[3]))
+    assert converse(later_master, earlier_master, same_life) == [HOLDS[0], HOLDS[3]]
 
 
 def test_an_agent_that_is_counted_as_lost_says_so() -> None:
     refused = wire.FromMaster(0, 0, wire.Refused(reason="it was away for too long", lost=True))
     with pytest.raises(Displaced, match="away for too long"):
-        converse(Script(life(1)), Script(refused), until=1)
+        converse(Script(life(1)), Script(refused), limit=1)
     with pytest.raises(EnvironmentFault, match="the master refused this agent: no"):
-        converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), until=1)
+        converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), limit=1)
 
 
 def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,9 +245,9 @@ def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_mast
     monkeypatch.setattr("brim.agent.conversation._TO_REACH", 0.02)
     monkeypatch.setattr("brim.agent.conversation._TO_REACH_AT_LAST", 0.02)
     dead, far = Script(is_there=False), Script(life(1), says(1, HOLDS[0]), late=0.2)
-    before = monotonic()
-    assert converse(dead, far, until=1, calls=2) == HOLDS[:1]
-    assert monotonic() - before < 5.0
+    started = monotonic()
+    assert converse(dead, far, limit=1, calls=2) == HOLDS[:1]
+    assert monotonic() - started < 5.0
 
 
 def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:
@@ -255,14 +255,14 @@ def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None
     one has.
     """
     keeper = Kept()
-    told = Script(life(1), says(1, wire.EndRun(well=True)))
+    ending = Script(life(1), says(1, wire.EndRun(well=True)))
     heir = Script(life(2), hangs=True)
-    left = [told, heir]
+    streams_left = [ending, heir]
 
     async def listen() -> None:
         conversation = Conversation(
             "a",
-            dial=lambda: cast(AgentStream, left.pop(0)),
+            dial=lambda: cast(AgentStream, streams_left.pop(0)),
             keeper=cast(Keeper, keeper),
             clock=VirtualClock(1.0),
         )

@@ -46,11 +46,11 @@ class Kept:
         self.copy = JournalCopy(CopiedFiles(folder / "copy"))
         self.parts = 0
 
-    def _begin(self, life: int, before: Before) -> Began:
+    def _begin(self, life: int, earlier: Before) -> Began:
         spec = recorded_run.spec(faults=())
         return Began(
             at=0.0, now=0.0, attempt="first", life=life, spec=spec, run="r", started=0.0,
-            before=before,
+            before=earlier,
         )  # fmt: skip
 
     def live(self, agents: int) -> None:
@@ -58,9 +58,9 @@ class Kept:
             join = Joined(at=1.0, now=1.0, agent=f"a{number}", session="s", host="h", keeps=True)
             self.records.take(self.decisions, join)
         for name, agent in self.decisions.agents.items():
-            said = wire.Warn(message="a line of the records " * 10)
-            heard = Heard(at=2.0, now=2.0, agent=name, number=agent.heard + 1, message=said)
-            self.records.take(self.decisions, heard)
+            warning = wire.Warn(message="a line of the records " * 10)
+            entry = Heard(at=2.0, now=2.0, agent=name, number=agent.heard + 1, message=warning)
+            self.records.take(self.decisions, entry)
 
     def send(self) -> None:
         while (part := self.feed.part()) is not None:
@@ -157,13 +157,13 @@ def test_a_full_disk_costs_the_copy_and_nothing_else(
 
 def test_what_a_copy_takes_the_place_of_is_set_aside(kept: Kept, tmp_path: Path) -> None:
     kept.send()
-    there = tmp_path / "there"
-    there.mkdir()
+    target = tmp_path / "there"
+    target.mkdir()
     for name in ("journal", "events.jsonl", "steps.jsonl"):
-        (there / name).write_text("older")
-    assert kept.came_home(there) is not None
-    assert (there / "journal.before").read_text() == "older"
-    assert not list(there.glob(".*coming"))
+        (target / name).write_text("older")
+    assert kept.came_home(target) is not None
+    assert (target / "journal.before").read_text() == "older"
+    assert not list(target.glob(".*coming"))
 
 
 # Whom an agent follows ----------------------------------------------------------------------------
@@ -176,14 +176,15 @@ def life(number: int, *line: wire.JournalPlace) -> wire.FromMaster:
 
 
 def follow(*scripts: Script, patience: float | None = None) -> list[wire.MasterMessage]:
-    left, obeyed = list(scripts), list[wire.MasterMessage]()
+    scripts_left, obeyed = list(scripts), list[wire.MasterMessage]()
 
     async def listen() -> None:
         clock = SystemClock() if patience else VirtualClock(1.0)
         conversation = Conversation(
             "a",
             dial=lambda: cast(
-                AgentStream, left.pop(0) if len(left) > 1 or not patience else left[0]
+                AgentStream,
+                scripts_left.pop(0) if len(scripts_left) > 1 or not patience else scripts_left[0],
             ),
             keeper=None,
             clock=clock,
@@ -214,8 +215,8 @@ def test_a_master_that_was_replaced_is_never_followed_again_whatever_its_life(
 ) -> None:
     moved = Script(life(2, FIRST, SECOND), says(1, HOLDS[0]))
     replaced = Script(life(9, *line), says(2, HOLDS[1]))
-    again = Script(life(3, FIRST, SECOND), says(2, HOLDS[2]))
-    assert follow(moved, replaced, again) == [HOLDS[0], HOLDS[2]]
+    same_life = Script(life(3, FIRST, SECOND), says(2, HOLDS[2]))
+    assert follow(moved, replaced, same_life) == [HOLDS[0], HOLDS[2]]
 
 
 def test_the_word_of_another_journals_master_costs_no_workers_while_there_is_patience() -> None:
@@ -260,7 +261,8 @@ def find(run_dir: Path, *callers: Caller, own: State | None = None, patience: fl
         run_dir.mkdir(exist_ok=True)
         entrance = Entrance(run_dir, SystemClock())
         calls = [
-            asyncio.create_task(entrance.converse(each.requests(), each.reply)) for each in callers
+            asyncio.create_task(entrance.converse(caller.requests(), caller.reply))
+            for caller in callers
         ]
         try:
             return await entrance.find(own, patience=patience)
@@ -279,7 +281,7 @@ def test_the_longest_copy_is_taken_once_all_who_keep_one_have_called(
     callers = Caller(kept, cut=1), Caller(kept)
     found = find(tmp_path / "next", *callers)
     assert (found.agent, found.missing) == (callers[1].name, 0)
-    assert [each.was_asked for each in callers] == [False, True]
+    assert [caller.was_asked for caller in callers] == [False, True]
     assert (tmp_path / "next" / "journal").exists()
 
 
@@ -349,11 +351,11 @@ def test_a_master_that_nobody_calls_ends_with_a_sentence(tmp_path: Path) -> None
 def test_a_master_that_leads_nothing_does_not_stand_for_the_latest_run(
     tmp_path: Path, file: tuple[str, ...]
 ) -> None:
-    earlier = tmp_path / "runs" / "earlier"
-    earlier.mkdir(parents=True)
+    earlier_run = tmp_path / "runs" / "earlier"
+    earlier_run.mkdir(parents=True)
     (tmp_path / "runs" / "latest").symlink_to("earlier")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] if file else 0
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1] if file else 0
         words = (*file, "--listen", f"127.0.0.1:{port}", "--patience", "1s")
         Driver(tmp_path, BRIM_TOKEN="t").call("master", *words, codes=(1,))
     assert os.readlink(tmp_path / "runs" / "latest") == "earlier"

@@ -43,7 +43,7 @@ def template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Templa
 
 
 def has_torch(pid: int) -> bool:
-    return any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
+    return any("libtorch" in memory_map.path for memory_map in psutil.Process(pid).memory_maps())
 
 
 def first_words(requests: socket.socket) -> TemplateMessage:
@@ -51,9 +51,9 @@ def first_words(requests: socket.socket) -> TemplateMessage:
     codec: Codec[TemplateMessage] = Codec(TemplateMessage)
     frames = FrameBuffer()
     requests.settimeout(DEADLINE)
-    while not (said := frames.feed(requests.recv(4096))):
+    while not (messages := frames.feed(requests.recv(4096))):
         pass
-    return codec.decode(said[0])
+    return codec.decode(messages[0])
 
 
 def begin(template: Template, tmp_path: Path, **job: Any) -> dict[str, str | None]:

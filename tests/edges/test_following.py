@@ -147,12 +147,12 @@ def test_a_mirror_has_what_the_run_has_whoever_leads_it_and_however_often_it_is_
 def test_a_mirror_begins_again_where_the_next_master_knows_less(tmp_path: Path) -> None:
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 30)
-        before = followed.content(followed.run_dir)
+        content_before = followed.content(followed.run_dir)
         run.train(1)
         async with followed.following():
             async with followed.served():
                 await followed.until_equal()
-            for name, data in before.items():
+            for name, data in content_before.items():
                 (followed.run_dir / name).write_bytes(data)
             run = record(tmp_path / "another", 60)
             for name in ("events.jsonl", "steps.jsonl"):
@@ -201,7 +201,7 @@ def test_of_many_steps_the_first_and_the_last_are_mirrored_and_all_count(
 
     followed = play(tmp_path, story)
     assert followed.mirror.restarts == 0
-    mirrored, whole = (watched(each) for each in (followed.into, followed.run_dir))
+    mirrored, whole = (watched(folder) for folder in (followed.into, followed.run_dir))
     assert mirrored.state.commits == whole.state.commits
     assert (mirrored.step, mirrored.first_step) == (whole.step, whole.first_step)
     assert mirrored.last_step == whole.last_step
@@ -249,9 +249,9 @@ def test_a_line_that_is_not_whole_yet_is_waited_for(
     async def story(followed: Followed) -> None:
         run = record(followed.run_dir, 1)
         path = followed.run_dir / "events.jsonl"
-        before = path.read_bytes()
+        content_before = path.read_bytes()
         run.lose(0)
-        line = path.read_bytes()[len(before) :]
+        line = path.read_bytes()[len(content_before) :]
         async with followed.served(), followed.following():
             await followed.until_equal()
             with path.open("ab") as file:
@@ -305,9 +305,9 @@ def test_who_follows_a_run_has_its_last_words_before_its_master_is_gone(tmp_path
                 await server.see_followers_off()
                 assert followed.content(followed.into) == followed.content(followed.run_dir)
             run.train(1)
-            began = asyncio.get_running_loop().time()
+            started = asyncio.get_running_loop().time()
             await server.see_followers_off()
-            assert asyncio.get_running_loop().time() - began < 1.0, "nobody is waited for"
+            assert asyncio.get_running_loop().time() - started < 1.0, "nobody is waited for"
 
     play(tmp_path, story)
 
@@ -378,11 +378,11 @@ def test_what_reads_a_run_reads_its_mirror(tmp_path: Path) -> None:
         (followed.run_dir / "logs" / "w1.log").write_text("printed by w1\n")
         async with followed.served(), followed.following():
             await followed.until_equal()
-            said = await asyncio.to_thread(Driver().call, "status", str(followed.into))
-            assert "step 9" in said.stdout
+            output = await asyncio.to_thread(Driver().call, "status", str(followed.into))
+            assert "step 9" in output.stdout
 
     play(tmp_path, story)
-    into = str(tmp_path / "mirror")
-    assert "printed by w1" in Driver().call("logs", into).stdout
-    Driver(tmp_path).call("report", into)
+    mirror = str(tmp_path / "mirror")
+    assert "printed by w1" in Driver().call("logs", mirror).stdout
+    Driver(tmp_path).call("report", mirror)
     assert (tmp_path / "mirror" / "report.html").exists()

@@ -22,12 +22,12 @@ def _run(path: Path) -> Path:
 @pytest.fixture
 def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with a run, beside the present one, which has a run of the same name."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    for project in (here, there):
+    own_project, other_project = tmp_path / "here", tmp_path / "there"
+    for project in (own_project, other_project):
         (_run(project / "runs" / "flights-1").parent / "latest").symlink_to("flights-1")
-    monkeypatch.chdir(here)
+    monkeypatch.chdir(own_project)
     monkeypatch.setenv("BRIM_HOME", str(tmp_path / "state"))
-    return there
+    return other_project
 
 
 @pytest.mark.parametrize(

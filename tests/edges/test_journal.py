@@ -34,9 +34,9 @@ def test_every_prefix_has_the_entries_that_are_whole(tmp_path: Path) -> None:
     for size in range(len(whole) + 1):
         path = tmp_path / "torn"
         path.write_bytes(whole[:size])
-        kept = reopen(path)
-        assert kept == ENTRIES[: len(kept)]
-        assert len(kept) == sum(size >= end for end in (15, 27, 539))
+        reopened = reopen(path)
+        assert reopened == ENTRIES[: len(reopened)]
+        assert len(reopened) == sum(size >= end for end in (15, 27, 539))
 
 
 def test_every_flipped_bit_is_found_but_none_makes_entries_up(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def make(run: Path, worker: str, content: bytes) -> Path:
     return path
 
 
-def numbered(first: int, behind: int) -> bytes:
-    return b"".join(b"%012d" % number + b"x" * 87 + b"\n" for number in range(first, behind))
+def numbered(first: int, end: int) -> bytes:
+    return b"".join(b"%012d" % number + b"x" * 87 + b"\n" for number in range(first, end))
 
 
 def disk_use(folder: Path) -> int:
@@ -114,10 +114,10 @@ class Reader:
                 self.came += LINE
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], subject: str) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
-        assert time.monotonic() < end, what
+        assert time.monotonic() < end, subject
         time.sleep(0.005)
 
 
@@ -130,10 +130,10 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
     with writing(log, count) as writer:
         was_read = 0
         while writer.poll() is None:
-            before = log.stat().st_size
+            size_before = log.stat().st_size
             limit.enforce()
             used = disk_use(tmp_path / "logs")
-            assert used <= LIMIT + (log.stat().st_size - before) + (
+            assert used <= LIMIT + (log.stat().st_size - size_before) + (
                 64 << 10
             )  # what was written meanwhile
             if log.stat().st_size > was_read + 3 * LIMIT:
@@ -246,26 +246,26 @@ def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
 
 def test_a_log_within_the_limit_is_not_touched(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", numbered(0, 5_000))
-    before = log.stat()
+    status_before = log.stat()
     LogLimit(tmp_path / "logs", "*.log", limit=LIMIT).enforce()
-    assert log.stat() == before
+    assert log.stat() == status_before
 
 
 def test_what_is_no_log_is_left_alone(tmp_path: Path, holes: bool) -> None:
     """A run's user may put anything into its directory: a link leads out of it, and a pipe would be
     waited for.
     """
-    elsewhere = tmp_path / "precious"
-    elsewhere.write_bytes(numbered(0, 20_000))
+    precious = tmp_path / "precious"
+    precious.write_bytes(numbered(0, 20_000))
     make(tmp_path, "w1", numbered(0, 20_000))
     folder = tmp_path / "logs"
-    (folder / "w2.log").symlink_to(elsewhere)
+    (folder / "w2.log").symlink_to(precious)
     os.mkfifo(folder / "w3.log")
     (folder / "w4.log").mkdir()
     (folder / "trace.json").write_bytes(numbered(0, 20_000))
     limit = LogLimit(folder, "*.log", limit=LIMIT)
     limit.enforce()
-    assert elsewhere.read_bytes() == (folder / "trace.json").read_bytes() == numbered(0, 20_000)
+    assert precious.read_bytes() == (folder / "trace.json").read_bytes() == numbered(0, 20_000)
     assert (folder / "w1.log").stat().st_blocks * 512 <= LIMIT
     LogLimit(tmp_path / "nowhere", "*.log", limit=LIMIT).enforce()
 
@@ -312,8 +312,11 @@ def test_a_line_that_is_not_complete_waits_also_behind_a_cut(tmp_path: Path) -> 
     LogLimit(tmp_path / "logs", "*.log", limit=64 << 10).enforce()
     assert tail.fresh() == []
     make(tmp_path, "w1", b"x\nwhole\nnot")
-    told, whole = tail.fresh()
-    assert told == ("w1", f"[{4 * LIMIT + 2:,} bytes are left out: more than --log-limit keeps]")
+    omission, whole = tail.fresh()
+    assert omission == (
+        "w1",
+        f"[{4 * LIMIT + 2:,} bytes are left out: more than --log-limit keeps]",
+    )
     assert whole == ("w1", "whole")
     assert tail.fresh() == []
     make(tmp_path, "w1", b" yet\n")
@@ -357,22 +360,22 @@ def test_an_agent_that_passes_prints_on_is_not_kept_by_a_worker_that_prints_with
     log = make(tmp_path, "w1", b"")
     prints = agents.Prints(tmp_path)
     prints.begin(World(round=1, members=members, donors={}, restore=False, shares=(1,)))
-    over = threading.Event()
+    is_over = threading.Event()
 
     def write() -> None:
         with log.open("ab") as file:
-            while not over.is_set():
+            while not is_over.is_set():
                 file.write(numbered(0, 5_000))
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
         until(lambda: log.stat().st_size > 20 << 20, "a long log")
-        begun = time.monotonic()
+        started = time.monotonic()
         passed = prints.fresh()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - started < 10
     finally:
-        over.set()
+        is_over.set()
         writer.join()
     assert "lines are left out: more than brim passes on to another host]" in passed
     assert len(passed) < 20_000

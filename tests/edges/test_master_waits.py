@@ -17,9 +17,9 @@ from edges.test_master import Desk
 HANG = wire.Hang(round=1, step=1, stack='  File "train.py", line 3, in loss')
 
 
-def play(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], **more: int) -> Desk:
+def play(tmp_path: Path, story: Callable[[Desk], Awaitable[None]], **options: int) -> Desk:
     async def live() -> Desk:
-        desk = Desk(tmp_path, **{"workers": 2, "agents": 1, **more})
+        desk = Desk(tmp_path, **{"workers": 2, "agents": 1, **options})
         try:
             await story(desk)
         finally:
@@ -33,10 +33,10 @@ async def begin(desk: Desk, *agents: str) -> None:
     """Round 1 is under way: w1 and w2 have the state."""
     for agent in agents:
         await desk.join(agent)
-    on = {"w1": agents[0], "w2": agents[-1]}
-    for worker, agent in on.items():
+    agents_of = {"w1": agents[0], "w2": agents[-1]}
+    for worker, agent in agents_of.items():
         await desk.ready(agent, worker)
-    for worker, agent in on.items():
+    for worker, agent in agents_of.items():
         await desk.hear(agent, worker, wire.Installed(round=1, step=0))
 
 
@@ -66,11 +66,11 @@ def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> N
         await begin(desk, "A")
         await desk.say("A", LATE)
 
-    (told,) = warnings(play(tmp_path, story))
-    assert told.startswith(
+    (warning,) = warnings(play(tmp_path, story))
+    assert warning.startswith(
         "waiting for w2 (rank 1), which has been in step 1 for 8 s and is given up at 30m"
     )
-    assert told.endswith(HANG.stack)
+    assert warning.endswith(HANG.stack)
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -162,7 +162,7 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
 
 
 @pytest.mark.parametrize(
-    ("agents", "elsewhere", "after", "lost"),
+    ("agents", "is_elsewhere", "delay", "lost"),
     [
         ("AB", True, 0.05, False),
         ("AB", True, 0.2, True),
@@ -174,7 +174,7 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
     ],
 )
 def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
-    tmp_path: Path, agents: str, elsewhere: bool, after: float, lost: bool
+    tmp_path: Path, agents: str, is_elsewhere: bool, delay: float, lost: bool
 ) -> None:
     """One that lives calls again at once; one that is started again may have commits to tell that
     nobody else has. On the master's host, the command starts another in its place.
@@ -182,9 +182,9 @@ def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
 
     async def story(desk: Desk) -> None:
         await begin(desk, *agents)
-        desk.master._decisions.agents["B"].keeps = elsewhere
+        desk.master._decisions.agents["B"].keeps = is_elsewhere
         await desk.leave("B")
-        desk.clock.advance(after)
+        desk.clock.advance(delay)
         desk.master.look()
         if lost and "A" in agents:
             await desk.hear("A", "w1", wire.Installed(round=2, step=0))
@@ -237,15 +237,15 @@ def test_an_agent_that_knows_more_than_its_master_is_turned_away_and_that_is_sai
 
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
-        told = wire.JournalPlace("of another master", 9)
-        join = wire.JoinJob(agent="B", session="b", host="h", life=3, keeps=True, told=told)
+        place = wire.JournalPlace("of another master", 9)
+        join = wire.JoinJob(agent="B", session="b", host="h", life=3, keeps=True, told=place)
         for _ in range(3):
             refused = desk.master._admit(join)
             assert refused is not None
             assert refused.lost
 
-    (said,) = warnings(play(tmp_path, story))
-    assert said.startswith("agent B was turned away: it knows of what is in no copy")
+    (warning,) = warnings(play(tmp_path, story))
+    assert warning.startswith("agent B was turned away: it knows of what is in no copy")
 
 
 def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> None:
@@ -269,12 +269,12 @@ def test_who_calls_a_master_that_has_handed_over_is_told_nothing(tmp_path: Path)
         desk.master.leave()
         for agent in ("A", "B"):
             await desk.leave(agent)
-        heard = {agent: len(desk.heard[agent]) for agent in ("A", "B")}
+        counts_heard = {agent: len(desk.heard[agent]) for agent in ("A", "B")}
         lives = len(desk.lives)
         await desk.join("A", life=1)
         desk.records_of_master.close()
         await desk.say("A", wire.LoseWorker(worker="w1", reason="signal 9"))
         assert len(desk.lives) == lives
-        assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == heard
+        assert {agent: len(desk.heard[agent]) for agent in ("A", "B")} == counts_heard
 
     play(tmp_path, story)

@@ -63,8 +63,8 @@ class Host:
             environment=dict(os.environ),
             directory=str(self.folder),
         )
-        with open(os.devnull, "r+b") as nothing:
-            self.nodes.ask("n1", begin, [nothing.fileno(), nothing.fileno()])
+        with open(os.devnull, "r+b") as null:
+            self.nodes.ask("n1", begin, [null.fileno(), null.fileno()])
         note = self.folder / job
         until(lambda: note.exists() and note.read_text().endswith("\n"), "the job's agent")
         return int(note.read_text())
@@ -98,8 +98,8 @@ def test_a_node_that_can_start_no_more_keeps_what_it_has(host: Host) -> None:
         "n1", begin
     )  # without the descriptors that belong to it, as where there are too many
     psutil.Process(agent).rlimit(psutil.RLIMIT_NOFILE, (8, limits[1]))
-    with open(os.devnull, "r+b") as nothing:
-        host.nodes.ask("n1", begin, [nothing.fileno()] * 2)
+    with open(os.devnull, "r+b") as null:
+        host.nodes.ask("n1", begin, [null.fileno()] * 2)
     log = host.folder / "nodes" / "n1" / "node.log"
     until(lambda: log.read_text().count("not done: Begin: ") == 2, "what it says")
     assert host.look().pid == agent
@@ -168,20 +168,20 @@ def test_what_a_killed_node_left_is_ended_again_until_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[bool] = [False, False, True]
-    asked: list[bool] = []
+    answers: list[bool] = []
 
-    class Left:
+    class Leftover:
         def end(self) -> bool:
-            asked.append(ends[len(asked)])
-            return asked[-1]
+            answers.append(ends[len(answers)])
+            return answers[-1]
 
-    monkeypatch.setattr("brim.backends.nodes.groups_of", lambda _: [Left()])
+    monkeypatch.setattr("brim.backends.nodes.groups_of", lambda _: [Leftover()])
     nodes = Nodes(tmp_path, SystemClock())
     (tmp_path / "n1").mkdir()
     (tmp_path / "n1" / ".lock").touch()
     for _ in range(5):
         nodes.keep([])
-    assert asked == ends
+    assert answers == ends
 
 
 def test_a_nodes_agent_that_does_not_answer_is_killed(
@@ -254,47 +254,49 @@ def left_by(host: Host, job: str) -> int:
     """What the agent of a job has left, once it is there."""
     agent, note = host.begin(job), host.folder / f"left-{job}"
     until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
-    left = int(note.read_text())
-    until(lambda: psutil.Process(left).name() == "brim-master", "its name")
+    pid = int(note.read_text())
+    until(lambda: psutil.Process(pid).name() == "brim-master", "its name")
     assert not has_ended(agent)
-    return left
+    return pid
 
 
 @needs_groups
 def test_what_a_killed_nodes_jobs_left_has_ended_before_it_is_up_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     os.kill(leaving.look().pid, signal.SIGKILL)
     until(lambda: leaving.look().gone, "its end")
-    assert not has_ended(left)
+    assert not has_ended(leftover)
     leaving.up()
-    assert has_ended(left)
+    assert has_ended(leftover)
 
 
 @needs_groups
 def test_what_a_killed_nodes_jobs_left_ends_where_nobody_starts_it_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     os.kill(leaving.look().pid, signal.SIGKILL)
     until(lambda: leaving.look().gone, "its end")
-    assert not has_ended(left)
+    assert not has_ended(leftover)
     asyncio.run(leaving.nodes.end())
-    until(gone(left), "the end of what is left")
+    until(gone(leftover), "the end of what is left")
 
 
 @needs_groups
 def test_what_a_job_left_ends_whatever_it_is_called_and_other_jobs_go_on(leaving: Host) -> None:
-    left, other = (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
+    leftover, other_leftover = (
+        (left_by(leaving, job) for job in ("job-1", "job-2")) if leaving.up() else (0, 0)
+    )
     leaving.nodes.kill_job("job-1")
-    until(gone(left), "the end of what is left")
-    assert not has_ended(other)
+    until(gone(leftover), "the end of what is left")
+    assert not has_ended(other_leftover)
 
 
 @needs_groups
 def test_what_a_job_left_has_ended_before_it_begins_again(leaving: Host) -> None:
-    left = left_by(leaving, "job-1") if leaving.up() else 0
+    leftover = left_by(leaving, "job-1") if leaving.up() else 0
     (leaving.folder / "job-1").unlink()
     (leaving.folder / "left-job-1").unlink()
-    assert left_by(leaving, "job-1") != left
-    assert has_ended(left)
+    assert left_by(leaving, "job-1") != leftover
+    assert has_ended(leftover)
 
 
 FORKS = """
@@ -331,7 +333,7 @@ def test_agents_end_when_nobody_says_in_time_that_they_may_go_on(host: Host) -> 
     for _ in range(5):  # as long as it is told to go on, they do
         host.nodes.ask("n1", EndAt(at=clock.now() + 0.5))
         clock_over = clock.now() + 0.2
-        until(lambda at=clock_over: clock.now() > at, "some time")  # type: ignore[misc]
+        until(lambda end_time=clock_over: clock.now() > end_time, "some time")  # type: ignore[misc]
     assert psutil.pid_exists(sleeping)
     assert not has_ended(sleeping)
     until(gone(sleeping), "its end")

@@ -193,8 +193,8 @@ def test_a_deadline_of_the_command_line_is_within_ten_years(
 ) -> None:
     (served.folder / "m.py").write_text("")
     monkeypatch.setattr("brim.runs.submitting.check_training_file", lambda _: None)
-    for when in ("99999999h", "1e300", "9999-12-31T23:59"):
-        done = brim("submit", "m.py", "--tenant", "ads", "--deadline", when)
+    for deadline in ("99999999h", "1e300", "9999-12-31T23:59"):
+        done = brim("submit", "m.py", "--tenant", "ads", "--deadline", deadline)
         assert done.exit_code == 2, done.output
         assert "--deadline: got" in done.stderr
         assert "10 years" in done.stderr
@@ -203,19 +203,19 @@ def test_a_deadline_of_the_command_line_is_within_ten_years(
 def test_deadlines_are_kept_by_the_schedulers_own_clock_right_after_a_step_of_the_hosts(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, told = served.client, list[float]()
-    for by in (0.0, 36_000.0, -36_000.0):
-        monkeypatch.setattr(served.clock, "set_by", lambda by=by: by)
+    client, deadlines = served.client, list[float]()
+    for offset in (0.0, 36_000.0, -36_000.0):
+        monkeypatch.setattr(served.clock, "set_by", lambda offset=offset: offset)
         # As the host's clock has it now, as people and commands do.
-        host = time.time() + by
+        host = time.time() + offset
         view = client.submit(ask(deadline=host + 3600.0))
         assert view.deadline == pytest.approx(host + 3600.0, abs=1.0)
         assert view.submitted == pytest.approx(host, abs=5.0)
-        told.append(served.book.jobs[view.job].submission.deadline or 0.0)
+        deadlines.append(served.book.jobs[view.job].submission.deadline or 0.0)
         assert client.explain(view.job)[0].at == pytest.approx(host, abs=5.0)
         client.forecast(ask(deadline=host + 3600.0))  # and raises nothing
     # By its own clock each has an hour.
-    assert told == pytest.approx([time.time() + 3600.0] * 3, abs=10.0)
+    assert deadlines == pytest.approx([time.time() + 3600.0] * 3, abs=10.0)
 
 
 def test_a_clock_knows_by_how_much_the_hosts_was_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,18 +110,18 @@ def test_who_prints_much_does_not_hold_up_the_view_and_is_shown_to_the_end(tmp_p
     run, reader = RecordedRun(tmp_path, spec(), samples=8192), RunReader(tmp_path)
     prints = Prints(tmp_path, reader.history)
     run.begin()
-    much = [f"{number:09d}" for number in range(1_000_000)]
-    printed(tmp_path, "w0", "\n".join(much) + "\n")
+    printed_lines = [f"{number:09d}" for number in range(1_000_000)]
+    printed(tmp_path, "w0", "\n".join(printed_lines) + "\n")
     reader.poll()
-    begun = prints.fresh(reader.history)
-    assert 100_000 < len(begun) < 800_000
+    first_lines = prints.fresh(reader.history)
+    assert 100_000 < len(first_lines) < 800_000
     run.lose(0)
     printed(tmp_path, "w1", "w1 has rank 0 now\n")
     reader.poll()
-    assert begun + prints.fresh(reader.history) == [*much, "w1 has rank 0 now"]
-    printed(tmp_path, "w1", "\n".join(much) + "\n")
-    assert len(begun := prints.fresh(reader.history)) < 800_000
-    assert begun + list(prints.rest(reader.history)) == much
+    assert first_lines + prints.fresh(reader.history) == [*printed_lines, "w1 has rank 0 now"]
+    printed(tmp_path, "w1", "\n".join(printed_lines) + "\n")
+    assert len(first_lines := prints.fresh(reader.history)) < 800_000
+    assert first_lines + list(prints.rest(reader.history)) == printed_lines
 
 
 def test_an_agent_passes_on_the_last_lines_of_its_rank_0(tmp_path: Path) -> None:

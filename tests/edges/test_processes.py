@@ -121,9 +121,9 @@ def test_what_a_job_leaves_ends_whatever_it_is_called_and_the_node_goes_on(host:
     host.script.write_text(LEAVES.format(folder=host.folder, python=sys.executable, program=CALLED))
     pid = host.up()
     host.begin("job-1")
-    left = host.folder / "left"
-    until(lambda: left.exists() and left.read_text().endswith("\n"), "what it leaves")
-    until(lambda: has_ended(int(left.read_text())), "its end")
+    note = host.folder / "left"
+    until(lambda: note.exists() and note.read_text().endswith("\n"), "what it leaves")
+    until(lambda: has_ended(int(note.read_text())), "its end")
     host.script.write_text(f"#!/bin/sh\necho $$ > {host.folder}/$5\nexec sleep 60\n")
     assert not has_ended(host.begin("job-2"))
     assert host.look().pid == pid

@@ -46,7 +46,7 @@ def test_a_line_is_read_once_and_only_when_it_is_whole(log: RecordLog, tmp_path:
         file.flush()
         assert reader.poll() == []
         file.write(b'ing", "message": "two"}\n')
-    assert [each.message for each in reader.poll()] == ["two"]
+    assert [event.message for event in reader.poll()] == ["two"]
 
 
 def test_nothing_is_left_of_a_record_that_did_not_fit(
@@ -67,9 +67,9 @@ def test_a_torn_line_of_a_dead_writer_is_cut_off(log: RecordLog, tmp_path: Path)
     reader = follow_events(tmp_path)
     with open(tmp_path / "events.jsonl", "ab") as file:
         file.write(b'{"at": 8, "kind": "warn' + b"x" * 100_000)
-    assert [each.message for each in reader.poll()] == ["before"]
+    assert [event.message for event in reader.poll()] == ["before"]
     RecordLog(tmp_path / "events.jsonl", clock=VirtualClock(9.0)).append("warning", message="after")
-    assert [each.message for each in reader.poll()] == ["after"]
+    assert [event.message for event in reader.poll()] == ["after"]
     assert reader.skipped == 0
 
 
@@ -89,7 +89,7 @@ def test_a_line_that_is_there_already_is_not_added_again(tmp_path: Path) -> None
 def test_records_of_another_version_are_passed_over(log: RecordLog, tmp_path: Path) -> None:
     log.append("invented_later", message="?")
     log.append("warning", message="known", more="fields")
-    assert [each.message for each in follow_events(tmp_path).poll()] == ["known"]
+    assert [event.message for event in follow_events(tmp_path).poll()] == ["known"]
 
 
 def test_a_loss_that_is_not_a_number_is_none(tmp_path: Path) -> None:
@@ -144,18 +144,18 @@ def test_who_only_looks_whether_a_lock_is_held_is_in_nobodys_way(tmp_path: Path)
         looker.start()
     try:
         for _ in range(300):
-            held = lock(path)
-            assert held is not None
-            os.close(held)
+            lock_file = lock(path)
+            assert lock_file is not None
+            os.close(lock_file)
     finally:
         looking = False
         for looker in lookers:
             looker.join()
-    held = lock(path)
-    assert held is not None
+    lock_file = lock(path)
+    assert lock_file is not None
     assert is_locked(path)
     assert lock(path) is None
-    os.close(held)
+    os.close(lock_file)
     assert not is_locked(path)
 
 
@@ -243,9 +243,9 @@ def test_status_and_report_show_the_traffic_of_tables(tmp_path: Path) -> None:
     seconds = history.steps[-1].at - history.steps[0].at
     assert history.table_rates()["items.weight"] == pytest.approx((300 / seconds, 150 / seconds))
     assert history.hottest("items.weight") == ((7, 40), (3, 12))
-    (shown,) = facts_of(history)["tables"]
-    assert shown["rows"] == 5_000
-    assert shown["hottest"] == [{"id": 7, "lookups": 40}, {"id": 3, "lookups": 12}]
+    (table,) = facts_of(history)["tables"]
+    assert table["rows"] == 5_000
+    assert table["hottest"] == [{"id": 7, "lookups": 40}, {"id": 3, "lookups": 12}]
     page = render_report(history)
     for words in ("items.weight", "5,000", "1 MiB", "7 (40), 3 (12)", "Rows change 2 steps late"):
         assert words in page
@@ -257,14 +257,14 @@ def test_servers_are_told_apart_from_workers(tmp_path: Path) -> None:
     run.share_out([4, 4, 0], "w3 serves")
     run.train(3)
     history = read(tmp_path)
-    known = facts_of(history)
-    assert (known["world_size"], known["servers"]) == (2, 1)
-    assert [each["serves"] for each in known["workers"]] == [False, False, True]
+    facts = facts_of(history)
+    assert (facts["world_size"], facts["servers"]) == (2, 1)
+    assert [worker["serves"] for worker in facts["workers"]] == [False, False, True]
     assert summary_of(history, tmp_path)["servers"] == [0, 1]
-    shown = render_report(history)
-    assert "and up to 1 server" in shown
-    assert "2 + 1 ps" in shown
-    assert f"{run.workers[2]} (server)" in shown
+    page = render_report(history)
+    assert "and up to 1 server" in page
+    assert "2 + 1 ps" in page
+    assert f"{run.workers[2]} (server)" in page
     assert history.round is not None
     assert "round 2: 2 workers and 1 server from step" in describe_event(history.round, history)
 
@@ -324,16 +324,16 @@ def test_a_clock_that_was_set_spoils_no_record(jump: float, mid_life: bool, tmp_
     run.begin()
     run.train(6)
     now = run.clock.now() + jump
-    again = RecordedRun(
+    second_life = RecordedRun(
         tmp_path, spec(), samples=2048, start=now, step=run.step, workers=run.workers
     )
     if mid_life:
-        again.began = now
+        second_life.began = now
     else:
-        again.begin(workers=2)
-        again.restore(4)
-    again.train_to_end()
-    again.end()
+        second_life.begin(workers=2)
+        second_life.restore(4)
+    second_life.train_to_end()
+    second_life.end()
     history = read(tmp_path)
     assert audit_run(tmp_path, history).exact
     assert history.step == run.steps
@@ -386,7 +386,7 @@ def test_the_ledger_finds_what_a_sampler_drew_and_nobody_applied(tmp_path: Path)
     run.train(run.steps_per_epoch + 3)
     ledger = audit_run(tmp_path, read(tmp_path))
     assert not ledger.exact
-    assert [each.missing for each in ledger.epochs] == [0, 4096 - 3 * 512]
+    assert [epoch.missing for epoch in ledger.epochs] == [0, 4096 - 3 * 512]
 
 
 def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_path: Path) -> None:
@@ -396,14 +396,14 @@ def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_pat
     run.train(6)
     now = run.clock.now()
     for start, step in ((now + 36_000.0, 6), (now, 6)):
-        again = RecordedRun(
+        second_life = RecordedRun(
             tmp_path, spec(), samples=2048, start=start, step=6, workers=run.workers
         )
-        again.begin(workers=2)
-        again.restore(step)
+        second_life.begin(workers=2)
+        second_life.restore(step)
         assert read(tmp_path).step == step
-    again.train_to_end()
-    again.end()
+    second_life.train_to_end()
+    second_life.end()
     history = read(tmp_path)
     assert audit_run(tmp_path, history).exact
     assert history.step == run.steps
@@ -411,10 +411,10 @@ def test_a_clock_that_was_put_right_between_two_resumes_spoils_no_ledger(tmp_pat
 
 def test_the_wall_clock_of_a_process_only_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
-    before = clock.wall()
-    assert before == pytest.approx(time.time(), abs=5)
+    wall_before = clock.wall()
+    assert wall_before == pytest.approx(time.time(), abs=5)
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert before <= clock.wall() < before + 60
+    assert wall_before <= clock.wall() < wall_before + 60
 
 
 def test_the_wall_clock_knows_of_a_nights_sleep_and_heartbeats_do_not(

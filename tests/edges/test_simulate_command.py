@@ -25,10 +25,10 @@ def trace(tmp_path: Path) -> Path:
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles" / "m.csv").write_text(PROFILE)
     file = tmp_path / "trace.csv"
-    made = _run(
+    generated = _run(
         "generate", "--profiles", str(tmp_path / "profiles"), "--jobs", "12", "--out", str(file)
     )
-    assert made.exit_code == 0
+    assert generated.exit_code == 0
     return file
 
 
@@ -60,13 +60,15 @@ def test_the_table_reads_every_ratio_against_the_ceiling(trace: Path) -> None:
 def test_a_folder_gets_jobs_decisions_and_figures_and_explain_reads_it(
     trace: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out))
-    names = {path.name for path in out.iterdir()}
+    out_folder = tmp_path / "out"
+    _run("--trace", str(trace), "--cluster", "2x8", "--policy", "brim", "--out", str(out_folder))
+    names = {path.name for path in out_folder.iterdir()}
     assert {"jobs.csv", "decisions.jsonl", "summary.json", "index.html", "deadline_ratio.png"} | {
         f"{name}.png" for name in ("devices", "jct", "queue", "tenants")
     } <= names
-    story = CliRunner().invoke(explain, ["3", "--sim", str(out)], catch_exceptions=False).stdout
+    story = (
+        CliRunner().invoke(explain, ["3", "--sim", str(out_folder)], catch_exceptions=False).stdout
+    )
     assert "under brim" in story
     assert "finished on" in story
 
@@ -181,10 +183,10 @@ def test_without_a_trace_a_sample_is_run(tmp_path: Path) -> None:
 
 def test_the_sample_is_what_its_generator_makes(tmp_path: Path) -> None:
     write_sample(tmp_path)
-    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.csv")}
-    kept = {path.relative_to(SAMPLE): path.read_bytes() for path in SAMPLE.rglob("*.csv")}
-    assert made == kept
-    assert sum(map(len, kept.values())) < 20_000
+    generated = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.csv")}
+    stored = {path.relative_to(SAMPLE): path.read_bytes() for path in SAMPLE.rglob("*.csv")}
+    assert generated == stored
+    assert sum(map(len, stored.values())) < 20_000
 
 
 def guides_policy(folder: Path) -> Path:
@@ -196,12 +198,14 @@ def guides_policy(folder: Path) -> Path:
 
 
 def test_the_policy_of_the_guide_runs_from_a_file(tmp_path: Path) -> None:
-    mine = f"{guides_policy(tmp_path)}:shortest_first"
-    out = tmp_path / "out"
-    found = json.loads(_run("--policy", f"{mine},edf", "--json", "--out", str(out)).stdout)
-    assert set(found["policies"]) == {mine, "edf"}
-    assert found["policies"][mine]["jobs"] == 200
-    assert "shortest.py:shortest_first" in (out / "index.html").read_text()
+    own_policy = f"{guides_policy(tmp_path)}:shortest_first"
+    out_folder = tmp_path / "out"
+    found = json.loads(
+        _run("--policy", f"{own_policy},edf", "--json", "--out", str(out_folder)).stdout
+    )
+    assert set(found["policies"]) == {own_policy, "edf"}
+    assert found["policies"][own_policy]["jobs"] == 200
+    assert "shortest.py:shortest_first" in (out_folder / "index.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ class _Server:
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
 
     async def _serve(self) -> None:
-        shown = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
+        context = open_context(self._authority.issue(SCHEDULER)) if self._authority else None
         async with answering(
-            self._answer, self._listener, self._door, context=shown, to_end=2 * int(DEADLINE)
+            self._answer, self._listener, self._door, context=context, to_end=2 * int(DEADLINE)
         ):
             await asyncio.to_thread(self._is_over.wait)
 

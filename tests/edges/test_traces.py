@@ -162,7 +162,7 @@ def test_a_bad_cell_names_line_and_column(tmp_path: Path, column: str, cell: str
 
 
 @pytest.mark.parametrize(
-    ("content", "got"),
+    ("content", "actual"),
     [
         (_table().encode("utf-16"), "UTF-8"),
         (gzip.compress(_table().encode())[:-4], "compression is broken"),
@@ -173,12 +173,12 @@ def test_a_bad_cell_names_line_and_column(tmp_path: Path, column: str, cell: str
     ],
     ids=["utf-16", "half of a gzip", "long line", "short line", "column twice", "bounds"],
 )
-def test_a_bad_table_is_refused_in_words(tmp_path: Path, content: bytes, got: str) -> None:
+def test_a_bad_table_is_refused_in_words(tmp_path: Path, content: bytes, actual: str) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_bytes(content)
     with pytest.raises(SpecError) as caught:
         read_trace(trace)
-    assert got in caught.value.got
+    assert actual in caught.value.got
     assert find_profiles(trace) is None
 
 

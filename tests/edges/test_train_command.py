@@ -43,10 +43,10 @@ class FakeRuntime:
         self, spec: JobSpec, run_dir: Path, *, resume: bool, listen: str | None
     ) -> FakeRuntime:
         self.spec, self.run_dir, self.resume, self.listen = spec, run_dir, resume, listen
-        known = replace(
+        resolved = replace(
             spec, epochs=spec.epochs or 1, global_batch_size=spec.global_batch_size or 512
         )
-        self._parts = self.script(RecordedRun(run_dir, known, samples=2048))
+        self._parts = self.script(RecordedRun(run_dir, resolved, samples=2048))
         return self
 
     def poll(self) -> int | None:
@@ -230,14 +230,14 @@ def test_the_first_ctrl_c_asks_the_run_to_stop_and_the_second_kills_it(train: An
         run.end("suspended")
         yield 0
 
-    before = signal.getsignal(signal.SIGINT)
+    handler_before = signal.getsignal(signal.SIGINT)
     result, runtime = train(stopped)
     assert runtime.calls == ["interrupt", "kill"]
     assert "Ctrl-C again" in result.stderr
     assert "suspended" in result.stdout
     assert f"resume     brim resume {runtime.run_dir}" in result.stdout
     assert result.exit_code == 0
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is handler_before
 
 
 def test_resume_goes_on_with_the_recorded_spec(train: Any) -> None:
@@ -317,10 +317,10 @@ def test_a_run_is_insecure_only_where_that_is_said(
     train: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_INSECURE", "1")  # of clients of a scheduler
-    for said, options in ((True, ("--insecure",)), (False, ())):
+    for is_insecure, options in ((True, ("--insecure",)), (False, ())):
         result, runtime = train(to_the_end, "--listen", "10.0.0.7:0", *options)
         assert result.exit_code == 0, result.output
-        assert runtime.spec.insecure is said
+        assert runtime.spec.insecure is is_insecure
 
 
 @pytest.mark.parametrize(
@@ -397,9 +397,9 @@ def test_from_python_a_run_says_how_to_join_it_and_leaves_its_report(
 
     monkeypatch.setattr("brim.backends.local.start", FakeRuntime(listens).start)
     run = brim.train("flights.py", listen="10.0.0.7:0")
-    said = capsys.readouterr().err
-    assert said.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
-    assert f"starting 1 worker for {run.path}" in said
+    output = capsys.readouterr().err
+    assert output.count("BRIM_TOKEN=t0 brim agent 10.0.0.7:4000") == 1
+    assert f"starting 1 worker for {run.path}" in output
     assert (run.path / "report.html").is_file()
 
 

@@ -38,17 +38,17 @@ def test_commits_that_were_noted_one_by_one_are_left_as_the_message_that_they_wo
         first.note(2, commits(step))
     first.note(3, commits(3))
     kill(first)
-    one, two, three = (
+    first_commit, two, three = (
         unheard("a", 1, Warn(message="one")),
         unheard("a", 2, commits(1, 2)),
         unheard("a", 3, commits(3)),
     )
     second = UnheardFile(tmp_path / "unheard", "b")
-    assert second.pending == [one, two, three]
+    assert second.pending == [first_commit, two, three]
     second.note(1, commits(4))
     kill(second)  # before any master has heard what the first one left
     third = UnheardFile(tmp_path / "unheard", "c")
-    assert third.pending == [one, two, three, unheard("b", 1, commits(4))]
+    assert third.pending == [first_commit, two, three, unheard("b", 1, commits(4))]
     third.note(1, commits(5))
     third.acknowledge(0)  # a master that knows this session
     kill(third)

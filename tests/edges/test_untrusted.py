@@ -78,11 +78,11 @@ def test_a_restore_does_not_wait_for_it(tmp_path: Path, odd: Callable[[Path], ob
     run_dir.mkdir()
     odd(run_dir / ".agent.lock.n2")
     backup._check_nobody_trains(tmp_path)
-    held = lock(run_dir / ".agent.lock")
-    assert held is not None
+    lock_file = lock(run_dir / ".agent.lock")
+    assert lock_file is not None
     with pytest.raises(EnvironmentFault, match="job-1"):
         backup._check_nobody_trains(tmp_path)
-    os.close(held)
+    os.close(lock_file)
 
 
 def test_logs_records_and_contacts_of_that_kind_say_nothing(
@@ -107,10 +107,10 @@ def test_logs_records_and_contacts_of_that_kind_say_nothing(
 @pytest.fixture
 def little_memory() -> object:
     """So that reading a huge file fails here as well, and not the whole host."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, before[1]))
+    limit_before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, limit_before[1]))
     yield
-    resource.setrlimit(resource.RLIMIT_AS, before)
+    resource.setrlimit(resource.RLIMIT_AS, limit_before)
 
 
 @pytest.mark.usefixtures("little_memory")
@@ -123,11 +123,11 @@ def test_a_file_that_was_made_huge_takes_no_memory_and_fails_its_job(
     line = msgspec.json.encode(_EVENT) + b"\n" if name == EVENTS else b"{}\n"
     (run_dir / name).write_bytes(line)
     os.truncate(run_dir / name, HUGE)
-    held = lock(run_dir / ".agent.lock")
-    assert held is not None
+    lock_file = lock(run_dir / ".agent.lock")
+    assert lock_file is not None
     runs = processes(tmp_path, nodes)
     assert runs.look(launch).alive, "the job itself goes on"
-    os.close(held)
+    os.close(lock_file)
     seen = runs.look(launch)
     assert (seen.alive, seen.outcome, seen.who) == (False, "failed", "user")
     assert f"{name} is damaged at byte" in seen.problem

@@ -40,10 +40,10 @@ def state(tmp_path: Path) -> Iterator[Path]:
     database = Database(tmp_path / "scheduler.db")
     database.put("cluster", b"as it was")
     database.close()
-    held = lock(tmp_path / ".scheduler.lock")
-    assert held is not None
+    lock_file = lock(tmp_path / ".scheduler.lock")
+    assert lock_file is not None
     yield tmp_path
-    os.close(held)
+    os.close(lock_file)
 
 
 def up(state: Path, scheduler: Busy, monkeypatch: pytest.MonkeyPatch) -> Result:
@@ -90,8 +90,8 @@ def test_a_scheduler_that_it_started_may_come_up_late(
     with subprocess.Popen(["sleep", "60"]) as process:
         try:
             assert id(cli_up._await_scheduler(tmp_path, process)[0]) == id(scheduler)
-            said = capsys.readouterr().err
-            assert said.startswith("the scheduler is still starting (0 s so far)\n")
+            output = capsys.readouterr().err
+            assert output.startswith("the scheduler is still starting (0 s so far)\n")
             scheduler.silent = float("inf")
             monkeypatch.setattr(cli_up, "_TO_START", 0.1)
             with pytest.raises(EnvironmentFault, match="it runs on in the background"):
@@ -106,9 +106,9 @@ def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Pa
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
     try:
-        said = brim("up", "--nodes", "127.0.0.1:0").stderr
-        found = re.search(r"brim node --join 127\.0\.0\.1:(\d+) --token-file", said)
-        assert found is not None, said
+        output = brim("up", "--nodes", "127.0.0.1:0").stderr
+        found = re.search(r"brim node --join 127\.0\.0\.1:(\d+) --token-file", output)
+        assert found is not None, output
         with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10.0):
             pass
     finally:

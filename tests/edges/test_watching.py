@@ -148,10 +148,10 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
             rank=None,
             reason="out of memory: " + "x" * 1_000,
         )
-    told = watched(run.run_dir).out_of_memory
-    assert len(told) == 20
-    assert told[-1].startswith("w19: xxx")
-    assert {len(each) for each in told} == {200}
+    descriptions = watched(run.run_dir).out_of_memory
+    assert len(descriptions) == 20
+    assert descriptions[-1].startswith("w19: xxx")
+    assert {len(description) for description in descriptions} == {200}
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_numbers_that_nobody_can_keep_or_end_are_not_taken(
     run: RecordedRun, kind: str, fields: dict[str, object]
 ) -> None:
     """They would end the scheduler of everybody, which writes them down, or all processes."""
-    before = watched(run.run_dir)
+    seen_before = watched(run.run_dir)
     with (run.run_dir / EVENTS).open("a") as events:
         events.write(json.dumps({"kind": kind, "at": 1.0, **fields}) + "\n")
     watch = watched(run.run_dir)
-    assert (watch.step, watch.steps) == (before.step, before.steps)
+    assert (watch.step, watch.steps) == (seen_before.step, seen_before.steps)
     is_over = kind == "run_ended"
-    assert watch.workers == ({} if is_over else before.workers)
+    assert watch.workers == ({} if is_over else seen_before.workers)
     assert watch.summary == ({"exit": "done"} if is_over else {})
 
 
@@ -209,7 +209,7 @@ def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_pa
     second.started_before = 100
     second.begin(workers=2)
     history = read_history(tmp_path)
-    assert [each["worker"] for each in facts_of(history)["workers"]] == ["w0", "w1"]
+    assert [fact["worker"] for fact in facts_of(history)["workers"]] == ["w0", "w1"]
     assert {life.worker: life.until for life in history.workers.values()} == {
         "w0": None,
         "w1": None,
@@ -230,6 +230,6 @@ def test_lines_that_are_left_out_are_counted_a_part_at_each_look(
         looks.append(reader.poll_numbered(at_once=5_000))
     assert len(looks) > 5
     assert all(len(look) == 1 for look in looks[:-2])
-    assert all(each in whole for look in looks for each in look)
+    assert all(look_text in whole for look in looks for look_text in look)
     assert looks[-1][-1] == whole[-1]
     assert reader.lines == 200

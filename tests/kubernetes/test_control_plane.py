@@ -90,7 +90,7 @@ def test_a_feature_that_is_off_by_default_is_turned_on(tmp_path: Path) -> None:
     features = Features(gates=("GenericWorkload",), apis=("scheduling.k8s.io/v1beta1",))
     with control_plane(tmp_path, features=features, programs=(SCHEDULER,)) as plane:
         served = plane.api.ask("/apis/scheduling.k8s.io/v1beta1")["resources"]
-        assert {"workloads", "podgroups"} <= {each["name"] for each in served}
+        assert {"workloads", "podgroups"} <= {resource["name"] for resource in served}
         plane[SCHEDULER].must_be_up()
 
 

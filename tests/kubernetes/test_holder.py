@@ -31,10 +31,10 @@ class Candidacy:
 
     def __init__(self, plane: ControlPlane, namespace: str, identity: str, folder: Path) -> None:
         self._said = folder / identity
-        with self._said.open("wb") as out, (folder / f"{identity}.log").open("wb") as log:
+        with self._said.open("wb") as output, (folder / f"{identity}.log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(PROGRAM), namespace, identity],
-                stdout=out,
+                stdout=output,
                 stderr=log,
                 env={**os.environ, "KUBECONFIG": str(plane.kubeconfig)},
             )
@@ -58,9 +58,9 @@ def started(namespace: str, tmp_path: Path) -> Iterator[list[Candidacy]]:
     """The processes of a test, which end with it."""
     all_: list[Candidacy] = []
     yield all_
-    for each in all_:
-        each.process.kill()
-        each.process.wait()
+    for candidacy in all_:
+        candidacy.process.kill()
+        candidacy.process.wait()
 
 
 def begin(

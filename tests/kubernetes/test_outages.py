@@ -52,7 +52,7 @@ def test_nodes_are_doubted_for_a_while_behind_an_outage_that_was_long() -> None:
     assert outages.doubts(70.0)
     outages.find("pods", 70.0)
     outages.find("nodes", 71.0)
-    assert [outages.doubts(at) for at in (71.0, 110.0, 112.0)] == [True, True, False]
+    assert [outages.doubts(moment) for moment in (71.0, 110.0, 112.0)] == [True, True, False]
     outages.begin(200.0, before=15.0)  # as another operator takes over
     assert not outages.doubts(200.0)
     outages.begin(300.0, before=70.0)
@@ -86,14 +86,14 @@ def test_the_time_counts_in_which_anything_is_missing(
 ) -> None:
     outages, now, expected = Outages(), 0, 0.0
     missing: Mapping[str, bool] = {}
-    for wait, what, is_missing in steps:
+    for wait, source, is_missing in steps:
         now += wait
         expected += wait if any(missing.values()) else 0
-        was = any(missing.values())
+        was_missing = any(missing.values())
         if is_missing:
-            outages.miss(what, missing_since=now)
+            outages.miss(source, missing_since=now)
         else:
-            outages.find(what, now)
-        missing = {**missing, what: is_missing}
-        expected += MOMENT if was and not any(missing.values()) else 0
+            outages.find(source, now)
+        missing = {**missing, source: is_missing}
+        expected += MOMENT if was_missing and not any(missing.values()) else 0
         assert outages.unseen(now) == expected

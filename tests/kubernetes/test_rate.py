@@ -24,5 +24,5 @@ def test_in_no_time_go_more_than_the_rate_and_a_burst(
     assert sent == sorted(sent)
     for first in range(len(sent)):
         for last in range(first, len(sent)):
-            most = burst + (sent[last] - sent[first]) * per_second
-            assert last - first + 1 <= most + 1e-6
+            upper_limit = burst + (sent[last] - sent[first]) * per_second
+            assert last - first + 1 <= upper_limit + 1e-6

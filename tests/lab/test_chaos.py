@@ -67,8 +67,8 @@ def test_a_whole_run_keeps_its_promises(whole: Path) -> None:
 
 
 def test_other_weights_and_a_run_that_is_not_done_are_found(whole: Path) -> None:
-    other = {"exit": "done", "weights_sha256": "cd"}
-    assert result_is_the_calm_one(whole, other, "ab") == [
+    other_summary = {"exit": "done", "weights_sha256": "cd"}
+    assert result_is_the_calm_one(whole, other_summary, "ab") == [
         "weights cd, those of the calm run are ab"
     ]
     assert "ended as 'failed'" in result_is_the_calm_one(whole, {"exit": "failed"}, "ab")[0]
@@ -165,23 +165,23 @@ def test_a_verb_that_comes_to_its_deadline_is_ended_with_all_that_it_started() -
 
 def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: Path) -> None:
     clock = VirtualClock()
-    outside = OutsideFaults(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
+    outside_faults = OutsideFaults(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
         history = RunHistory(
             round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
             workers={"w1": WorkerLife(worker="w1", state="ready", since=0.0, pid=worker.pid)},
         )
         (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
-        outside.perform(slow, history)
+        outside_faults.perform(slow, history)
         seen: list[bool] = []
         for _ in range(6):
             end = time.monotonic() + 10
-            still = len(seen) % 2 == 0 and len(seen) < 4
-            while (state_of(worker.pid) == "T") != still and time.monotonic() < end:
+            is_stopped = len(seen) % 2 == 0 and len(seen) < 4
+            while (state_of(worker.pid) == "T") != is_stopped and time.monotonic() < end:
                 time.sleep(0.01)
             seen.append(state_of(worker.pid) == "T")
             clock.advance(0.05)
-            outside.poll()
+            outside_faults.poll()
         worker.kill()
     assert seen == [True, False, True, False, False, False]
 
@@ -248,9 +248,9 @@ def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        ours = (time.time(), time.time(), time.monotonic())
-        theirs = map(float, process.stdout.readline().split())
-        return tuple(round(a - b, -2) for a, b in zip(theirs, ours, strict=True))
+        own_times = (time.time(), time.time(), time.monotonic())
+        process_times = map(float, process.stdout.readline().split())
+        return tuple(round(a - b, -2) for a, b in zip(process_times, own_times, strict=True))
 
     assert ask() == (0, 0, 0)
     clock.jump(3600)
@@ -289,7 +289,7 @@ def test_records_are_copied_without_sockets(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(run / "control" / "master"))
         copy_files(run, tmp_path / "kept")
-    assert [each.name for each in sorted((tmp_path / "kept").rglob("*"))] == [
+    assert [path.name for path in sorted((tmp_path / "kept").rglob("*"))] == [
         "control",
         "events.jsonl",
     ]
@@ -334,11 +334,11 @@ def _running(host: Host, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _line(process: subprocess.Popen[str], said: str = "") -> str:
+def _line(process: subprocess.Popen[str], prompt: str = "") -> str:
     assert process.stdin is not None
     assert process.stdout is not None
-    if said:
-        print(said, file=process.stdin, flush=True)
+    if prompt:
+        print(prompt, file=process.stdin, flush=True)
     return process.stdout.readline().strip()
 
 
@@ -352,10 +352,10 @@ def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, 
             assert _line(caller, "10") == "True"
             third.cable.cut()  # which is nobody's way
             assert _line(caller, "10") == "True"
-            began = time.monotonic()
+            started = time.monotonic()
             second.cable.delay(0.05)
             assert _line(caller, "10") == "True"
-            assert time.monotonic() - began >= 0.1
+            assert time.monotonic() - started >= 0.1
             for cut in ({"to_host": False}, {"from_host": False}):
                 second.cable.cut(**cut)
                 assert _line(caller, "0.3") == "late"
@@ -368,18 +368,22 @@ def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, 
 def test_hosts_share_no_file_no_memory_and_no_process(
     three: tuple[Host, ...], tmp_path: Path
 ) -> None:
-    here = tmp_path / "host-1"
-    places = [here / "x", here / "home" / "x", *map(Path, ("/tmp/x", "/dev/shm/x", "/run/x"))]
+    shared_path = tmp_path / "host-1"
+    places = [
+        shared_path / "x",
+        shared_path / "home" / "x",
+        *map(Path, ("/tmp/x", "/dev/shm/x", "/run/x")),
+    ]
     write = f"for place in {' '.join(map(str, places))}; do echo 1 > $place; done; echo $HOME $$"
     with _running(three[0], "sh", "-c", write + "; sleep 100") as process:
         home, pid = _line(process).split()
-        assert home == str(here / "home")
+        assert home == str(shared_path / "home")
         assert process.pid < three[0].outer_pid(int(pid))
         looks = [f"test ! -e {place}" for place in [*places, tmp_path / "host-3"]]
         looks += [f"! touch {ROOT}/x 2> /dev/null", "! pgrep -x sleep"]
         script = " && ".join(looks)
         assert subprocess.run([*three[1].prefix, "sh", "-c", script], check=False).returncode == 0
-    assert (here / "x").exists()
+    assert (shared_path / "x").exists()
     assert not Path("/run/x").exists()
 
 
@@ -432,13 +436,13 @@ def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
     with _running(three[0], "sh", "-c", "kill -INT $$") as process:
         assert process.wait(10) == -signal.SIGINT
     with _running(three[0], "sh", "-c", "echo $$; sleep 100") as process:
-        inside = three[0].outer_pid(int(_line(process)))
+        outer_pid = three[0].outer_pid(int(_line(process)))
         process.kill()
         process.wait(10)
         deadline = time.monotonic() + 10
-        while state_of(inside) not in ("", "Z") and time.monotonic() < deadline:
+        while state_of(outer_pid) not in ("", "Z") and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert state_of(inside) in ("", "Z")
+        assert state_of(outer_pid) in ("", "Z")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def _course(
         begin,
         *(steps[sum(count for count, _ in pieces[: k + 1]) - 1] for k in range(len(pieces))),
     ]
-    worlds = tuple((at, workers) for at, (_, workers) in zip(starts, pieces, strict=False))
+    worlds = tuple((start, workers) for start, (_, workers) in zip(starts, pieces, strict=False))
     return TrainingCourse(
         name=name, submitted=submitted, ended=steps[-1], steps=steps, workers=(*worlds, (steps[-1], 0)),
         metric=((len(steps), 0.7),), digest=CALM.get(name, "cc"),
@@ -69,11 +69,11 @@ def _two(**changes: object) -> TwoJobs:
             two,
             policy=policy,
             steps=100,
-            workers=WorkerRange.parse(wanted),
+            workers=WorkerRange.parse(worker_words),
             scale=TWO_JOBS,
             learnt=LEARNT,
         )
-        for side, policy, wanted in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
+        for side, policy, worker_words in (("gang", "fifo-gang", "5"), ("elastic", "brim", "1:5"))
     }
     found = TwoJobs(
         scale=TWO_JOBS,
@@ -116,7 +116,9 @@ def test_experiment_1_says_what_did_not_hold(
 
 def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
     good, late = ELASTIC, (ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1))
-    found = _two(rounds=[{"gang": GANG, "elastic": each} for each in (late, good)])
+    found = _two(
+        rounds=[{"gang": GANG, "elastic": elastic_course} for elastic_course in (late, good)]
+    )
     (broken,) = [claim for claim in found.claims if not claim.held]
     assert broken.got == "2.4 s; 1.8 s"
 
@@ -172,8 +174,8 @@ def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
     ],
 )
 def test_experiment_3_says_what_did_not_hold(elastic: TrainingCourse, broken: str) -> None:
-    held = claims.changing_workers(elastic, [STEADY])
-    assert broken in " / ".join(claim.claim for claim in held if not claim.held)
+    claims_made = claims.changing_workers(elastic, [STEADY])
+    assert broken in " / ".join(claim.claim for claim in claims_made if not claim.held)
 
 
 BESIDE = replace(BESIDE_SERVICE, every=10.0)
@@ -182,12 +184,12 @@ WANTED = ((0.0, 0), (10.0, 4), (20.0, 2), (30.0, 6))
 
 def _beside(served: float, **changes: object) -> BesideService:
     """A job whose workers leave as soon as a service has what it wants, so many seconds later."""
-    had = tuple((at + served * (count > 2), count) for at, count in WANTED)
+    had = tuple((moment + served * (count > 2), count) for moment, count in WANTED)
     rates = {count: float(count) for count in range(1, 9)}
     pieces = [(int((8 - count) * 10), 8 - count) for _, count in WANTED]
     course = _course("elastic", 0.0, pieces, lost=0.0)
     course = replace(course, **changes)  # type: ignore[arg-type]
-    wanted = (*WANTED, (course.ended, 0))
+    demand = (*WANTED, (course.ended, 0))
     learnt = Learnt(rates=rates, overheads=Overheads(name="none"))
     predicted = predict(
         {"elastic": 0.0}, policy="brim", steps=len(course.steps), workers=WorkerRange.parse("1:8"),
@@ -197,7 +199,7 @@ def _beside(served: float, **changes: object) -> BesideService:
         scale=BESIDE,
         learnt=learnt,
         alone=1.0,
-        rounds=[FilledOnce(course=course, wanted=wanted, had=had, launches=1)],
+        rounds=[FilledOnce(course=course, wanted=demand, had=had, launches=1)],
         predicted=predicted,
         calm="cc",
     )

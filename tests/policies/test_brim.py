@@ -84,12 +84,12 @@ def test_a_refusal_says_the_earliest_time_that_could_be_promised() -> None:
 
 
 def test_the_second_of_two_that_do_not_fit_is_refused_for_the_first() -> None:
-    one = Job(id="a", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
+    first = Job(id="a", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
     two = Job(id="b", submitted=0.0, work=700.0, curve=CONCAVE, deadline=100.0)
-    yes, no = brim(_snapshot(one, two)).verdicts
+    yes, refusal = brim(_snapshot(first, two)).verdicts
     assert yes.reason is Reason.FITS
-    assert no.reason is Reason.BREAKS_PROMISE
-    assert "1 promised jobs" in no.detail
+    assert refusal.reason is Reason.BREAKS_PROMISE
+    assert "1 promised jobs" in refusal.detail
 
 
 def test_surplus_has_a_reason_with_numbers() -> None:
@@ -120,9 +120,9 @@ def test_the_same_plan_for_any_order_of_input(seed: int, random: object) -> None
 def test_a_job_whose_owner_raises_its_minimum_is_given_that() -> None:
     job = Job(id="a", submitted=0.0, work=1000.0, curve=ScalingCurve(points=((4, 3.0),)), minimum=4)
     snapshot = _snapshot(job, now=1000.0)
-    held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
-    assert brim(held).workers == {"a": 4}
-    assert brim(replace(held, capacity=3)).workers.get("a", 0) == 0
+    snapshot_held = replace(snapshot, jobs=(JobState(job, 1000.0, workers=2),))
+    assert brim(snapshot_held).workers == {"a": 4}
+    assert brim(replace(snapshot_held, capacity=3)).workers.get("a", 0) == 0
 
 
 def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> None:
@@ -134,8 +134,10 @@ def test_a_promise_has_as_much_to_spare_as_is_in_doubt_and_may_use_it_up() -> No
     decision = brim(replace(doubtful, overheads=Overheads(name="less", doubt=9.0)))
     assert isinstance(decision.verdicts[0], Admitted)
     late = JobState(job, 750.0, standing=Standing.ADMITTED)
-    again = brim(replace(doubtful, now=9.5, jobs=(late,), arrived=(), memory=decision.memory))
-    assert again.workers == {"a": 16}
+    next_decision = brim(
+        replace(doubtful, now=9.5, jobs=(late,), arrived=(), memory=decision.memory)
+    )
+    assert next_decision.workers == {"a": 16}
 
 
 def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_beside_free_devices() -> (
@@ -146,7 +148,7 @@ def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_besid
     """
     job = Job(id="a", submitted=0.0, work=75.0, curve=CONCAVE, deadline=60.5)
     plan = {"a": Promise(pieces=(Piece(48.5, 60.5, 15),), spare=1.0)}
-    other = Job(
+    other_job = Job(
         id="b",
         submitted=0.0,
         work=50.0,
@@ -156,13 +158,17 @@ def test_a_promise_with_nothing_to_spare_does_not_wait_for_its_last_moment_besid
     plan["b"] = Promise(pieces=(Piece(0.0, 50.0, 1),), spare=0.0)
     jobs = (
         JobState(job, 75.0, standing=Standing.ADMITTED),
-        JobState(other, 50.0, workers=1, standing=Standing.ADMITTED),
+        JobState(other_job, 50.0, workers=1, standing=Standing.ADMITTED),
     )
     costs = Overheads(
         name="doubtful", fixed=1.0, doubt=100.0
     )  # so no new plan is made, and the last one goes on
     snapshot = replace(
-        _snapshot(job, other), jobs=jobs, arrived=(), overheads=costs, memory=Remembered(plans=plan)
+        _snapshot(job, other_job),
+        jobs=jobs,
+        arrived=(),
+        overheads=costs,
+        memory=Remembered(plans=plan),
     )
     decision = brim(snapshot)
     assert decision.memory.plans["a"].pieces[0].start == 48.5
@@ -173,7 +179,7 @@ def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_befor
     None
 ):
     late = Job(id="a", submitted=0.0, work=750.0, curve=CONCAVE, deadline=50.0)
-    kept = Job(
+    promised_job = Job(
         id="b",
         submitted=0.0,
         work=75.0,
@@ -183,10 +189,10 @@ def test_whose_promise_cannot_be_kept_takes_nobody_elses_devices_and_comes_befor
     free = Job(id="c", submitted=0.0, work=5.0, curve=ScalingCurve.linear(rate=1.0, maximum=16))
     jobs = (
         JobState(late, 750.0, standing=Standing.ADMITTED),
-        JobState(kept, 75.0, workers=2, standing=Standing.ADMITTED),
+        JobState(promised_job, 75.0, workers=2, standing=Standing.ADMITTED),
         JobState(free, 5.0, standing=Standing.BEST_EFFORT),
     )
-    decision = brim(replace(_snapshot(late, kept, free), jobs=jobs, arrived=()))
+    decision = brim(replace(_snapshot(late, promised_job, free), jobs=jobs, arrived=()))
     assert decision.workers["b"] == 2
     assert decision.workers["a"] == 14
     assert decision.workers.get("c", 0) == 0

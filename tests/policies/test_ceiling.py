@@ -40,10 +40,10 @@ def test_an_even_pace_needs_the_least_device_time() -> None:
 def test_no_policy_is_above_the_ceiling(seed: int, name: str) -> None:
     jobs = random_jobs(seed, 12, spread=500.0)
     world = Settings(overheads=OVERHEADS["none"])
-    got = measure(simulate(jobs, Cluster.parse("1x8"), POLICIES[name], settings=world))
+    figures = measure(simulate(jobs, Cluster.parse("1x8"), POLICIES[name], settings=world))
     bound = ceiling_with_capacity(jobs, devices=8)
     assert (
-        got.deadline_satisfactory_ratio is None
-        or got.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
+        figures.deadline_satisfactory_ratio is None
+        or figures.deadline_satisfactory_ratio <= (bound or 0.0) + 1e-9
     )
     assert ceiling_with_capacity(jobs, devices=8, buckets=5) >= (bound or 0.0)  # type: ignore[operator]

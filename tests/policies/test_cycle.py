@@ -67,10 +67,10 @@ def test_an_owner_that_asks_gets_its_guarantee_and_borrowers_shrink_before_anyon
     running = [_state(_job(f"a{k}"), workers=w) for k, w in enumerate((10, 2, 1, 1))]
     decision = cycle(_snapshot(*running, _state(_job("b1", "b"))), brim)
     assert decision.workers["b1"] == 8
-    left = [decision.workers.get(f"a{k}", 0) for k in range(4)]
-    assert sum(left) == 8
-    assert min(left) >= 1, "a job is shrunk, not suspended"
-    shrunk = next(k for k in range(4) if left[k] < running[k].workers)
+    workers_of_ads = [decision.workers.get(f"a{k}", 0) for k in range(4)]
+    assert sum(workers_of_ads) == 8
+    assert min(workers_of_ads) >= 1, "a job is shrunk, not suspended"
+    shrunk = next(k for k in range(4) if workers_of_ads[k] < running[k].workers)
     reason, detail = decision.reasons[f"a{shrunk}"]
     assert reason is Reason.RECLAIMED
     assert "tenant a held 14 devices and may use 8 now" in detail
@@ -85,10 +85,10 @@ def test_a_gang_is_all_or_nothing() -> None:
 
 def test_a_higher_priority_comes_first_and_a_preserved_job_keeps_its_gang() -> None:
     low = _state(_job("a1"), workers=8)
-    kept = _state(_job("a2", priority=Priority.PRESERVED, minimum=3), workers=3)
+    preserved = _state(_job("a2", priority=Priority.PRESERVED, minimum=3), workers=3)
     online = _state(_job("a0", priority=Priority.ONLINE, minimum=4))
-    only = (Tenant(id="a", guaranteed=16),)
-    decision = cycle(_snapshot(low, kept, online, tenants=only), brim)
+    tenants = (Tenant(id="a", guaranteed=16),)
+    decision = cycle(_snapshot(low, preserved, online, tenants=tenants), brim)
     assert decision.workers["a2"] >= 3
     assert decision.workers["a0"] == 12
     assert decision.workers["a1"] == 1, "shrunk, not suspended, for a surplus"
@@ -101,8 +101,8 @@ def test_a_higher_priority_comes_first_and_a_preserved_job_keeps_its_gang() -> N
 def test_what_a_higher_priority_needs_suspends_a_lower_one() -> None:
     low = _state(_job("a1", minimum=4), workers=8)
     online = _state(_job("a0", priority=Priority.ONLINE, minimum=13))
-    only = (Tenant(id="a", guaranteed=16),)
-    decision = cycle(_snapshot(low, online, tenants=only), brim)
+    tenants = (Tenant(id="a", guaranteed=16),)
+    decision = cycle(_snapshot(low, online, tenants=tenants), brim)
     assert decision.workers.get("a1", 0) == 0
     assert decision.workers["a0"] >= 13
     assert decision.reasons["a1"][0] is Reason.PREEMPTED
@@ -146,15 +146,15 @@ def test_whole_gangs_go_where_no_surplus_is_left_and_the_one_that_loses_least() 
 def test_nobody_within_quota_gives_and_gangs_hold(
     borrowers: list[tuple[int, int, Priority]], owners: list[tuple[int, int]]
 ) -> None:
-    states, left = [], 14
-    for k, (minimum, more, priority) in enumerate(borrowers):
-        count = minimum + more if minimum + more <= left else 0
-        left -= count
+    states, free = [], 14
+    for k, (minimum, extra, priority) in enumerate(borrowers):
+        count = minimum + extra if minimum + extra <= free else 0
+        free -= count
         states.append(_state(_job(f"a{k}", minimum=minimum, priority=priority), workers=count))
-    left = min(left + 2, 8)
-    for k, (minimum, more) in enumerate(owners):
-        count = minimum + more if minimum + more <= left else 0
-        left -= count
+    free = min(free + 2, 8)
+    for k, (minimum, extra) in enumerate(owners):
+        count = minimum + extra if minimum + extra <= free else 0
+        free -= count
         states.append(_state(_job(f"b{k}", "b", minimum=minimum), workers=count))
     decision = cycle(_snapshot(*states), brim)
     assert sum(decision.workers.values()) <= 16
@@ -191,11 +191,13 @@ def test_jobs_that_need_all_their_workers_at_once_do_not_wait_for_each_other(
     assert dict(decision.workers) == first
     # It goes on with them: neither takes from the other what that cannot use.
     states = [_state(job, first.get(job.id, 0)) for job in jobs]
-    again = cycle(_snapshot(*states, tenants=tenants), brim)
-    assert dict(again.workers) == first
-    left = [_state(job, first.get(job.id, 0)) for job in jobs if first.get(job.id, 0) < max(needs)]
-    after = cycle(_snapshot(*left, tenants=tenants), brim)
-    assert after.workers[jobs[-1].id] == needs[-1], "the other one is next"
+    next_decision = cycle(_snapshot(*states, tenants=tenants), brim)
+    assert dict(next_decision.workers) == first
+    unfinished = [
+        _state(job, first.get(job.id, 0)) for job in jobs if first.get(job.id, 0) < max(needs)
+    ]
+    final = cycle(_snapshot(*unfinished, tenants=tenants), brim)
+    assert final.workers[jobs[-1].id] == needs[-1], "the other one is next"
 
 
 def test_what_an_owner_cannot_use_is_lent_to_a_whole_job_until_it_can() -> None:
@@ -253,7 +255,10 @@ def test_guaranteed_quota_is_always_reclaimable(seed: int) -> None:
                 if change.reason == "finished":
                     del live[change.job]
         for name in used:
-            mine = [job for job in live if tenant[job] == name]
-            held = sum(live[job] for job in mine)
-            assert held >= min(8, sum(min(ceiling[job], 1) for job in mine)), (moment, waits)
+            own_jobs = [job for job in live if tenant[job] == name]
+            own_workers = sum(live[job] for job in own_jobs)
+            assert own_workers >= min(8, sum(min(ceiling[job], 1) for job in own_jobs)), (
+                moment,
+                waits,
+            )
     assert sum(used.values()) == 0

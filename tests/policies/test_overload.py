@@ -90,12 +90,12 @@ def test_hardly_a_promise_breaks_by_a_wrong_profile_once_some_were_seen_to_be_wr
 
 @pytest.mark.exhaustive
 def test_more_deadlines_are_met_than_by_elasticflow_on_a_cluster_that_is_too_small() -> None:
-    ours = theirs = 0.0
+    own_met = peer_met = 0.0
     for seed in range(8):
         jobs, tiny = random_jobs(seed, 40), Cluster.parse("1x4")
-        ours += measure(simulate(jobs, tiny, brim)).deadline_satisfactory_ratio or 0.0
-        theirs += measure(simulate(jobs, tiny, elasticflow)).deadline_satisfactory_ratio or 0.0
-    assert ours > 1.1 * theirs
+        own_met += measure(simulate(jobs, tiny, brim)).deadline_satisfactory_ratio or 0.0
+        peer_met += measure(simulate(jobs, tiny, elasticflow)).deadline_satisfactory_ratio or 0.0
+    assert own_met > 1.1 * peer_met
 
 
 def _job(name: str, work: float, deadline: float) -> Job:
@@ -115,19 +115,19 @@ def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) 
     )
 
 
-def _planned(*wanted: Candidate) -> set[str] | None:
-    plans = plan_jointly(wanted, now=0.0, devices=8, last={})
+def _planned(*candidates: Candidate) -> set[str] | None:
+    plans = plan_jointly(candidates, now=0.0, devices=8, last={})
     return None if plans is None else set(plans)
 
 
 def test_the_dearest_is_given_up_for_two_cheaper_ones() -> None:
-    dear, one, two = (
+    dear, first, two = (
         _wanted("a", 700.0, 100.0),
         _wanted("b", 400.0, 101.0),
         _wanted("c", 400.0, 102.0),
     )
-    assert _planned(dear, one) == {"b"}
-    assert _planned(dear, one, two) == {"b", "c"}
+    assert _planned(dear, first) == {"b"}
+    assert _planned(dear, first, two) == {"b", "c"}
 
 
 def test_who_is_promised_is_not_given_up_however_dear() -> None:
@@ -164,8 +164,10 @@ def test_promises_wait_for_a_measurement_where_the_administrator_says_so() -> No
     assert [verdict.reason for verdict in decision.verdicts] == [Reason.TO_MEASURE]
     assert decision.workers["a"] == 8
     runs = JobState(job, 70.0, workers=8, standing=Standing.BEST_EFFORT)
-    later = replace(_snapshot(runs, now=2.0), promise=PromiseAt.MEASURED, memory=decision.memory)
-    assert [verdict.reason for verdict in brim(later).verdicts] == [Reason.FITS]
+    later_snapshot = replace(
+        _snapshot(runs, now=2.0), promise=PromiseAt.MEASURED, memory=decision.memory
+    )
+    assert [verdict.reason for verdict in brim(later_snapshot).verdicts] == [Reason.FITS]
 
 
 def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_it_is_measured() -> (
@@ -173,7 +175,10 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
 ):
     free = replace(_job("slow", 500.0, 1e6), deadline=None)
     slow = JobState(free, 400.0, workers=1, standing=Standing.BEST_EFFORT, pace=0.8)
-    short, enough = JobState(_job("a", 700.0, 95.0), 700.0), JobState(_job("b", 100.0, 95.0), 100.0)
+    short, sufficient = (
+        JobState(_job("a", 700.0, 95.0), 700.0),
+        JobState(_job("b", 100.0, 95.0), 100.0),
+    )
     trusting = brim(_snapshot(short, fresh=("a",)))
     assert [verdict.reason for verdict in trusting.verdicts] == [Reason.FITS]
     decision = brim(_snapshot(slow, short, fresh=("a",)))
@@ -182,7 +187,7 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
     assert verdict.reason is Reason.TO_MEASURE
     assert "up to 25% slower" in verdict.detail
     assert decision.workers["a"] == 8  # it is planned all the same
-    ample = brim(_snapshot(slow, enough, fresh=("b",)))
+    ample = brim(_snapshot(slow, sufficient, fresh=("b",)))
     assert [verdict.reason for verdict in ample.verdicts] == [Reason.FITS]
     assert [(piece.workers, piece.stop) for piece in ample.memory.plans["b"].pieces] == [
         (2, 62.5)
@@ -191,8 +196,8 @@ def test_a_promise_leaves_time_for_a_job_to_be_as_slow_as_the_slowest_was_until_
         verdict,
     )
     measured = short._replace(remaining=600.0, workers=8, standing=Standing.BEST_EFFORT)
-    later = brim(replace(_snapshot(measured, now=13.0), memory=decision.memory))
-    assert [verdict.reason for verdict in later.verdicts] == [Reason.FITS]
+    later_decision = brim(replace(_snapshot(measured, now=13.0), memory=decision.memory))
+    assert [verdict.reason for verdict in later_decision.verdicts] == [Reason.FITS]
 
 
 def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_them(
@@ -202,14 +207,16 @@ def test_a_plan_that_goes_on_takes_newcomers_in_and_gives_up_dearer_hopes_for_th
     seen = Arrivals(tuple(float(t) for t in range(0, 36000, 100)), (1.0,) * 180 + (10_000.0,) * 180)
     dear = JobState(_job("a", 700.0, 36100.0), 700.0)
     first = replace(_snapshot(dear, now=36000.0, fresh=("a",)), memory=Remembered(arrivals=seen))
-    before = brim(first)
-    assert before.workers == {"a": 8}
+    first_decision = brim(first)
+    assert first_decision.workers == {"a": 8}
     hoped = dear._replace(workers=8, standing=Standing.BEST_EFFORT)
     cheap = JobState(_job("b", 400.0, 36100.0), 400.0)
-    after = brim(replace(_snapshot(hoped, cheap, now=36000.0, fresh=("b",)), memory=before.memory))
-    assert after.memory.planned == before.memory.planned
-    assert set(after.memory.plans) == {"b"}
-    assert after.workers["b"] >= 4
+    second_decision = brim(
+        replace(_snapshot(hoped, cheap, now=36000.0, fresh=("b",)), memory=first_decision.memory)
+    )
+    assert second_decision.memory.planned == first_decision.memory.planned
+    assert set(second_decision.memory.plans) == {"b"}
+    assert second_decision.workers["b"] >= 4
 
 
 def test_a_plan_does_not_go_on_where_devices_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -700,7 +700,7 @@ class _Rows:
         bar.set_gid(f"tip-{len(self.tips) - 1}")
 
     def _number(self, holding: Holding, middle: float) -> None:
-        left, right = self.view.x_of(holding.start), self.view.at(holding.end)
+        left, right = self.view.x_of(holding.start), self.view.x_of(holding.end)
         if holding.workers and right - left > _NARROW * self.view.end:
             self.axis.text(
                 (left + right) / 2,

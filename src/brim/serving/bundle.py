@@ -125,7 +125,7 @@ def _state_of(dense: State, sides: Sides, manifest: BundleManifest) -> State:
     for table in manifest.tables:
         if table.keyed:
             keys = sides.now[table.name].keys
-            state |= {table.sibling(KEYS): keys, table.beside(STARTS): starts_of(keys)}
+            state |= {table.sibling(KEYS): keys, table.sibling(STARTS): starts_of(keys)}
     return {
         name: nn.Parameter(tensor, requires_grad=False) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
