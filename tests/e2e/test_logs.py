@@ -152,13 +152,7 @@ def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Pa
             until(lambda grown=grown: length(logs) > grown + 2 * LIMIT, "output", run)  # type: ignore[misc]
             read()
             agent_of(run).kill()
-            until(
-                lambda restores_before=restores_before: (
-                    len(run.events("restored")) > restores_before
-                ),
-                "a restore",
-                run,
-            )  # type: ignore[misc]
+            until(lambda old=restores_before: len(run.events("restored")) > old, "a restore", run)  # type: ignore[misc]
         run.hurry()
         summary = run.finish()
     assert summary["weights_sha256"] == quiet["weights_sha256"]

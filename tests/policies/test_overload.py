@@ -16,7 +16,7 @@ from brim.domain.schedule import Admitted, JobState, Reason, Rejected, Snapshot,
 from brim.domain.workload import Job
 from brim.policies.baselines.elasticflow import elasticflow
 from brim.policies.brim import Remembered, brim
-from brim.policies.joint import Candidate, plan_jointly
+from brim.policies.joint import PlanCandidate, plan_jointly
 from brim.policies.price import Arrivals
 from brim.policies.promises import need_of
 from brim.simulator.engine import Settings, simulate
@@ -108,14 +108,14 @@ def _snapshot(*states: JobState, now: float = 0.0, fresh: tuple[str, ...] = ()) 
     )
 
 
-def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> Candidate:
+def _wanted(name: str, work: float, deadline: float, *, promised: bool = False) -> PlanCandidate:
     state = JobState(_job(name, work, deadline), work)
-    return Candidate(
+    return PlanCandidate(
         name, need_of(state, now=0.0, overheads=OVERHEADS["none"]), 0.0, None if promised else work
     )
 
 
-def _planned(*candidates: Candidate) -> set[str] | None:
+def _planned(*candidates: PlanCandidate) -> set[str] | None:
     plans = plan_jointly(candidates, now=0.0, devices=8, last={})
     return None if plans is None else set(plans)
 
