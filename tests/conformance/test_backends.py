@@ -57,7 +57,7 @@ def decided(snapshot: Snapshot, policy: Policy = brim) -> Decision:
     return on_nodes(snapshot, cycle(snapshot, policy, placed=False))
 
 
-def test_there_is_something_to_decide_once_a_job_has_arrived(world: World) -> None:
+def test_an_arrival_calls_for_a_decision(world: World) -> None:
     assert run(world.backend.wait(None))
     snapshot = observed(world)
     assert snapshot.arrived == ("job-1", "job-2", "job-3")

@@ -169,7 +169,7 @@ STEPS = (Start, Resize, Suspend, Force, Leave)
     policy=st.sampled_from(["brim", "elasticflow", "edf", "edf-admission", "fifo-gang"]),
     overheads=st.sampled_from([OVERHEADS["none"], OVERHEADS["brim"], BELIEVED]),
 )
-def test_live_simulated_and_foretold_lives_of_the_same_events_are_equal(
+def test_live_simulated_and_foreseen_lives_are_equal(
     seed: int, policy: str, overheads: Overheads
 ) -> None:
     jobs = [

@@ -63,7 +63,7 @@ def test_every_worker_has_a_device_on_a_node(world: LiveWorld, policy: str) -> N
     assert {job: held(world, job) for job in decision.nodes} == dict(decision.nodes)
 
 
-def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_does_not_need(
+def test_two_node_jobs_have_agents_only_where_needed(
     tmp_path: Path,
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
@@ -84,7 +84,7 @@ def test_a_job_over_two_nodes_has_an_agent_on_each_and_leaves_the_one_that_it_do
     assert details == ["4 on n1, 4 on n2", "4 on n1"]
 
 
-def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> None:
+def test_a_lost_node_has_no_devices_until_return(tmp_path: Path) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
     settle(world)
     job = world.processes.of("job-1")
@@ -110,7 +110,7 @@ def test_a_node_that_is_lost_has_no_devices_until_it_is_back(tmp_path: Path) -> 
     assert job.asked[2:] == ["resize 4 on n1, 4 on n2"]
 
 
-def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: LiveWorld) -> None:
+def test_a_short_node_outage_resizes_nothing(world: LiveWorld) -> None:
     settle(world)
     survivor, victim = world.book.jobs["job-1"], world.book.jobs["job-2"]
     assert (survivor.allocation.home, victim.allocation.home) == ("n1", "n2")
@@ -130,7 +130,7 @@ def test_for_a_node_that_is_soon_back_nobody_is_resized_or_suspended(world: Live
     assert world.processes.of("job-1").asked == ["start 4 on n1"]
 
 
-def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_comes_back(
+def test_a_job_continues_over_a_short_node_outage(
     tmp_path: Path,
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
@@ -150,7 +150,7 @@ def test_of_a_job_over_a_node_that_is_soon_back_the_rest_goes_on_and_its_agent_c
     )
 
 
-def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
+def test_losing_the_master_node_restarts_the_job_elsewhere(
     world: LiveWorld,
 ) -> None:
     def give(**workers: int) -> None:
@@ -181,7 +181,7 @@ def test_a_job_whose_master_was_on_a_node_that_is_lost_starts_again_elsewhere(
 @pytest.mark.parametrize(
     ("lost_node", "target", "launches"), [("n2", "resize 4 on n1", 1), ("n1", "suspend", 2)]
 )
-def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
+def test_a_job_moves_off_a_removed_node(
     tmp_path: Path, lost_node: str, target: str, launches: int
 ) -> None:
     world = LiveWorld(CLUSTER, 1, tmp_path)
@@ -201,7 +201,7 @@ def test_a_job_goes_on_elsewhere_where_a_node_is_taken_away(
     assert (held(world, "job-1"), record.starts.launches) == ({"n1": 4, "n2": 4}, launches)
 
 
-def test_a_move_costs_what_a_resize_does_and_needs_no_new_start(world: LiveWorld) -> None:
+def test_moves_cost_like_resizes_without_new_starts(world: LiveWorld) -> None:
     def place(node: str) -> None:
         run(world.backend.observe())
         decision = Decision(workers={"job-1": 2}, nodes={"job-1": {node: 2}})
@@ -231,7 +231,7 @@ def test_an_agent_that_died_alone_is_started_again(tmp_path: Path) -> None:
     assert len(job.asked) == 2
 
 
-def test_where_all_nodes_are_lost_no_plan_is_changed(world: LiveWorld) -> None:
+def test_losing_all_nodes_changes_no_plan(world: LiveWorld) -> None:
     settle(world)
     plans_before = {record.id: record.allocation.plan for record in world.book.unfinished()}
     world.processes.others = dict.fromkeys(("n1", "n2"), LOST)

@@ -71,7 +71,7 @@ def counted(
     )
 
 
-def test_alone_it_is_the_root_and_what_counts_is_on_record_before_a_worker_hears_of_it() -> None:
+def test_a_lone_hub_records_commits_before_telling_workers() -> None:
     hub = hub_in(1, w1="A", w2="A")
     assert arrive(hub, "w1", 0, COMMIT, b"x") == []
     assert arrive(hub, "w2", 0, COMMIT, b"y") == [
@@ -95,7 +95,7 @@ def test_what_concerns_all_is_passed_on(phase: str) -> None:
     assert arrive(hub, "w1", 0, phase, b"x") == [arrival]
 
 
-def test_what_the_master_releases_is_passed_on_in_its_round() -> None:
+def test_releases_are_passed_on_within_their_round() -> None:
     hub = hub_in(2, w1="A", w2="A", w3="B")
     release = ReleaseTogether(round=2, step=3, phase="gather", hold=False, payloads=[b"x"])
     sent = [message for message in hub.release(release) if isinstance(message, ToWorker)]
@@ -122,13 +122,13 @@ def test_rounds_and_roots_change() -> None:
     ]
 
 
-def test_a_new_round_is_told_to_its_members_here() -> None:
+def test_a_new_round_is_announced_to_local_members() -> None:
     hub, message = Hub("A"), named(3, w1="A", w2="B", w3="A")
     sent = [message for message in hub.begin(message) if isinstance(message, ToWorker)]
     assert sent == [ToWorker(worker=worker, message=message) for worker in ("w1", "w3")]
 
 
-def test_steps_that_are_told_together_count_one_by_one_and_the_last_may_be_the_rounds() -> None:
+def test_steps_reported_together_are_counted_singly() -> None:
     hub = hub_in(1, w1="A")
     hub.hold(1)
     records = [Made(4, NOW - 2.0, b"x"), Made(5, NOW - 1.0, b"y")]
@@ -154,7 +154,7 @@ def test_behind_the_last_write_nobody_is_released() -> None:
     assert arrive(hub, "w1", 3, COMMIT) == []
 
 
-def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
+def test_awaited_workers_are_reported_with_their_activity() -> None:
     hub = hub_in(1, w1="A", w2="A")
     arrival = Arrive(round=1, step=4, phase="blocks")
     hub.arrived("w1", arrival, now=NOW, wall=WALL)
@@ -167,7 +167,7 @@ def test_whom_the_job_waits_for_is_said_with_what_it_is_at() -> None:
     assert hub.installed("w1", 0, 4) == []
 
 
-def test_nobody_waits_for_a_worker_that_died_behind_its_last_arrival() -> None:
+def test_workers_dead_after_their_last_arrival_are_ignored() -> None:
     """The others may come to that commit after its death; a master that has not heard of it may name it again."""
     hub = hub_in(1, w1="A", w2="A")
 
@@ -188,7 +188,7 @@ def test_a_stranger_is_refused() -> None:
         arrive(hub, "w2", 0, COMMIT)
 
 
-def test_where_workers_take_turns_a_commit_is_one_members() -> None:
+def test_turn_commits_concern_one_member() -> None:
     hub = Hub("A")
     hub.turns = Turns(ahead=0)
     hub.begin(named(1, w1="A", w2="A"))

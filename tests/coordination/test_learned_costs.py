@@ -69,7 +69,7 @@ class Course:
 
 
 @pytest.mark.parametrize("clock_offset", [0.0, NIGHT, -NIGHT, 5.0, -5.0])
-def test_a_cost_is_learned_only_from_clocks_that_agree(clock_offset: float) -> None:
+def test_costs_are_learned_only_from_agreeing_clocks(clock_offset: float) -> None:
     course = Course(clock_offset)
     course.ask(2)
     course.pass_(3.0)

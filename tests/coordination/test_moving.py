@@ -25,7 +25,7 @@ Patch = pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("batch", range(4))
-def test_any_schedule_in_which_the_host_of_the_master_dies(batch: int) -> None:
+def test_any_schedule_with_a_dying_master_host(batch: int) -> None:
     takeovers = displaced = nothing_left = 0
     for seed in range(batch * SCHEDULES // 4, (batch + 1) * SCHEDULES // 4):
         job = at_random(seed)

@@ -98,7 +98,7 @@ def move(rows: dict[str, Holding], rng: random.Random, stubborn: str) -> None:
 
 @pytest.mark.exhaustive
 @given(st.integers(0, 10_000))
-def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
+def test_devices_are_never_shared_and_plans_converge(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"job-{k}" for k in range(4)]
     rows = {name: Holding(name, False, {}, {}) for name in names}
@@ -126,7 +126,7 @@ def test_no_device_is_held_twice_and_every_plan_comes_to_be(seed: int) -> None:
             assert not row.alive or row.agents == {*row.target, row.home}
 
 
-def test_a_job_on_its_way_to_its_end_is_not_asked_again_but_started_from_there() -> None:
+def test_an_ending_job_is_restarted_without_new_requests() -> None:
     leaving = runs("a", {"n1": 3})._replace(target={}, since=0.0)
     plan = {"a": {"n1": 4}}
     assert actions([leaving], plan) == []
@@ -136,7 +136,7 @@ def test_a_job_on_its_way_to_its_end_is_not_asked_again_but_started_from_there()
     assert actions([ended], plan, 31.0) == [Start("a", {"n1": 4})]
 
 
-def test_devices_are_free_at_the_end_of_the_grace_period() -> None:
+def test_devices_are_free_after_the_grace_period() -> None:
     slow, plan = runs("a", {"n1": 4}, {"n1": 1}, since=0.0), {"a": {"n1": 1}}
     assert actions([slow], plan, 25.9) == []
     assert actions([slow], plan, 26.0) == [Force("a", {"n1": 1})]
@@ -146,7 +146,7 @@ def test_devices_are_free_at_the_end_of_the_grace_period() -> None:
     assert actions([slow], plan, 0.81, grace=1.0) == [Force("a", {})]
 
 
-def test_a_master_that_does_not_answer_has_the_same_time() -> None:
+def test_silent_masters_get_the_same_grace_period() -> None:
     silent, plan = runs("a", {"n1": 4}, unanswered=0.0), {"a": {"n1": 1}}
     assert actions([silent], plan, 27.9) == [Resize("a", {"n1": 1})]
     assert actions([silent], plan, 28.0) == [Force("a", {})]
@@ -154,13 +154,13 @@ def test_a_master_that_does_not_answer_has_the_same_time() -> None:
     assert actions([silent], {}, 28.0) == [Force("a", {})]
 
 
-def test_growing_counts_what_leavers_of_the_same_job_still_hold() -> None:
+def test_growth_counts_workers_still_leaving() -> None:
     rows = [runs("a", {"n1": 4}, {"n1": 2}, since=0.0), runs("b", {"n1": 2})]
     assert actions(rows, {"a": {"n1": 2}, "b": {"n1": 4}}) == []
     assert actions(rows, {"a": {"n1": 4}, "b": {"n1": 2}}) == [Resize("a", {"n1": 4})]
 
 
-def test_a_job_that_moves_in_part_gives_and_takes_at_once_where_there_is_room() -> None:
+def test_a_partial_move_swaps_workers_at_once() -> None:
     plan = {"a": {"n1": 2, "n2": 2}}
     row = runs("a", {"n1": 4})
     assert actions([row], plan) == [Resize("a", {"n1": 2, "n2": 2})]
@@ -170,9 +170,7 @@ def test_a_job_that_moves_in_part_gives_and_takes_at_once_where_there_is_room() 
     assert actions([row._replace(target={"n1": 2})], plan) == [Resize("a", {"n1": 2, "n2": 2})]
 
 
-def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_where_it_would_wait() -> (
-    None
-):
+def test_a_whole_move_restarts_only_without_room() -> None:
     first, second = runs("a", {"n1": 6}), runs("b", {"n2": 4})
     assert actions([first._replace(workers={"n1": 4}, target={"n1": 4})], {"a": {"n2": 4}}) == [
         Resize("a", {"n2": 4})
@@ -181,7 +179,7 @@ def test_a_job_that_moves_as_a_whole_goes_over_where_it_can_and_starts_anew_wher
     assert actions([first, second], swap) == [Suspend("a"), Suspend("b")]
 
 
-def test_an_agent_that_is_missed_is_asked_for_again_and_one_without_workers_goes() -> None:
+def test_missing_agents_are_requested_and_idle_ones_leave() -> None:
     row = runs("a", {"n1": 2, "n2": 2})
     plan = {"a": {"n1": 2, "n2": 2}}
     assert actions([row], plan) == []
@@ -199,7 +197,7 @@ def test_an_agent_that_is_missed_is_asked_for_again_and_one_without_workers_goes
         ]
 
 
-def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
+def test_a_job_without_its_home_node_restarts_elsewhere() -> None:
     row = runs("a", {"n1": 2, "n2": 2})
     assert actions([row], {"a": {"n2": 2}}, nodes={"n2": 4}) == [Suspend("a")]
 
@@ -217,7 +215,7 @@ def test_a_job_whose_home_is_no_node_any_more_starts_elsewhere() -> None:
         ({"n1": 4}, {}, set(), 100.0, {"n1": 4}),  # nobody was forked yet: all of them may be
     ],
 )
-def test_devices_are_held_for_workers_that_may_yet_be_forked(
+def test_devices_are_reserved_for_workers_being_forked(
     coming: ByNode, seen: ByNode, gone_nodes: set[str], waited: float, remaining: ByNode
 ) -> None:
     assert (
@@ -229,7 +227,7 @@ BY_NODE = st.dictionaries(st.sampled_from(["n1", "n2", "n3"]), st.integers(1, 4)
 
 
 @given(workers=BY_NODE, placed=BY_NODE, rest=BY_NODE)
-def test_workers_that_others_place_are_as_many_and_where_they_are(
+def test_externally_placed_workers_count_where_they_are(
     workers: dict[str, int], placed: dict[str, int], rest: dict[str, int]
 ) -> None:
     found = as_placed(workers, placed, rest)

@@ -60,7 +60,7 @@ def test_blocks_of_all_ranks_partition_the_micro_batches(parts: int) -> None:
 
 
 @pytest.mark.parametrize("parts", EVERY_PARTS)
-def test_every_world_and_arrangement_adds_up_the_same_tree(parts: int) -> None:
+def test_every_arrangement_adds_the_same_tree(parts: int) -> None:
     calm = tree(ReductionPlan(parts, (1,)))
     for world in EVERY_WORLD:
         for hosts in arrangements(world):
@@ -102,7 +102,7 @@ def test_any_machines_add_up_the_same_tree(plan: ReductionPlan) -> None:
 
 
 @given(plan=plans_with_machines())
-def test_one_host_of_each_machine_speaks_with_other_machines(plan: ReductionPlan) -> None:
+def test_one_host_per_machine_talks_to_others(plan: ReductionPlan) -> None:
     routes = list(map(plan.route, range(len(plan.hosts))))
     hosts_across = [host for host, route in enumerate(routes) if route.across]
     machines = range(len(plan.machines)) if len(plan.machines) > 1 else ()

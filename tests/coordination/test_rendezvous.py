@@ -172,13 +172,13 @@ def test_newcomers_are_shared_among_donors() -> None:
     ]
 
 
-def test_an_agent_that_was_here_is_not_waited_for() -> None:
+def test_a_departed_agent_is_not_awaited() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     assert tell(rendezvous, AgentLost("B", "cut off")) == ["start w3 on A"]
 
 
-def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
+def test_a_replaced_agent_loses_only_its_own_workers() -> None:
     rendezvous = job(2, minimum=2, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
@@ -191,7 +191,7 @@ def test_an_agent_that_is_replaced_has_lost_its_workers_and_no_others() -> None:
     assert tell(rendezvous, AllHeld(2, 5)) == ["round 3: w3 w2, w2 gives w3 (w3 joins)"]
 
 
-def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
+def test_replacing_the_only_agent_keeps_the_job_going() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, AgentReplaced("A")) == ["start w3 on A", "start w4 on A"]
     assert tell(rendezvous, *ready(3))[0].startswith(
@@ -199,7 +199,7 @@ def test_where_the_only_agent_is_replaced_its_job_goes_on() -> None:
     )
 
 
-def test_an_agent_may_be_replaced_while_the_job_ends() -> None:
+def test_agents_may_be_replaced_while_a_job_ends() -> None:
     rendezvous = running(2)
     tell(rendezvous, JobCompleted("w1"))
     assert rendezvous.handle(AgentReplaced("A")) == [
@@ -240,7 +240,7 @@ def test_a_loss_with_a_spare() -> None:
     assert tell(rendezvous, Committed(2, 2)) == ["start w4 on A"]
 
 
-def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
+def test_newcomers_become_donors_after_receiving_the_state() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2))
     assert tell(rendezvous, WorkerInstalled("w2", 1, 2), *gone(1))[0] == (
@@ -248,7 +248,7 @@ def test_a_newcomer_counts_as_a_source_only_once_it_has_the_state() -> None:
     )
 
 
-def test_a_newcomer_that_has_the_state_gives_it_on() -> None:
+def test_a_newcomer_passes_the_state_on() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(2), *ready(2), AllHeld(1, 2), WorkerInstalled("w2", 2, 2))
     assert tell(rendezvous, *gone(1))[0] == "round 3: w2 (w1 lost (signal 9))"
@@ -272,7 +272,7 @@ def steps(rendezvous: Rendezvous, first: int, count: int) -> list[str]:
     )
 
 
-def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_given_up() -> None:
+def test_repeated_early_deaths_delay_then_exclude_a_host() -> None:
     rendezvous = job(1, most=6)
     tell(rendezvous, AgentJoined("A"))
     for number, start in enumerate(["", " in 1 s", " in 2 s", " in 4 s", " in 8 s"], start=1):
@@ -280,7 +280,7 @@ def test_a_host_that_loses_its_workers_young_waits_longer_and_longer_and_is_give
     assert tell(rendezvous, *gone(6)) == ["failed: 6 in a row died young on A, the last: signal 9"]
 
 
-def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
+def test_repeated_deaths_after_few_steps_count_as_early() -> None:
     rendezvous = running(1, maximum=3)
     tell(rendezvous, *gone(1))
     for number in (2, 3):
@@ -291,7 +291,7 @@ def test_dying_after_a_few_steps_each_time_is_dying_young() -> None:
     assert commands[0] == "failed: 3 in a row died young on A, the last: signal 9"
 
 
-def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() -> None:
+def test_a_long_life_clears_the_host_record() -> None:
     rendezvous = running(2, maximum=2)
     for number in range(1, 20):
         steps(rendezvous, 1, 3)
@@ -300,7 +300,7 @@ def test_who_lives_long_clears_its_host_and_a_kill_now_and_then_is_no_pattern() 
         installed(rendezvous, 9)
 
 
-def test_what_kills_all_workers_at_one_blow_counts_once() -> None:
+def test_simultaneous_deaths_count_once() -> None:
     rendezvous = running(4, spares=1, maximum=2)
     assert tell(rendezvous, *gone(1, 2, 3, 4, 5))[-1] == "start w9 on A"
     assert tell(rendezvous, *gone(6))[-1] == "give up on A after 2 (signal 9), go on with 3"
@@ -320,7 +320,7 @@ def test_the_missing_are_started_elsewhere() -> None:
     assert tell(rendezvous, *gone(4))[-1] == "start w5 on A"
 
 
-def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> None:
+def test_excluding_every_host_shrinks_the_job_until_resized() -> None:
     rendezvous = running(2, maximum=2)
     tell(rendezvous, *gone(2))
     assert tell(rendezvous, *gone(3)) == ["give up on A after 2 (signal 9), go on with 1"]
@@ -330,7 +330,7 @@ def test_with_no_host_left_the_job_goes_on_with_less_until_it_is_resized() -> No
     assert tell(rendezvous, ResizeRequested(2)) == ["start w4 on A"]
 
 
-def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_lived_long() -> None:
+def test_excluded_hosts_replace_long_lived_last_workers() -> None:
     rendezvous = running(2, maximum=2)
     steps(rendezvous, 2, 3)
     tell(rendezvous, *gone(2))
@@ -342,7 +342,7 @@ def test_the_last_worker_of_a_host_that_was_given_up_is_replaced_where_it_had_li
     assert tell(rendezvous, *gone(6)) == ["failed: 2 in a row died young on A, the last: signal 9"]
 
 
-def test_a_commit_that_is_heard_of_behind_the_end_clears_no_host() -> None:
+def test_a_commit_after_the_end_clears_no_host() -> None:
     rendezvous = running(1, servers=1, maximum=1)
     steps(rendezvous, 2, 1)
     assert tell(rendezvous, *gone(1))[0] == "kill w2"
@@ -356,7 +356,7 @@ def test_a_spare_that_cannot_be_had_shrinks_nothing() -> None:
     assert tell(rendezvous, *gone(4)) == ["give up on A after 2 (signal 9), go on with 2"]
 
 
-def test_who_is_left_over_where_a_host_is_given_up_is_let_go() -> None:
+def test_surplus_workers_of_excluded_hosts_are_released() -> None:
     """Seed 13715: a server more than was wanted was kept, and nobody could use it."""
     rendezvous = job(2, servers=2, most=1)
     tell(rendezvous, AgentJoined("A"), ResizeRequested(2, servers=1), ResizeRequested(3))
@@ -365,7 +365,7 @@ def test_who_is_left_over_where_a_host_is_given_up_is_let_go() -> None:
     assert commands == ["dismiss w4", "give up on A after 1 (signal 9), go on with 1"]
 
 
-def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
+def test_the_first_round_needs_its_minimum() -> None:
     rendezvous = job(3, minimum=2, most=1)
     tell(rendezvous, AgentJoined("A"), *ready(1))
     assert tell(rendezvous, *gone(2))[-1] == "give up on A after 1 (signal 9), go on with 2"
@@ -375,7 +375,7 @@ def test_a_first_round_below_its_minimum_is_no_first_round() -> None:
     assert tell(rendezvous, *gone(2))[0] == "kill w1"
 
 
-def test_who_was_asked_to_leave_does_not_die_young() -> None:
+def test_workers_asked_to_leave_do_not_die_early() -> None:
     rendezvous = running(2, maximum=1)
     tell(rendezvous, WorkerAsksToLeave("w2"))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 (w2 leaves, w2 lost (signal 9))"]
@@ -389,7 +389,7 @@ def newcomers_of(commands: list[Command]) -> tuple[str, ...]:
     return world.newcomers
 
 
-def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
+def test_disagreeing_newcomers_are_rejected_without_replacement() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(3), *ready(2, 3))
     assert newcomers_of(rendezvous.handle(AllHeld(1, 2))) == ("w2", "w3")
@@ -405,7 +405,7 @@ def test_newcomers_that_disagree_are_turned_away_and_not_replaced() -> None:
     assert tell(rendezvous, ResizeRequested(2))[-1] == "start w4 on A"
 
 
-def test_a_place_of_a_newcomer_that_disagrees_stays_empty() -> None:
+def test_the_place_of_a_disagreeing_newcomer_stays_empty() -> None:
     rendezvous = running(1)
     tell(rendezvous, ResizeRequested(2, {"A": 2}), *ready(2), AllHeld(1, 2))
     installed(rendezvous, 2)
@@ -450,9 +450,7 @@ def test_shares_follow_speed_at_a_boundary() -> None:
     assert shares_of(rendezvous.handle(WorkerGone("w4", "signal 9"))[0]) == (3, 3, 2)
 
 
-def test_shares_are_even_until_somebody_is_known_to_be_slow_and_one_each_without_canonical_reduction() -> (
-    None
-):
+def test_shares_stay_even_without_known_stragglers() -> None:
     for parts, want in ((8, (2, 3, 3)), (0, (1, 1, 1))):
         rendezvous = job(3, minimum=3, parts=parts)
         tell(rendezvous, AgentJoined("A"), *ready(1, 2))
@@ -493,7 +491,7 @@ def test_sigterm_leaves_at_a_boundary() -> None:
     assert rendezvous.target == 1
 
 
-def test_a_leaver_stays_through_a_loss_in_mid_step() -> None:
+def test_leavers_stay_after_losses_within_steps() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["hold 1"]
     assert tell(rendezvous, *gone(2))[:2] == [
@@ -522,7 +520,7 @@ def test_only_leavers_have_the_state() -> None:
     assert tell(rendezvous, AllHeld(3, 4)) == ["round 4: w2 (change of members)", "dismiss w1"]
 
 
-def test_a_spare_that_leaves_is_named_in_no_round() -> None:
+def test_a_leaving_spare_joins_no_round() -> None:
     rendezvous = running(2, spares=1)
     assert tell(rendezvous, WorkerAsksToLeave("w3")) == ["dismiss w3"]
     assert tell(rendezvous, *gone(1)) == ["round 2: w2 (w1 lost (signal 9))", "start w4 on A"]
@@ -571,7 +569,7 @@ def placed(a: int, b: int, *, maximum: int = 1000) -> Rendezvous:
     return rendezvous
 
 
-def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
+def test_agents_have_their_assigned_number_of_workers() -> None:
     rendezvous = job(3, minimum=3)
     rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on B", "start w2 on B"]
@@ -584,7 +582,7 @@ def test_each_agent_has_as_many_workers_as_it_is_given() -> None:
     ]
 
 
-def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
+def test_the_first_round_ignores_lost_agents() -> None:
     rendezvous = job(3, minimum=3)
     rendezvous.roster.places.wanted = {"A": 1, "B": 2}
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
@@ -593,14 +591,14 @@ def test_the_first_round_does_not_wait_for_an_agent_that_was_lost() -> None:
     assert tell(rendezvous, AgentJoined("B")) == ["start w4 on B", "start w5 on B"]
 
 
-def test_a_resize_by_agent_takes_from_one_and_gives_to_another() -> None:
+def test_resizing_by_agent_moves_workers_between_agents() -> None:
     rendezvous = placed(2, 1)
     assert tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1})) == ["hold 1"]
     assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w3 (resize to 2)", "dismiss w2"]
     assert tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2})) == ["start w4 on B"]
 
 
-def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -> None:
+def test_moving_workers_train_until_replacements_are_ready() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(1, {"C": 1})) == ["start w3 on C"]
@@ -617,7 +615,7 @@ def test_who_goes_to_another_agent_as_a_whole_trains_until_somebody_is_there() -
     ]
 
 
-def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_its_place() -> None:
+def test_a_leaver_wanted_again_stays_without_replacement() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentJoined("C"))
     assert tell(rendezvous, ResizeRequested(2, {"C": 2})) == ["start w3 on C", "start w4 on C"]
@@ -629,7 +627,7 @@ def test_who_is_wanted_again_before_it_has_left_stays_and_nobody_is_started_in_i
     assert tell(rendezvous, *ready(3, 4)) == ["hold 2"]
 
 
-def test_a_leaver_has_its_device_until_it_is_gone() -> None:
+def test_a_leaver_keeps_its_device_until_gone() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
     assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 w2 (resize to 2)", "dismiss w3"]
@@ -645,13 +643,13 @@ def test_who_asked_to_leave_is_not_called_back() -> None:
     assert tell(rendezvous, *gone(3)) == ["start w4 on B"]
 
 
-def test_a_leaver_takes_the_place_of_one_who_died() -> None:
+def test_a_leaver_replaces_a_dead_worker() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, ResizeRequested(2, {"A": 1, "B": 1}))
     assert tell(rendezvous, *gone(2)) == ["round 2: w1 w3 (resize to 2, w2 lost (signal 9))"]
 
 
-def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
+def test_places_of_an_abandoned_agent_are_removed() -> None:
     rendezvous = placed(1, 1, maximum=1)
     rendezvous.attempts.forgive()
     tell(rendezvous, ResizeRequested(3, {"A": 1, "B": 2}))
@@ -661,7 +659,7 @@ def test_the_places_of_an_agent_that_is_given_up_are_nobodys() -> None:
     assert rendezvous.roster.places.wanted == {"A": 1, "B": 1}
 
 
-def test_a_place_that_a_leaver_emptied_is_filled_again_where_all_others_are_lost() -> None:
+def test_an_emptied_place_is_refilled_after_total_loss() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 2), *gone(1))
     installed(rendezvous, 2)
@@ -689,7 +687,7 @@ def test_workers_are_started_where_there_is_room() -> None:
     assert tell(rendezvous, AgentJoined("D")) == ["start w4 on D"]
 
 
-def test_a_job_waits_for_a_host_that_has_room() -> None:
+def test_a_job_waits_for_a_host_with_room() -> None:
     rendezvous = job(2, minimum=2)
     assert tell(rendezvous, AgentJoined("A", 0)) == []
     assert rendezvous.lacks_room == 2
@@ -700,12 +698,12 @@ def test_a_job_waits_for_a_host_that_has_room() -> None:
     assert rendezvous.lacks_room == 0
 
 
-def test_the_room_of_a_lost_host_is_nobody_elses() -> None:
+def test_room_of_a_lost_host_is_not_transferred() -> None:
     rendezvous = two_hosts(room=1)
     assert tell(rendezvous, AgentLost("A", "cut off")) == ["round 2: w2 (agent A lost (cut off))"]
 
 
-def test_a_host_that_is_to_be_free_goes_at_a_boundary_and_others_start_at_once() -> None:
+def test_a_drained_host_leaves_at_a_boundary() -> None:
     rendezvous = two_hosts()
     assert tell(rendezvous, AgentDeparts("B")) == ["start w4 on A", "hold 1"]
     assert tell(rendezvous, AgentDeparts("B")) == []
@@ -716,7 +714,7 @@ def test_a_host_that_is_to_be_free_goes_at_a_boundary_and_others_start_at_once()
     assert tell(rendezvous, *ready(4)) == ["hold 2"]
 
 
-def test_where_all_workers_are_on_it_they_train_until_another_is_ready_elsewhere() -> None:
+def test_workers_train_until_their_replacement_is_ready() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1))
     installed(rendezvous)
@@ -739,7 +737,7 @@ def test_who_has_only_just_started_there_is_ended() -> None:
     assert tell(rendezvous, *gone(2)) == ["let B go"]
 
 
-def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> None:
+def test_draining_the_last_host_ends_with_a_checkpoint() -> None:
     rendezvous = two_hosts()
     tell(rendezvous, AgentDeparts("B"))
     assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == [
@@ -752,7 +750,7 @@ def test_the_last_host_that_is_to_be_free_ends_the_run_with_a_checkpoint() -> No
     )
 
 
-def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another() -> None:
+def test_a_durable_job_waits_after_its_checkpoint() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
     assert tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2)) == ["hold 1", "write w1"]
@@ -765,7 +763,7 @@ def test_a_job_that_outlives_its_last_host_waits_behind_a_checkpoint_for_another
     ]
 
 
-def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits() -> None:
+def test_a_durable_job_waits_when_its_host_dies() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
     tell(rendezvous, AgentDeparts("A"), AllHeld(1, 2))
@@ -776,7 +774,7 @@ def test_where_the_last_host_dies_while_it_leaves_a_job_that_outlives_it_waits()
     ]
 
 
-def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
+def test_a_waiting_job_releases_a_new_leaver() -> None:
     rendezvous = job(2, minimum=2)
     rendezvous.stands_alone = True
     assert tell(rendezvous, AgentJoined("A", 1), AgentDeparts("A")) == [
@@ -792,7 +790,7 @@ def test_a_job_that_waits_for_a_host_lets_one_go_that_has_only_come() -> None:
     ]
 
 
-def test_who_suspends_a_job_while_its_last_host_leaves_ends_it() -> None:
+def test_suspending_during_the_last_departure_ends_the_job() -> None:
     rendezvous = running(1)
     rendezvous.stands_alone = True
     tell(rendezvous, AgentDeparts("A"), Stop("asked"), AllHeld(1, 2), CheckpointCompleted("w1"))
@@ -813,7 +811,7 @@ def in_pods(target: int, *agents: str, maximum: int = 1000, room: int = 1) -> Re
 
 
 @pytest.mark.parametrize("target", [2, 8])
-def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_before(
+def test_a_one_worker_host_leaves_with_its_worker(
     target: int,
 ) -> None:
     """With nobody on it, it would be a pod that is never ready, in place of one that is made again."""
@@ -829,7 +827,7 @@ def test_a_host_for_one_worker_leaves_with_it_and_the_job_wants_as_many_as_befor
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
 
 
-def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -> None:
+def test_a_job_waits_when_its_only_worker_leaves() -> None:
     rendezvous = in_pods(1, "A")
     tell(
         rendezvous, WorkerAsksToLeave("w1"), AllHeld(rendezvous.round, 2), CheckpointCompleted("w1")
@@ -837,7 +835,7 @@ def test_a_job_waits_for_another_host_where_its_one_worker_is_asked_to_leave() -
     assert tell(rendezvous, AgentJoined("B", 1), *gone(1)) == ["start w2 on B", "let A go"]
 
 
-def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
+def test_an_empty_one_worker_host_ends_as_failed() -> None:
     rendezvous = in_pods(8, "A", "B", maximum=1)
     assert tell(rendezvous, *gone(1))[-2:] == [
         "give up on A after 1 (signal 9), go on with 8",
@@ -846,7 +844,7 @@ def test_a_host_for_one_worker_on_which_none_lives_ends_as_failed() -> None:
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w3 on C"]
 
 
-def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> None:
+def test_a_multi_worker_host_fails_after_its_last() -> None:
     rendezvous = in_pods(8, "A", "B", maximum=1, room=2)
     on_a = rendezvous.roster.workers_of("A")
     first, last = (int(worker.id[1:]) for worker in on_a)
@@ -855,14 +853,14 @@ def test_a_host_for_several_workers_ends_as_failed_behind_the_last_of_them() -> 
     assert tell(rendezvous, AgentJoined("C", 1)) == ["start w5 on C"]
 
 
-def test_a_host_for_several_workers_gets_another_for_one_that_leaves() -> None:
+def test_a_multi_worker_host_replaces_a_leaver() -> None:
     rendezvous = in_pods(8, "A", "B", room=2)
     leaver = rendezvous.roster.workers_of("A")[0].id
     tell(rendezvous, WorkerAsksToLeave(leaver), AllHeld(rendezvous.round, 2))
     assert "start w5 on A" in tell(rendezvous, *gone(int(leaver[1:])))
 
 
-def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
+def test_hosts_without_room_for_workers_are_unusable() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"), *ready(1))
     installed(rendezvous)
@@ -870,14 +868,14 @@ def test_a_host_without_room_for_workers_is_no_place_to_go_on() -> None:
     assert tell(rendezvous, AgentDeparts("B"), AllHeld(1, 2)) == ["hold 1", "write w1"]
 
 
-def test_a_host_that_leaves_before_the_first_step_is_not_the_end_of_the_job() -> None:
+def test_leaving_before_the_first_step_ends_nothing() -> None:
     rendezvous = job(1, agents=2)
     tell(rendezvous, AgentJoined("A", 0), AgentJoined("B"))
     assert tell(rendezvous, AgentDeparts("B"), *gone(1))[-1] == "let B go"
     assert tell(rendezvous, AgentJoined("C")) == ["start w2 on C"]
 
 
-def test_workers_on_a_host_that_is_given_up_go_on_where_another_leaves() -> None:
+def test_workers_of_excluded_hosts_outlive_other_departures() -> None:
     rendezvous = job(2, minimum=2, agents=2, most=1)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
@@ -888,14 +886,14 @@ def test_workers_on_a_host_that_is_given_up_go_on_where_another_leaves() -> None
     assert not rendezvous.is_stopping
 
 
-def test_places_that_are_all_on_a_host_that_leaves_change_nothing() -> None:
+def test_places_only_on_a_leaving_host_change_nothing() -> None:
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentDeparts("B"))
     assert tell(rendezvous, ResizeRequested(2, {"B": 2})) == []
     assert rendezvous.roster.places.wanted == {"A": 1}
 
 
-def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_elsewhere() -> None:
+def test_workers_placed_on_a_leaving_host_move() -> None:
     rendezvous = placed(1, 2)
     tell(rendezvous, AgentDeparts("B"))
     assert rendezvous.target == 1
@@ -907,9 +905,7 @@ def test_a_scheduler_that_still_places_workers_on_a_host_that_leaves_gets_them_e
 # Stopping and ending ------------------------------------------------------------------------------
 
 
-def test_the_last_worker_on_an_agent_that_is_there_may_leave_where_all_other_places_are_lost() -> (
-    None
-):
+def test_the_last_worker_may_leave_after_other_losses() -> None:
     """Seed 8526: nobody was started any more, and the job waited for ever."""
     rendezvous = placed(1, 1)
     tell(rendezvous, AgentLost("B", "gone"))
@@ -928,7 +924,7 @@ def test_stop_before_the_first_round() -> None:
     assert tell(rendezvous, *gone(2)) == ["suspended: asked"]
 
 
-def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> None:
+def test_a_late_worker_is_killed_and_another_writes() -> None:
     rendezvous = running(3)
     assert tell(rendezvous, Hurry({"w1": "in step 2"})) == []
     assert tell(rendezvous, Stop("asked")) == ["hold 1"]
@@ -943,14 +939,14 @@ def test_who_is_late_when_the_job_is_to_end_is_killed_and_another_writes() -> No
     assert tell(rendezvous, *gone(3)) == ["suspended: asked"]
 
 
-def test_where_the_late_one_comes_after_all_it_is_gone_before_anybody_writes() -> None:
+def test_a_late_arrival_is_removed_before_writing() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2"}))
     assert tell(rendezvous, AllHeld(1, 2)) == []
     assert tell(rendezvous, *gone(1)) == ["write w2"]
 
 
-def test_where_all_are_late_the_last_checkpoint_is_what_is_left() -> None:
+def test_when_all_are_late_the_last_checkpoint_remains() -> None:
     rendezvous = running(2)
     tell(rendezvous, Stop("asked"), Hurry({"w1": "in step 2", "w2": "in step 2"}))
     assert tell(rendezvous, *gone(1, 2)) == [
@@ -998,7 +994,7 @@ def test_completion_dismisses_everyone() -> None:
     assert tell(rendezvous, *gone(1)) == ["done: all steps are committed"]
 
 
-def test_who_never_started_is_let_go_before_the_end() -> None:
+def test_never_started_workers_are_released_at_the_end() -> None:
     """It would hear of it only once it is ready, and it has nothing to finish."""
     rendezvous = running(1)
     ending = ["dismiss w1", "dismiss w2", "kill w2"]
@@ -1007,7 +1003,7 @@ def test_who_never_started_is_let_go_before_the_end() -> None:
     assert tell(rendezvous, *gone(2)) == ["done: all steps are committed"]
 
 
-def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
+def test_user_failures_kill_everyone_and_stay_failures() -> None:
     rendezvous = running(2)
     assert tell(rendezvous, UserFailed("w2")) == ["kill w1", "kill w2"]
     assert tell(rendezvous, JobCompleted("w1"), UserFailed("w1")) == []
@@ -1015,7 +1011,7 @@ def test_a_failure_of_the_user_kills_everyone_and_stays_a_failure() -> None:
     assert rendezvous.phase is RendezvousPhase.ENDED
 
 
-def test_the_last_agent_may_go_while_the_job_ends() -> None:
+def test_the_last_agent_may_leave_an_ending_job() -> None:
     rendezvous = running(2)
     tell(rendezvous, JobCompleted("w1"))
     assert rendezvous.handle(AgentLost("A", "cut off")) == [
@@ -1063,7 +1059,7 @@ def test_nothing_happens_after_the_end(event: Event) -> None:
 
 
 @pytest.mark.parametrize("in_round", [False, True])
-def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_round: bool) -> None:
+def test_restores_wait_for_a_leavers_checkpoint(in_round: bool) -> None:
     """It would be official behind the back of those who went back to an older one."""
     rendezvous = running(2)
     assert tell(rendezvous, WorkerAsksToLeave("w1"), ResizeRequested(2)) == [
@@ -1081,7 +1077,7 @@ def test_nobody_restores_while_a_leaver_may_still_publish_its_checkpoint(in_roun
     assert commands[0].startswith(f"round {4 if in_round else 3}: w3, restore")
 
 
-def test_who_had_the_state_before_it_was_known_gives_it() -> None:
+def test_the_previous_state_owner_is_the_donor() -> None:
     """Its word comes when its donor is dead, and the one who would be overtaken is still at its
     checkpoint.
     """
@@ -1095,7 +1091,7 @@ def test_who_had_the_state_before_it_was_known_gives_it() -> None:
     ]
 
 
-def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
+def test_stopping_during_a_leavers_checkpoint_ends_the_job() -> None:
     rendezvous = running(2)
     tell(rendezvous, WorkerAsksToLeave("w1"), AllHeld(1, 5))
     installed(rendezvous, 5)
@@ -1105,7 +1101,7 @@ def test_who_stops_while_a_leaver_is_at_its_checkpoint_ends() -> None:
     assert "dismiss w1" in commands
 
 
-def test_a_world_says_which_ranks_are_on_one_host() -> None:
+def test_a_world_groups_ranks_by_host() -> None:
     agents = {"w1": "a", "w2": "a", "w5": "b", "w3": "c", "w4": "c"}
     members = tuple(
         Member(worker=worker, agent=agent, address="") for worker, agent in agents.items()
@@ -1138,7 +1134,7 @@ def test_agents_of_one_machine_follow_each_other() -> None:
     assert world.machines == (2, 2, 1)
 
 
-def test_another_agent_of_a_machine_speaks_for_it_when_the_first_is_lost() -> None:
+def test_machines_get_a_new_speaker_after_a_loss() -> None:
     rendezvous = on_machines("m1", "m2", "m1", "m2", "m1")
     world_named(rendezvous, *ready(1, 2, 3, 4, 5))
     installed(rendezvous)
@@ -1172,7 +1168,7 @@ def test_agents_are_alone_unless_they_say_otherwise(
 # Servers ------------------------------------------------------------------------------------------
 
 
-def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
+def test_the_first_round_waits_for_servers() -> None:
     rendezvous = job(2, minimum=1, servers=1)
     assert tell(rendezvous, AgentJoined("A")) == ["start w1 on A", "start w2 on A", "start w3 on A"]
     assert tell(rendezvous, *ready(1, 2)) == []
@@ -1181,7 +1177,7 @@ def test_the_first_round_waits_for_servers_and_workers_come_first() -> None:
     ]
 
 
-def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
+def test_servers_never_replace_first_round_workers() -> None:
     rendezvous = job(2, minimum=2, servers=1)
     tell(rendezvous, AgentJoined("A"))
     assert tell(rendezvous, *ready(3, 1)) == []
@@ -1190,7 +1186,7 @@ def test_no_server_stands_in_for_a_worker_of_the_first_round() -> None:
     ]
 
 
-def test_servers_are_spread_and_follow_workers_to_other_agents() -> None:
+def test_servers_are_spread_and_follow_workers() -> None:
     rendezvous = job(1, servers=2, agents=2)
     tell(rendezvous, AgentJoined("A"))
     assert tell(rendezvous, AgentJoined("B")) == ["start w1 on A", "start w2 on A", "start w3 on B"]
@@ -1220,7 +1216,7 @@ def test_an_agent_of_servers_comes_last() -> None:
     ]
 
 
-def test_a_server_that_dies_is_replaced_and_the_others_go_on_at_once() -> None:
+def test_a_dead_server_is_replaced_without_waiting() -> None:
     rendezvous = running(2, servers=1)
     assert tell(rendezvous, *gone(3)) == ["round 2: w1 w2 (w3 lost (signal 9))", "start w4 on A"]
     assert tell(rendezvous, *ready(4)) == ["hold 2"]
@@ -1250,7 +1246,7 @@ def test_servers_alone_wait_with_the_state() -> None:
     ]
 
 
-def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
+def test_a_waiting_server_that_dies_is_replaced() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
     assert tell(rendezvous, *gone(2)) == ["start w4 on A"]
@@ -1259,7 +1255,7 @@ def test_a_server_that_dies_while_it_waits_alone_is_replaced() -> None:
     ]
 
 
-def test_a_server_that_is_asked_to_leave_is_replaced() -> None:
+def test_a_leaving_server_is_replaced() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, WorkerAsksToLeave("w2")) == ["start w3 on A", "hold 1"]
     assert tell(rendezvous, AllHeld(1, 2)) == ["round 2: w1 (w2 leaves)", "dismiss w2"]
@@ -1286,7 +1282,7 @@ def test_servers_are_resized_at_a_boundary() -> None:
     assert rendezvous.servers == 1
 
 
-def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one() -> None:
+def test_an_ending_job_uses_a_servers_state() -> None:
     rendezvous = running(1, servers=2)
     assert tell(rendezvous, Stop("asked")) == ["hold 1"]
     reason = "the job ends with the state of another server, and no worker is left"
@@ -1295,7 +1291,7 @@ def test_a_job_that_is_to_end_and_has_servers_alone_ends_with_the_state_of_one()
     assert tell(rendezvous, CheckpointCompleted("w2")) == ["dismiss w2"]
 
 
-def test_servers_that_wait_alone_keep_their_state_where_the_job_is_stopped() -> None:
+def test_waiting_servers_keep_state_on_stop() -> None:
     rendezvous = running(1, servers=1)
     assert tell(rendezvous, *gone(1)) == ["start w3 on A"]
     assert tell(rendezvous, Stop("asked")) == ["write w2"]
@@ -1310,7 +1306,7 @@ def test_a_server_has_no_pace() -> None:
     assert (command.world.workers, command.world.servers) == ((0, 1), (2,))
 
 
-def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> None:
+def test_rank_0_has_work_despite_surplus_workers() -> None:
     rendezvous = job(2, minimum=2, agents=2, parts=2)
     tell(rendezvous, AgentJoined("A"), AgentJoined("B"), *ready(1, 2))
     installed(rendezvous)
@@ -1330,7 +1326,7 @@ def test_rank_0_has_a_share_where_more_workers_than_parts_change_places() -> Non
         ("ab", [False, False], {0: None, 1: None}),
     ],
 )
-def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
+def test_the_first_owning_host_gives_to_others(
     agents: str, has_state: list[bool], givers: dict[int, int | None]
 ) -> None:
     members = tuple(
@@ -1344,7 +1340,7 @@ def test_the_first_host_that_has_something_gives_it_to_those_that_lack_it(
 
 
 @pytest.mark.parametrize("idle_first", [True, False])
-def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
+def test_a_job_waiting_for_data_ends_at_once(idle_first: bool) -> None:
     """All leave the step that one has no data for; the first that has the state writes it when all
     have.
     """
@@ -1361,7 +1357,7 @@ def test_a_job_that_waits_for_data_is_ended_at_once(idle_first: bool) -> None:
     assert tell(rendezvous, CheckpointCompleted("w1")) == ["dismiss w1", "dismiss w2"]
 
 
-def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
+def test_an_idle_worker_may_leave_or_gain_peers() -> None:
     rendezvous = running(2)
     tell(rendezvous, WorkerIdle("w1", 1))
     assert tell(rendezvous, WorkerAsksToLeave("w1")) == ["still round 2: w1 w2 (w1 leaves)"]
@@ -1381,7 +1377,7 @@ def test_who_waits_for_data_may_leave_and_others_may_come() -> None:
     ]
 
 
-def test_a_step_in_which_a_stream_broke_is_done_again_by_the_same_members() -> None:
+def test_a_step_with_broken_stream_is_repeated() -> None:
     rendezvous = running(3)
     re_formed = "round 2: w1 w2 w3 (w2 lost its connection to another)"
     assert tell(rendezvous, WorkerCutOff("w2", 1)) == [re_formed]
@@ -1402,7 +1398,7 @@ def test_data_that_came_is_waited_for_no_more() -> None:
     assert tell(rendezvous, WorkerIdle("w1", 0)) == [], "of a round that is over"
 
 
-def test_whoever_dies_while_all_stand_still_the_next_round_is_an_ordinary_one() -> None:
+def test_deaths_during_a_standstill_start_ordinary_rounds() -> None:
     rendezvous = running(3)
     tell(rendezvous, WorkerIdle("w1", 1), Stop("brim suspend"), WorkerInstalled("w1", 2, 1))
     assert tell(rendezvous, *gone(2)) == ["round 3: w1 w3 (w2 lost (signal 9))", "hold 3"]

@@ -501,7 +501,7 @@ def test_setbacks_are_those_that_nobody_asked_for(heard: Heard, name: str) -> No
     assert heard.known["job-1"].starts.setbacks == 0
 
 
-def test_a_scheduler_that_takes_over_tells_of_lost_memory_no_second_time(heard: Heard) -> None:
+def test_a_takeover_repeats_no_memory_losses(heard: Heard) -> None:
     for moment, event, _ in TABLES["each worker that memory ran out for is told of once"]:
         heard.hear(event, moment)
     assert heard.known["job-1"].starts.out_of_memory == 2
@@ -519,7 +519,7 @@ def test_what_does_not_go_on_says_why(heard: Heard) -> None:
     assert (job.life.phase, job.ended, job.workers) == (Phase.FAILED, 11.0, 0)
 
 
-def test_the_next_life_confirms_what_runs_and_starts_what_does_not(heard: Heard) -> None:
+def test_the_next_life_confirms_or_starts_jobs(heard: Heard) -> None:
     for moment, event in ((0.0, plan(job_1=5, job_2=3)), (0.0, look())):
         heard.hear(event, moment)
     heard.jobs = ScheduledJobs(heard.known.values(), heard.jobs.spec, heard.lessons)
@@ -545,7 +545,7 @@ def test_job_that_ends_the_scheduler_twice_is_not_started_again(heard: Heard) ->
     assert "ended 2 times while it was starting" in heard.known["job-1"].problem
 
 
-def test_job_that_was_started_is_not_blamed_for_later_ends(heard: Heard) -> None:
+def test_started_jobs_are_not_blamed_for_crashes(heard: Heard) -> None:
     heard.hear(plan(job_1=5), 0.0)
     for life in range(4):
         moment = 100.0 * life
@@ -575,7 +575,7 @@ def next_life(heard: Heard) -> None:
 @pytest.mark.parametrize(
     ("addressed", "current", "planned"), [(8, 3, 3), (3, 8, 8), (8, 8, 3), (3, 3, 8)]
 )
-def test_the_next_life_asks_for_what_the_plan_has_and_not_for_what_was_before_it(
+def test_the_next_life_requests_only_the_plan(
     heard: Heard, addressed: int, current: int, planned: int
 ) -> None:
     heard.hear(plan(job_1=addressed), 0.0)
@@ -591,7 +591,7 @@ def test_the_next_life_asks_for_what_the_plan_has_and_not_for_what_was_before_it
     assert not [step for step in steps if isinstance(step, Resize | Force)]
 
 
-def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
+def test_a_verdict_is_withdrawn_by_a_wish(heard: Heard) -> None:
     job = heard.submit(deadline=500.0)
     good = Admitted(job=job.id, reason=Reason.FITS, finish=300.0, detail="2 workers will do")
     assert heard.hear(plan(good), 1.0) == ["job-3 promised", "job-3 admitted"]
@@ -609,7 +609,7 @@ def test_a_verdict_is_one_value_and_a_wish_withdraws_it(heard: Heard) -> None:
     assert job.judgement.finish is None
 
 
-def test_what_cannot_happen_is_an_error_and_changes_nothing(heard: Heard) -> None:
+def test_an_impossible_event_is_an_error_without_effect(heard: Heard) -> None:
     job = heard.known["job-1"]
     with pytest.raises(InternalError, match="job-1 is submitted: finish cannot happen to it"):
         heard.jobs._require(job, Happening.FINISH, now=1.0)
@@ -651,7 +651,7 @@ def test_plans_are_made_again_while_a_job_runs(heard: Heard) -> None:
     assert heard.jobs.wake_at(0.0) == REPLAN
 
 
-def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
+def test_jobs_wake_the_cluster_on_time(heard: Heard) -> None:
     for moment, event in ((0.0, plan(job_1=2)), (0.0, look()), (0.0, look(job_1=dead()))):
         heard.hear(event, moment)
     heard.hear(look(job_1=dead()), 0.0)
@@ -663,9 +663,7 @@ def test_jobs_wake_the_cluster_when_their_time_has_come(heard: Heard) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("workers", ["10000000", "9:10000000", "1:10000000"])
-def test_a_job_that_asks_for_more_workers_than_there_can_be_is_in_nobodys_way(
-    policy: str, workers: str
-) -> None:
+def test_an_oversized_request_blocks_no_other_job(policy: str, workers: str) -> None:
     jobs = Heard("1x8")
     worker_range = WorkerRange.parse(workers)
     spec = JobSpec(
@@ -689,14 +687,14 @@ def test_a_newcomer_is_shown_and_not_kept(heard: Heard) -> None:
     assert list(heard.jobs.jobs) == ["job-1", "job-2"]
 
 
-def test_a_submission_is_written_down_and_calls_for_a_decision(heard: Heard) -> None:
+def test_a_submission_is_saved_and_triggers_a_decision(heard: Heard) -> None:
     job = Heard().submit()
     job.id = "job-3"
     commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
     assert [type(command).__name__ for command in commands] == ["Save", "Note", "Decide"]
 
 
-def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
+def test_masters_hear_once_of_a_lost_foreign_node() -> None:
     jobs, present = Heard(), NodeSeen(up=True, brings=Node(id="n1", devices=2))
     for _ in range(2):
         jobs.submit()
@@ -719,7 +717,7 @@ def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
     assert losses == [(4.0, Lose("job-1", "n1")), (9.0, Lose("job-1", "n1"))]
 
 
-def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
+def test_a_job_reports_once_waiting_for_one_kind() -> None:
     jobs = Heard()
     jobs.submit()
     decision_reason = (Reason.ONE_KIND, "n1 and n2 are not alike")
@@ -790,7 +788,7 @@ def end(heard: Heard, nodes: dict[str, NodeSeen], *, step: int = 1) -> None:
     heard.hear(Looked(nodes, {"job-1": dead(step=step)}), 5.0)
 
 
-def test_a_job_goes_on_on_the_kind_on_which_it_began() -> None:
+def test_a_job_continues_on_its_first_node_kind() -> None:
     jobs = Heard()
     job = exactly(jobs)
     nodes = nodes_of(n1=KIND, n2=OTHER)
@@ -807,7 +805,7 @@ def test_a_job_goes_on_on_the_kind_on_which_it_began() -> None:
     assert seen_by_policy(jobs) == ("2.12.0",)
 
 
-def test_the_next_scheduler_knows_the_kind_by_what_it_was_and_not_by_its_own() -> None:
+def test_node_kinds_survive_a_scheduler_change() -> None:
     """The scheduler's own kind has no label, and the next one may be on a host of another."""
     jobs = Heard()
     job = exactly(jobs)
@@ -847,7 +845,7 @@ def test_only_what_was_computed_exactly_is_bound(
         assert jobs.known["job-1"].kind == (replace(OTHER, brim="") if job["exact"] else None)
 
 
-def test_a_variable_that_a_job_sets_itself_makes_no_kind() -> None:
+def test_a_jobs_own_variable_makes_no_kind() -> None:
     jobs = Heard()
     job = exactly(jobs)
     spec = replace(job.submission.spec, env={"MKL_CBWR": "AVX2"})
@@ -859,7 +857,7 @@ def test_a_variable_that_a_job_sets_itself_makes_no_kind() -> None:
     assert len(seen_by_policy(jobs) or ()) == 1
 
 
-def test_the_kind_of_a_job_from_before_is_that_on_which_it_runs() -> None:
+def test_older_jobs_take_the_kind_they_run_on() -> None:
     jobs = Heard()
     job = exactly(jobs)
     run_on(jobs, nodes_of(n1=KIND), "n1")
@@ -870,7 +868,7 @@ def test_the_kind_of_a_job_from_before_is_that_on_which_it_runs() -> None:
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_it_says_how_the_nodes_that_are_there_differ(is_known: bool) -> None:
+def test_differences_of_present_nodes_are_described(is_known: bool) -> None:
     jobs = Heard()
     job = exactly(jobs)
     first_nodes = nodes_of(n1=OTHER)
@@ -887,7 +885,7 @@ def test_it_says_how_the_nodes_that_are_there_differ(is_known: bool) -> None:
     assert (note.event, note.detail) == ("waits", detail)
 
 
-def test_its_owner_lets_it_go_on_on_another_kind() -> None:
+def test_its_owner_may_allow_another_node_kind() -> None:
     jobs = Heard()
     job = exactly(jobs)
     run_on(jobs, nodes_of(n1=KIND), "n1")
@@ -911,9 +909,7 @@ def test_its_owner_lets_it_go_on_on_another_kind() -> None:
     ("exact", "commands"),
     [(True, ["suspend job-1"]), (False, ["resize job-1: 2 on n3"])],
 )
-def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_it(
-    exact: bool, commands: list[str]
-) -> None:
+def test_exact_jobs_checkpoint_before_changing_node_kind(exact: bool, commands: list[str]) -> None:
     jobs = Heard()
     job = jobs.submit()
     spec = replace(job.submission.spec, exact=exact)
@@ -947,7 +943,7 @@ def test_an_exact_job_ends_with_a_checkpoint_before_nodes_of_another_kind_have_i
         assert jobs.known["job-1"].allocation.told == {"n3": 2}
 
 
-def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
+def test_the_story_names_nodes_on_start() -> None:
     """A job in line has another plan in each decision, since those before it take their places."""
     jobs = Heard()
     jobs.submit()
@@ -969,7 +965,7 @@ def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
     assert notes_of(given("n2"), 5.0) == [("placed", "2 on n2")]
 
 
-def test_a_node_that_takes_a_job_now_is_a_reason_to_decide() -> None:
+def test_a_node_accepting_jobs_triggers_a_decision() -> None:
     """Nothing else may happen: no job runs, and no device comes or goes."""
     jobs = Heard()
     jobs.submit()
@@ -1012,7 +1008,7 @@ def anywhere(heard: Heard) -> ScheduledJob:
     return job
 
 
-def test_a_job_that_others_place_has_its_workers_wherever_they_are() -> None:
+def test_externally_placed_jobs_keep_workers_anywhere() -> None:
     jobs = Heard()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
@@ -1027,7 +1023,7 @@ def test_a_job_that_others_place_has_its_workers_wherever_they_are() -> None:
     assert not [line for line in jobs.story if "placed" in line]
 
 
-def test_a_job_that_others_place_leaves_a_node_that_all_are_to_leave() -> None:
+def test_externally_placed_jobs_leave_drained_nodes() -> None:
     jobs = Heard()
     job = anywhere(jobs)
     nodes = nodes_of(n1=None, n2=None)
@@ -1039,7 +1035,7 @@ def test_a_job_that_others_place_leaves_a_node_that_all_are_to_leave() -> None:
     assert (job.held, job.allocation.plan) == ({"n2": 2}, {"n1": 2})
 
 
-def test_a_worker_that_is_missed_is_not_kept_for_a_node_on_which_none_can_start() -> None:
+def test_missing_workers_reserve_no_closed_node() -> None:
     """Nobody would make it: it counts where the plan has it now."""
     jobs = Heard()
     job = anywhere(jobs)

@@ -64,7 +64,7 @@ def test_any_schedule_in_which_data_is_waited_for(batch: int) -> None:
 
 
 @pytest.mark.parametrize("batch", range(5))
-def test_any_schedule_in_which_hosts_are_to_be_free(batch: int) -> None:
+def test_any_schedule_with_draining_hosts(batch: int) -> None:
     let_go = 0
     for cluster in run_each(batch, batches=5, extra_kinds=("depart", "depart")):
         let_go += sum(isinstance(event, LetGo) for _, event in cluster.story)

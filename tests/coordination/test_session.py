@@ -34,7 +34,7 @@ def test_an_old_acknowledgement_says_nothing_new() -> None:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_streams_may_break_and_the_listener_may_fall_back_to_what_it_wrote_down(seed: int) -> None:
+def test_streams_may_break_and_listeners_may_fall_back(seed: int) -> None:
     """A stream delivers a prefix of what is put on it.
 
     The listener writes down some of what it heard.

@@ -46,7 +46,7 @@ def test_before_a_decision_nobody_knows() -> None:
     assert jobs.jobs.short_of_devices() is None
 
 
-def test_who_is_held_or_cancelled_or_has_a_plan_or_runs_waits_for_nothing() -> None:
+def test_held_planned_and_running_jobs_are_not_short() -> None:
     jobs = Heard()
     for _ in range(4):
         jobs.submit()
@@ -83,7 +83,7 @@ def test_the_highest_right_comes_first() -> None:
     assert short(jobs) == ["job-3", "job-2", "job-4", "job-1"]
 
 
-def test_nobody_is_taken_above_the_most_that_a_tenant_may_hold() -> None:
+def test_nobody_exceeds_a_tenants_limit() -> None:
     jobs = Heard(tenants=(Tenant(id="ads", guaranteed=4, limit=6),))
     jobs.submit("4", tenant="ads")
     jobs.submit("3", tenant="ads")
@@ -95,7 +95,7 @@ def test_nobody_is_taken_above_the_most_that_a_tenant_may_hold() -> None:
     assert short(jobs) == ["job-3", "job-4"]
 
 
-def test_who_could_have_its_fewest_if_others_gave_their_surplus_is_not_short() -> None:
+def test_jobs_served_by_others_surplus_are_not_short() -> None:
     """As the policy of the operator has it: a new job gets its fewest, a third one finds no room."""
     jobs = Heard("1x8")
     jobs.submit("2:8")

@@ -72,7 +72,7 @@ def test_one_slow_worker(
         )
 
 
-def test_a_worker_that_becomes_slow_within_a_step_is_judged_by_the_steps_after_it() -> None:
+def test_a_slowdown_within_a_step_is_judged_afterwards() -> None:
     def pace(step: int, rank: int) -> float:
         times = 1.0 if step < 40 else 1.4 if step == 40 else 3.0
         return 0.02 * (times if rank == 3 else 1.0)
@@ -84,7 +84,7 @@ def test_a_worker_that_becomes_slow_within_a_step_is_judged_by_the_steps_after_i
     assert (step < 40 + 45, shares) == (True, (10, 10, 9, 3))
 
 
-def test_a_faster_step_waits_longer_because_a_round_costs_more_of_them() -> None:
+def test_faster_steps_need_more_of_them() -> None:
     def first(pace: float) -> int:
         return next(watch(lambda _, rank: pace * (3 if rank == 0 else 1), steps=5000, other=0.0))[0]
 
@@ -154,7 +154,7 @@ def test_who_is_far_too_slow_is_named_once(
     ] == ([] if want is None else [("w1", *want)])
 
 
-def test_alone_or_without_work_there_is_nothing_to_share() -> None:
+def test_lone_or_idle_workers_share_nothing() -> None:
     assert not list(watch(lambda step, rank: float(step), world=1))
     stragglers = Stragglers()
     for _ in range(100):

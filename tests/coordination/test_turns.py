@@ -32,7 +32,7 @@ def test_turns_come_in_the_order_of_asking() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2])
-def test_who_is_too_far_ahead_waits_for_the_slowest(limit: int) -> None:
+def test_a_worker_too_far_ahead_waits(limit: int) -> None:
     turns_of_two = turns("fast", "slow", limit=limit)
     for step in range(limit):
         turns_of_two.ask("fast", 1, step)
@@ -67,7 +67,7 @@ def test_a_hold_ends_with_the_next_commit() -> None:
     assert turns_of_two.ask("a", 1, 1) == []
 
 
-def test_a_death_ends_the_round_and_a_strangers_does_not() -> None:
+def test_only_a_members_death_ends_the_round() -> None:
     turns_of_two = turns("a", "b")
     turns_of_two.ask("a", 1, 0)
     turns_of_two.lose("c")
@@ -193,6 +193,6 @@ class Schedule:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_every_batch_counts_once_in_any_order_of_events(part: int) -> None:
+def test_every_batch_counts_once_in_any_order(part: int) -> None:
     for seed in range(100):
         Schedule(100 * part + seed).run()

@@ -158,7 +158,7 @@ def test_the_ledger_as_json_has_the_public_names() -> None:
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=6),
     st.lists(st.floats(-1e6, 1e6), min_size=50, max_size=50),
 )
-def test_whatever_the_clocks_say_what_lasts_is_each_sample_once(
+def test_each_sample_lasts_once_whatever_the_clocks(
     deaths: list[tuple[int, int]], clocks: list[float]
 ) -> None:
     """A run may go on a while and be thrown back any number of times,
@@ -213,7 +213,7 @@ def test_the_breakdown_adds_up_to_the_sessions() -> None:
     assert sum(parts.values()) == pytest.approx(9.0)
 
 
-def test_time_until_a_silent_worker_is_given_up_is_a_stall() -> None:
+def test_time_awaiting_a_silent_worker_is_a_stall() -> None:
     steps = [
         replace(commit(number, at=second), seconds={"compute": 1.0})
         for second, number in ((2, 1), (7, 2), (8, 3))

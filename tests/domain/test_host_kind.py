@@ -45,7 +45,7 @@ def test_what_differs_is_said_of_both(changed: dict[str, Any], difference_words:
     assert differences(kinds, ("a", "b"), device="auto") == difference_words
 
 
-def test_gpus_do_not_matter_to_a_job_that_uses_none_nor_variables_that_it_sets() -> None:
+def test_unused_gpus_and_own_variables_do_not_matter() -> None:
     other_kind = replace(KIND, gpus=(), cudnn="", settings={"MKL_CBWR": "COMPATIBLE"})
     assert (
         differences((KIND, other_kind), ("a", "b"), device="cpu", ignored={"MKL_CBWR": "AVX2"})
@@ -54,7 +54,7 @@ def test_gpus_do_not_matter_to_a_job_that_uses_none_nor_variables_that_it_sets()
     assert len(differences((KIND, other_kind), ("a", "b"), device="cuda")) == 2
 
 
-def test_who_wants_the_same_bits_is_told_how_to_have_them() -> None:
+def test_users_learn_how_to_get_equal_bits() -> None:
     found = differences((KIND, replace(KIND, torch="2.12")), ("a", "b"), device="cpu")
     sentence = "a is not like b: torch 2.13.0+cu130 (build cf30153c) on a and 2.12 on b; the "
     assert unlike(("a", "b"), found, exact=True).startswith(f"{sentence}weights would depend")

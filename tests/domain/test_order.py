@@ -26,7 +26,7 @@ def test_each_sample_appears_exactly_once(order: EpochOrder) -> None:
 
 
 @given(orders, st.data())
-def test_any_cut_of_an_epoch_gives_the_same_samples(order: EpochOrder, data: st.DataObject) -> None:
+def test_any_cut_of_an_epoch_has_equal_samples(order: EpochOrder, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, order.size), max_size=5)))
     bounds = [0, *cuts, order.size]
     parts = [order.samples(a, b) for a, b in pairwise(bounds)]
@@ -41,7 +41,7 @@ def test_epochs_differ(seed: int, epoch: int, size: int, block_size: int) -> Non
 
 
 @given(orders)
-def test_a_block_shuffle_stays_within_one_block_at_a_time(order: EpochOrder) -> None:
+def test_a_block_shuffle_stays_within_one_block(order: EpochOrder) -> None:
     blocks = order.samples(0, order.size) // order.block_size
     changes = int(np.count_nonzero(np.diff(blocks)))
     assert changes == -(-order.size // order.block_size) - 1

@@ -17,7 +17,5 @@ from brim.domain.resizing import clocks_agree
         (100.1 + 28_800.0, False),
     ],
 )
-def test_clocks_that_were_set_are_told_from_those_that_were_not(
-    clock_reading: float, agree: bool
-) -> None:
+def test_adjusted_clocks_are_recognized(clock_reading: float, agree: bool) -> None:
     assert clocks_agree(clock_reading, unseen=100.0, seen=100.2) is agree

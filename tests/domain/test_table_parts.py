@@ -31,9 +31,7 @@ def part(base_step: int | None, step: int, *sizes: int) -> TablePart:
         ([part(None, 10), part(10, 20, 1)], True),
     ],
 )
-def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
-    parts: list[TablePart], too_heavy: bool
-) -> None:
+def test_heavy_deltas_call_for_a_new_base(parts: list[TablePart], too_heavy: bool) -> None:
     assert is_chain(parts)
     assert outweighs(parts) is too_heavy
 
@@ -48,9 +46,7 @@ def test_deltas_that_outweigh_half_of_their_base_call_for_a_new_one(
         ({"named": set(), "at_hand": {"tables/w12-c"}}, {"tables/w12-c"}),
     ],
 )
-def test_a_file_stays_as_long_as_somebody_may_name_it(
-    fields: dict[str, set[str]], remaining: set[str]
-) -> None:
+def test_referenced_files_are_kept(fields: dict[str, set[str]], remaining: set[str]) -> None:
     files = ["tables/w1-a", "tables/w1-b", "tables/w12-c"]
     assert set(files) - set(disused(files, **fields)) == remaining
 
@@ -62,7 +58,7 @@ NAMES = [f"tables/w{writer}-{number}" for writer in (1, 2) for number in range(3
     checkpoints=st.lists(st.sets(st.sampled_from(NAMES)), min_size=1, max_size=3),
     writers=st.sets(st.sampled_from(["w1", "w2"])),
 )
-def test_whatever_is_pruned_in_whatever_order_leaves_the_others_complete(
+def test_pruning_in_any_order_keeps_other_checkpoints(
     checkpoints: list[set[str]], writers: set[str]
 ) -> None:
     """And nothing stays in the end that only they named, though its writer lives."""

@@ -86,7 +86,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
 
 
-def test_what_was_submitted_runs_whatever_becomes_of_the_files(home: Home, tmp_path: Path) -> None:
+def test_a_submitted_job_needs_no_local_files(home: Home, tmp_path: Path) -> None:
     slow, fast = write(tmp_path / "slow", rate=0.1), write(tmp_path / "fast", rate=0.2)
     calm = {
         file: train(tmp_path / f"calm-{k}", file, *JOB, "--workers", "1")["weights_sha256"]
@@ -128,7 +128,7 @@ def test_a_run_that_names_no_folder_is_evaluated(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["exit"] == "done"
 
 
-def test_an_error_names_the_line_and_a_dry_run_what_is_not_sent(home: Home, tmp_path: Path) -> None:
+def test_errors_name_lines_and_dry_runs_unsent_files(home: Home, tmp_path: Path) -> None:
     file = write(tmp_path / "job", rate=0.1)
     (tmp_path / "job" / "data").mkdir()
     (tmp_path / "job" / "data" / "x.csv").write_bytes(bytes(2048))
@@ -164,7 +164,7 @@ def joined(run_dir: Path, host: Host, *, path: str = "") -> subprocess.Popen[str
 @pytest.mark.long
 @pytest.mark.netns
 @needs_hosts
-def test_hosts_that_join_need_no_copy_of_the_code(tmp_path: Path) -> None:
+def test_joining_hosts_need_no_copy_of_code(tmp_path: Path) -> None:
     calm = undisturbed(write(tmp_path / "calm-job", rate=0.1), *JOB)
     with hosts_in(tmp_path, 2) as (first, second):
         file, run_dir = write(first.folder / "job", rate=0.1), first.folder / "run"
@@ -197,9 +197,7 @@ def torch_of_another_version(folder: Path) -> str:
 @pytest.mark.netns
 @needs_hosts
 @pytest.mark.parametrize("exact", long_after(1, [True, False]))
-def test_a_host_without_the_data_or_with_another_torch_is_told_what_to_do(
-    exact: bool, tmp_path: Path
-) -> None:
+def test_unsuitable_hosts_are_told_what_to_do(exact: bool, tmp_path: Path) -> None:
     with hosts_in(tmp_path, 3) as (first, bare, guest_host):
         data, run_dir = first.folder / "data.csv", first.folder / "run"
         data.touch()

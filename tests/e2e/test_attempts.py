@@ -185,7 +185,7 @@ def nameless(processes: list[psutil.Process], folder: Path) -> bool:
 
 
 @pytest.mark.skipif(not CAN_BE_ANOTHER, reason="needs another account")
-def test_what_another_account_tries_comes_to_nothing_and_no_training_notices(folder: Path) -> None:
+def test_attempts_of_another_account_achieve_nothing(folder: Path) -> None:
     calm = undisturbed(*JOB)
     with scheduled(folder) as (state, job), listening(folder) as run:
         client, run_dir = Client(state), state / "jobs" / job
@@ -357,7 +357,7 @@ def as_json(identity: Identity) -> dict[str, str]:
 
 @pytest.mark.netns
 @pytest.mark.skipif(not can_make_hosts(), reason="needs root, ip and /dev/net/tun")
-def test_what_another_host_tries_comes_to_nothing_and_the_run_does_not_notice(
+def test_attempts_of_another_host_achieve_nothing(
     tmp_path: Path,
 ) -> None:
     """While it tries, a worker comes: so others hear who calls, and one takes over a state."""

@@ -20,9 +20,7 @@ def hurry(home: Home, job: str) -> None:
 
 
 @pytest.mark.long
-def test_an_old_backup_starts_nothing_twice_and_takes_no_jobs_files(
-    home: Home, calm: str, tmp_path: Path
-) -> None:
+def test_an_old_backup_starts_no_job_twice(home: Home, calm: str, tmp_path: Path) -> None:
     went_on = home.submit("--workers", "2", "--checkpoint-every", "20", *PACED)
     home.wait_for_step(went_on, 25)
     file = tmp_path / "backup.tar.gz"
@@ -58,7 +56,7 @@ def test_an_old_backup_starts_nothing_twice_and_takes_no_jobs_files(
 
 
 @pytest.mark.long
-def test_another_directory_goes_on_with_the_run_directories_that_it_has(
+def test_a_restored_directory_uses_its_run_directories(
     home: Home, calm: str, tmp_path: Path
 ) -> None:
     kept_job, lacks = (

@@ -52,9 +52,7 @@ def database(home: Home) -> Iterator[sqlite3.Connection]:
 
 
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
-def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_a_full_disk(tmp_path: Path, calm: str) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)
         home.state = disk.path / "state"
@@ -82,9 +80,7 @@ def test_a_full_disk_is_outlasted_and_jobs_end_with_the_same_weights(
 
 
 @pytest.mark.long
-def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
-    home: Home, calm: str
-) -> None:
+def test_jobs_survive_a_locked_database(home: Home, calm: str) -> None:
     job = home.submit("--workers", "2", *PACED)
     home.wait_for_step(job, 5)
     scheduler = pid(home)
@@ -104,9 +100,7 @@ def test_while_the_database_is_locked_jobs_train_on_and_nothing_is_forgotten(
 
 
 @pytest.mark.long
-def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
-    home: Home, calm: str
-) -> None:
+def test_undecodable_records_hold_a_starting_scheduler(home: Home, calm: str) -> None:
     jobs = [home.submit("--workers", "1:2", *PACED, tenant=tenant) for tenant in ("ads", "web")]
     for job in jobs:
         home.wait_for_step(job, 5)
@@ -134,7 +128,7 @@ def test_a_record_that_cannot_be_decoded_holds_a_scheduler_that_comes_up(
         assert (end["exit"], end["launches"], end["weights_sha256"]) == ("done", 1, calm)
 
 
-def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, calm: str) -> None:
+def test_an_unstartable_node_is_shown_and_retried(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     (home.state / "nodes").mkdir(parents=True)
     obstacle = home.state / "nodes" / "n1"
@@ -152,7 +146,7 @@ def test_a_node_that_cannot_be_started_is_shown_and_tried_again(tmp_path: Path, 
 
 
 @pytest.mark.long
-def test_a_deleted_state_directory_ends_its_scheduler_and_all_that_it_started(
+def test_deleting_the_state_directory_ends_the_scheduler(
     tmp_path: Path,
 ) -> None:
     home = Home(tmp_path)
@@ -198,9 +192,7 @@ def gone(folder: Path) -> bool:
 
 
 @pytest.mark.long
-def test_in_the_foreground_ctrl_c_ends_the_scheduler_and_its_jobs_train_on(
-    tmp_path: Path, calm: str
-) -> None:
+def test_ctrl_c_ends_a_foreground_scheduler_not_jobs(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     with foreground(home, "--cluster", str(home.file)) as first:
         job = home.submit("--workers", "2", *PACED)

@@ -44,7 +44,7 @@ def put_back(home: Home, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_damaged_database_holds_a_scheduler_that_comes_up(
+def test_a_damaged_database_holds_a_starting_scheduler(
     home: Home, calm: str, tmp_path: Path
 ) -> None:
     job = home.submit("--workers", "2", "--checkpoint-every", "20", *PACED)
@@ -102,7 +102,7 @@ def test_damaged_memory_and_costs_are_done_without(home: Home, calm: str) -> Non
 @pytest.mark.long
 @pytest.mark.skipif(not can_mount(), reason="mounting needs root")
 @pytest.mark.parametrize("fault", long_after(1, ["in the foreground", "in the background"]))
-def test_a_full_disk_holds_a_scheduler_that_comes_up(tmp_path: Path, calm: str, fault: str) -> None:
+def test_a_full_disk_holds_a_starting_scheduler(tmp_path: Path, calm: str, fault: str) -> None:
     with small_disk(tmp_path / "disk") as disk:
         home = Home(tmp_path)
         home.state = disk.path / "state"

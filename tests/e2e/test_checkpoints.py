@@ -63,7 +63,7 @@ def test_writers_that_are_killed_leave_nothing_half_written(
 
 
 @pytest.mark.long
-def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -> None:
+def test_a_large_embedding_resumes_from_base_and_deltas(tmp_path: Path) -> None:
     """Its writer is killed while it writes a base, and later everybody who has the rows."""
     job = [str(FILES / "large_embedding.py"), "--set", "ids=900000", "--epochs", "3"]
     job += ["--global-batch-size", "128"]
@@ -99,9 +99,7 @@ def test_a_large_embedding_is_gone_on_from_its_base_and_deltas(tmp_path: Path) -
     assert min(written) < max(written) / 2, "a checkpoint is not all of the table"
 
 
-def test_a_lost_host_goes_on_elsewhere_from_an_object_store(
-    tmp_path: Path, s3: ObjectStore
-) -> None:
+def test_a_lost_host_resumes_from_object_storage(tmp_path: Path, s3: ObjectStore) -> None:
     s3.clear()
     calm = undisturbed(*JOB[1:])
     options = ("--checkpoints", s3.url, "--checkpoint-every", "20")
@@ -163,7 +161,7 @@ def test_an_interval_may_be_a_time(tmp_path: Path) -> None:
     ("best", "problem"),
     [("nosuch", "this file measures none"), ("auc", "known: accuracy")],
 )
-def test_a_metric_that_is_not_measured_is_refused_before_a_step(
+def test_an_unmeasured_metric_is_refused_before_steps(
     tmp_path: Path, best: str, problem: str
 ) -> None:
     file = tmp_path / "measured.py"

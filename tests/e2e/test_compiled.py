@@ -89,9 +89,7 @@ def run(folder: Path, name: str, *words: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("file", "text"), long_after(0, [("model.py", TRAINING_FILE), ("loop.py", LOOP)])
 )
-def test_a_compiled_model_is_exact_through_a_kill_and_a_join(
-    file: str, text: str, tmp_path: Path
-) -> None:
+def test_a_compiled_model_stays_exact_through_changes(file: str, text: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text(text)
     broken = ("--workers", "2", "--faults", "kill rank 1 at step 3; add 1 at step 5")
     result = run(tmp_path, "through", *broken)

@@ -36,7 +36,7 @@ def test_experiment_1_has_the_weights_of_undisturbed_runs(tmp_path: Path) -> Non
     until(lambda: not leftovers(out_folder), f"the end of {leftovers(out_folder)}")
 
 
-def test_the_first_job_has_the_weights_of_an_undisturbed_run(tmp_path: Path) -> None:
+def test_the_first_job_has_undisturbed_weights(tmp_path: Path) -> None:
     """It is the demo of brim alone: nothing of the laboratory is needed for it."""
     out_folder = tmp_path / "out"
     words = ("demo", "first-job", "--quick", "--json", "--out", str(out_folder))

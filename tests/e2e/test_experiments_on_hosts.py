@@ -65,7 +65,7 @@ def _most_at_once(courses: list[TrainingCourse]) -> int:
 
 
 @pytest.mark.long
-def test_two_jobs_have_the_weights_of_undisturbed_runs_on_one_host(tmp_path: Path) -> None:
+def test_two_jobs_on_one_host_have_undisturbed_weights(tmp_path: Path) -> None:
     found = two_jobs(TWO_JOBS, tmp_path, _silent, make_cluster=joined_cluster)
     results = {claim.claim: claim for claim in found.claims}
     weights_claim = results["the weights are those of undisturbed runs, bit for bit"]

@@ -83,7 +83,7 @@ class Followed:
         )
 
 
-def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path: Path) -> None:
+def test_a_mirror_ends_with_its_run(tmp_path: Path) -> None:
     calm = str(undisturbed(*JOB)["weights_sha256"])
     places = ("--checkpoints", str(tmp_path / "checkpoints"))
     ending = ("--summary-file", str(tmp_path / "summary"))
@@ -123,7 +123,7 @@ def test_a_mirror_ends_as_the_run_does_whatever_becomes_of_its_masters(tmp_path:
 
 
 @pytest.mark.long
-def test_a_run_is_suspended_by_its_port_and_goes_on_with_another_token(tmp_path: Path) -> None:
+def test_a_run_suspended_by_port_takes_another_token(tmp_path: Path) -> None:
     with Followed(tmp_path) as followed, contextlib.ExitStack() as stack:
         run = stack.enter_context(followed.master("--workers", "1:2"))
         stack.enter_context(followed.agent())

@@ -24,9 +24,7 @@ def known(home: Home) -> list[str]:
 
 
 @pytest.mark.long
-def test_ended_jobs_go_while_others_train_on_and_a_kill_leaves_no_half(
-    home: Home, calm: str
-) -> None:
+def test_forgetting_survives_a_kill_beside_running_jobs(home: Home, calm: str) -> None:
     job = home.submit("--workers", "1", *PACED, tenant="web")
     ended = [home.submit("--workers", "1") for _ in range(2)]
     for ended_job in ended:

@@ -34,7 +34,7 @@ def guide(node_cluster: NodeCluster, namespace: str) -> Iterator[Guide]:
         test_guide.uninstall()
 
 
-def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
+def test_the_guides_job_is_preempted_and_regrows(guide: Guide) -> None:
     guide.add_its_image()
     guide.install(SLOT, kubeflow=True, security="baseline")
     guide.kubectl("apply", "-f", str(MANIFESTS / "priorityclasses.yaml"))
@@ -68,7 +68,7 @@ def test_the_job_of_the_guide_is_preempted_and_grows_back(guide: Guide) -> None:
 
 
 @pytest.mark.long
-def test_the_launcher_of_the_guide_hears_of_hosts_that_come_and_go(guide: Guide) -> None:
+def test_the_guides_launcher_follows_host_changes(guide: Guide) -> None:
     launcher = {"opt/bin/horovodrun": (FILES / "horovodrun.py").read_bytes()}
     guide.cluster.add_image(HOROVOD, launcher)
     guide.cluster.add_image(KUBECTL, {"opt/bin/kubectl": binary("kubectl").read_bytes()})

@@ -152,7 +152,7 @@ def lost(run: Run) -> set[str]:
     return {event["worker"] for event in run.events("worker") if event["state"] == "lost"}
 
 
-def test_a_host_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_host_waits_for_its_master(tmp_path: Path) -> None:
     """Neither a name that nobody knows nor an address that nobody listens on ends it at once."""
     run = tmp_path / "run"
     run.mkdir()

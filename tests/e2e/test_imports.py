@@ -42,9 +42,7 @@ os.register_at_fork(after_in_child=lambda: setattr(torch.cuda, "_is_in_bad_fork"
 
 
 @pytest.mark.parametrize(("action", "times"), long_after(1, [(SLOW, 1), (THREAD, 4), (SPOILED, 4)]))
-def test_three_workers_import_a_package_once_if_they_can_be_forked_behind_it(
-    action: str, times: int, tmp_path: Path
-) -> None:
+def test_forked_workers_share_one_import(action: str, times: int, tmp_path: Path) -> None:
     installed, folder = tmp_path / "installed", tmp_path / "folder"
     installed.mkdir()
     folder.mkdir()

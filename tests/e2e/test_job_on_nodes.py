@@ -224,7 +224,7 @@ def test_a_job_outlives_nodes(jobs: JobsOnNodes, calm: str) -> None:
 
 
 @pytest.mark.long
-def test_a_job_that_fills_all_nodes_makes_room_for_its_master_where_a_node_is_drained(
+def test_a_full_cluster_makes_room_for_masters(
     jobs: JobsOnNodes, rows: Path, tmp_path: Path
 ) -> None:
     jobs.add_priority("inference", 1_000)

@@ -134,7 +134,7 @@ def test_devices_are_lent_reclaimed_and_drained(cluster: Cluster, calm: str) -> 
 
 
 @pytest.mark.long
-def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm: str) -> None:
+def test_a_job_outlives_scheduler_death_and_silent_nodes(cluster: Cluster, calm: str) -> None:
     """SIGSTOP, to `brim node` alone and then to all processes of a host, whose kernel still answers.
 
     Workers are counted by host, also stopped ones.
@@ -188,7 +188,7 @@ def test_a_job_outlives_a_dead_scheduler_and_silent_nodes(cluster: Cluster, calm
 
 
 @pytest.mark.long
-def test_an_exact_job_is_on_nodes_of_one_kind(cluster: Cluster) -> None:
+def test_exact_jobs_stay_on_one_node_kind(cluster: Cluster) -> None:
     """A variable on which results depend stands for another processor."""
     odd = cluster.hosts[3]
     name = f"host-{odd.number}"

@@ -30,7 +30,7 @@ def s3() -> Iterator[ObjectStore]:
 
 
 @pytest.mark.long
-def test_a_run_whose_host_is_gone_goes_on_from_its_store(
+def test_a_lost_run_resumes_from_its_store(
     tmp_path: Path, s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -74,7 +74,7 @@ def _step(driver: Driver, run_url: str) -> int:
 
 
 @pytest.mark.long
-def test_verbs_read_a_job_of_a_scheduler_on_another_host(
+def test_verbs_read_jobs_of_a_remote_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = Home(tmp_path)

@@ -47,7 +47,7 @@ def test_one_digest_for_any_number_of_workers(job: tuple[str, ...], tmp_path: Pa
 
 
 @pytest.mark.long
-def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -> None:
+def test_servers_and_workers_are_replaced_across_hosts(tmp_path: Path) -> None:
     job = _job("adamw", *RULES)
     calm = undisturbed(*job)
     faults = (
@@ -78,7 +78,7 @@ def test_servers_and_workers_on_two_hosts_die_and_are_replaced(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_what_changes_between_checkpoints_is_written_and_gone_on_from(tmp_path: Path) -> None:
+def test_changes_between_checkpoints_are_written_and_resumed(tmp_path: Path) -> None:
     """With so many ids that checkpoints have a base and deltas; a step of the end is redone from
     them.
     """
@@ -135,7 +135,7 @@ def test_a_resume_goes_on_with_the_same_rows(job: tuple[str, ...], tmp_path: Pat
 
 
 @pytest.mark.long
-def test_a_checkpoint_has_the_rows_for_those_who_use_the_model(tmp_path: Path) -> None:
+def test_a_checkpoint_has_rows_for_model_users(tmp_path: Path) -> None:
     train(tmp_path / "run", *_job("adagrad", "--set", "admit_after=2"), "--workers", "2")
     with started(
         tmp_path / "job", "evaluate", str(tmp_path / "run"), "--workers", "2"

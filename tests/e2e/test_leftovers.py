@@ -51,9 +51,7 @@ def run_of(tmp_path: Path, notes: Path, *options: str) -> Iterator[Run]:
         yield run
 
 
-def test_what_a_worker_has_started_ends_with_it_and_the_rest_with_the_run(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_child_processes_end_with_worker_and_run(tmp_path: Path, notes: Path) -> None:
     with run_of(tmp_path, notes) as run:
         victim = run.pid(run.members()[0])
         os.kill(victim, signal.SIGKILL)
@@ -94,9 +92,7 @@ def test_what_is_left_where_the_agent_is_killed_ends_and_the_run_goes_on(
 
 @pytest.mark.long
 @needs_groups
-def test_what_is_left_where_all_of_a_run_is_killed_ends_where_it_goes_on(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_leftovers_of_a_killed_run_end_on_resume(tmp_path: Path, notes: Path) -> None:
     with run_of(tmp_path, notes) as run:
         survivors = children(notes)
         agent = psutil.Process(run.pid("w1")).parent()

@@ -96,7 +96,7 @@ def agent_of(run: Run) -> psutil.Process:
 
 
 @pytest.mark.long
-def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
+def test_heavy_printing_does_not_change_weights(
     tmp_path: Path,
 ) -> None:
     """`brim logs -f` beside them misses what it says that it misses, and comes to the last line."""
@@ -132,7 +132,7 @@ def test_two_workers_that_print_hundreds_of_mebibytes_train_to_the_same_weights(
 
 
 @pytest.mark.long
-def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Path) -> None:
+def test_agent_kills_during_cuts_repeat_no_line(tmp_path: Path) -> None:
     job = (CHATTY, *JOB[2:], "--epochs", "2", "--checkpoint-every", "10000")
     quiet = train(tmp_path / "quiet", *job)
     logs = tmp_path / "run" / "logs"
@@ -167,7 +167,7 @@ def test_nothing_comes_twice_where_agents_are_killed_while_they_cut(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_path: Path) -> None:
+def test_output_before_joining_is_bounded(tmp_path: Path) -> None:
     logs = tmp_path / "run" / "logs"
     job = (CHATTY, *JOB, *LIMITED, "--set", "hang=true")
     with Watch(logs) as watch, started(tmp_path / "run", "train", *job) as run:
@@ -182,7 +182,7 @@ def test_code_that_hangs_and_prints_before_any_worker_has_joined_is_bounded(tmp_
     assert watch.most < LIMIT + MEANWHILE
 
 
-def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
+def test_each_host_limits_its_own_logs(tmp_path: Path) -> None:
     """Also where rank 0 is on another host than the command, which is passed on what it prints."""
     quiet = train(tmp_path / "quiet", CHATTY, *JOB)
     scratch = tmp_path / "scratch"
@@ -206,7 +206,7 @@ def test_each_host_keeps_the_limit_of_its_own_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, calm: str) -> None:
+def test_scheduler_and_node_logs_are_bounded(home: Home, calm: str) -> None:
     """Also while they are written by processes that inherited them."""
     limit = 64 << 20
     own_logs = [home.state / "scheduler.log", home.state / "nodes" / "n1" / "node.log"]
@@ -224,7 +224,7 @@ def test_logs_of_the_scheduler_and_of_its_nodes_are_bounded_as_well(home: Home, 
 
 
 @pytest.mark.long
-def test_the_log_of_a_job_is_read_over_http_behind_what_is_gone(home: Home) -> None:
+def test_job_logs_are_readable_over_http_after_cuts(home: Home) -> None:
     job = home.submit(
         "--workers", "2", *LIMITED, "--set", "lines=1500", "--epochs", "4", file=CHATTY
     )

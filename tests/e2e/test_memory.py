@@ -25,9 +25,7 @@ def notes(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_worker_that_takes_too_much_once_is_replaced_and_the_weights_are_the_same(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_one_memory_excess_replaces_the_worker_exactly(tmp_path: Path, notes: Path) -> None:
     calm = undisturbed(DIGITS, "--epochs", "12")
     options = (
         *LIMIT,
@@ -64,9 +62,7 @@ def adjusted(pid: int) -> int:
 
 
 @pytest.mark.long
-def test_where_every_worker_takes_too_much_the_run_fails_in_these_words(
-    tmp_path: Path, notes: Path
-) -> None:
+def test_memory_excess_everywhere_fails_the_run_with_advice(tmp_path: Path, notes: Path) -> None:
     (notes / "go").touch()
     options = (
         *LIMIT,

@@ -32,7 +32,7 @@ def moved(path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("format", long_after(1, [1, FORMAT - 1]))
-def test_a_scheduler_goes_on_with_what_earlier_versions_left(format: int, tmp_path: Path) -> None:
+def test_a_scheduler_reads_databases_of_earlier_versions(format: int, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.state.mkdir(mode=0o700)
     path = database_of(format, home.state)

@@ -196,7 +196,7 @@ def test_a_run_waits_without_pods_and_goes_on(hosts: tuple[Host, ...], calm: str
     check_ledger(hosts[0].folder / "run")
 
 
-def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seconds(
+def test_pods_ending_together_write_a_checkpoint_first(
     hosts: tuple[Host, ...],
 ) -> None:
     """As where the job's object is deleted: without a master, workers could only wait for 25 s."""
@@ -218,9 +218,7 @@ def test_all_pods_of_a_job_that_end_together_end_behind_a_checkpoint_within_seco
 OF_PODS_BEGIN, OF_PODS_END = "<!-- attempts of pods -->\n", "<!-- end of attempts of pods -->\n"
 
 
-def test_what_a_pod_of_somebody_else_tries_comes_to_nothing_and_the_run_does_not_notice(
-    hosts: tuple[Host, ...], calm: str
-) -> None:
+def test_attempts_of_a_foreign_pod_achieve_nothing(hosts: tuple[Host, ...], calm: str) -> None:
     """On a network that lets it: where that enforces NetworkPolicies, it cannot even call."""
     own_authority, other_authority = (
         Authority.derived_from(workers_secret(secret)) for secret in (TOKEN, "another")

@@ -46,7 +46,7 @@ def says(volume: Path) -> str:
     return path.read_text().strip() if path.exists() else ""
 
 
-def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> None:
+def test_a_run_needs_no_home_or_capabilities(folder: Path) -> None:
     first, two = folder / "one", folder / "two"
     job = (DIGITS, "--epochs", "2", "--global-batch-size", "128", "--workers", "2")
     options = ("--auto-resume", "--rejoin-timeout", "none", "--run-dir", f"{first}/run")
@@ -65,9 +65,7 @@ def test_a_run_needs_no_name_home_capability_or_shared_memory(folder: Path) -> N
 
 
 @pytest.mark.parametrize("verb", ["master", "agent"])
-def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
-    folder: Path, verb: str
-) -> None:
+def test_a_containers_first_process_obeys_signals(folder: Path, verb: str) -> None:
     """Also before it has begun: the kernel has it ignore signals that it does not handle."""
     volume = folder / "volume"
     begin = ("--auto-resume", "--run-dir", f"{volume}/run", "--listen", f"127.0.0.1:{PORT}")
@@ -80,7 +78,7 @@ def test_the_first_process_of_a_container_ends_where_it_is_asked_to(
     assert "Traceback" not in explanation
 
 
-def test_an_agent_without_a_place_for_temporary_files_says_what_it_needs(folder: Path) -> None:
+def test_missing_temporary_space_is_explained(folder: Path) -> None:
     driver = Driver(BRIM_TOKEN="t").with_prefix(restricted(folder / "volume", temporary=False))
     done = driver.call("agent", f"127.0.0.1:{PORT}", codes=(1,))
     assert "an agent needs a directory for temporary files" in done.stderr

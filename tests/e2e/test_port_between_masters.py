@@ -117,7 +117,7 @@ def test_between_two_masters_no_stranger_gets_the_port(tmp_path: Path) -> None:
     check_ledger(tmp_path / "run")
 
 
-def test_a_port_that_is_taken_is_said_to_be_and_by_whom(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_with_its_owner(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         words = (*JOB, "--run-dir", str(tmp_path / "run"), "--listen", address)

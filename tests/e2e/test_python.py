@@ -32,7 +32,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
+def test_a_trained_run_offers_metrics_logs_and_model(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run = brim.train(
@@ -62,7 +62,7 @@ def test_a_trained_run_has_its_metrics_steps_logs_model_and_picture(
 
 
 @pytest.mark.long
-def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
+def test_a_logger_receives_and_continues_a_run(tmp_path: Path) -> None:
     lines_of = f"{FILES / 'loggers.py'}:Lines"
     run = brim.train(DIGITS, workers=1, global_batch_size=256, logger=lines_of)
     entries = [
@@ -79,14 +79,14 @@ def test_a_logger_is_told_and_goes_on_with_the_run(tmp_path: Path) -> None:
     assert len((own_run.path / "lines.jsonl").read_text().splitlines()) >= own_run.summary["steps"]
 
 
-def test_the_users_own_error_is_raised_with_their_traceback() -> None:
+def test_user_errors_are_raised_with_their_traceback() -> None:
     with pytest.raises(UserCodeError) as raised:
         brim.train(str(FILES / "mistakes.py"), global_batch_size=128, set={"where": "loss"})
     assert "ZeroDivisionError" in raised.value.trace
     assert brim.Run("latest").status == "failed"
 
 
-def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
+def test_late_errors_are_raised_in_four_parts(
     tmp_path: Path,
 ) -> None:
     job = tmp_path / "job.py"
@@ -99,7 +99,7 @@ def test_what_is_wrong_only_when_run_is_raised_in_four_parts_and_leaves_nothing(
 
 
 @pytest.mark.long
-def test_a_loop_of_ones_own_shows_what_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_loops_show_what_rank_0_prints(capsys: pytest.CaptureFixture[str]) -> None:
     run = brim.run([sys.executable, str(FILES / "own_loop.py")], workers=2)
     assert run.status == "done"
     output = capsys.readouterr().err
@@ -117,7 +117,7 @@ except KeyboardInterrupt as stopped:
 """
 
 
-def test_an_interrupt_stops_the_run_with_a_checkpoint_and_it_can_go_on(tmp_path: Path) -> None:
+def test_an_interrupt_checkpoints_and_allows_resuming(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(file=DIGITS)],
         stdout=subprocess.PIPE,
@@ -198,7 +198,7 @@ def kernel(tmp_path: Path) -> Iterator[Kernel]:
 
 
 @pytest.mark.filterwarnings("default")  # the client of the kernel has its own
-def test_in_a_notebook_progress_is_below_the_cell_and_the_run_is_a_picture(kernel: Kernel) -> None:
+def test_a_notebook_shows_progress_and_a_picture(kernel: Kernel) -> None:
     kernel.begin(f"import brim\nbrim.train({DIGITS!r}, epochs=2, global_batch_size=256)")
     outputs = kernel.outputs()
     assert not [output for output in outputs if output["type"] == "error"]
@@ -213,9 +213,7 @@ def test_in_a_notebook_progress_is_below_the_cell_and_the_run_is_a_picture(kerne
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_notebooks_stop_button_suspends_the_run_and_the_kernel_lives(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_a_notebooks_stop_button_suspends_the_run(kernel: Kernel, tmp_path: Path) -> None:
     kernel.begin(
         f"import brim\nbrim.train({DIGITS!r}, epochs=200, set={{'pause': 0.01}}, "
         "global_batch_size=128)"
@@ -246,7 +244,7 @@ for batch in job.batches([(torch.zeros(2), torch.zeros(1))] * 64, global_batch_s
 @pytest.mark.parametrize(
     ("silence", "times"), long_after(2, [((), 1), (("--json",), 0), (("--no-prints",), 0)])
 )
-def test_variables_reach_the_script_and_people_have_its_prints_and_a_report(
+def test_scripts_get_variables_and_their_prints_are_shown(
     start: str, silence: tuple[str, ...], times: int, tmp_path: Path
 ) -> None:
     (tmp_path / "loop.py").write_text(TELLS)

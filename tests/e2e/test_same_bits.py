@@ -29,7 +29,7 @@ def calm(request: pytest.FixtureRequest) -> Calm:
 
 
 @pytest.mark.parametrize("workers", long_after(1, [3, 2, 4, 8]))
-def test_the_number_of_workers_does_not_change_the_weights_nor_the_metrics(
+def test_world_size_changes_neither_weights_nor_metrics(
     calm: Calm, workers: int, tmp_path: Path
 ) -> None:
     arguments, single = calm
@@ -40,7 +40,7 @@ def test_the_number_of_workers_does_not_change_the_weights_nor_the_metrics(
     assert summary["steps_redone"] == 0
 
 
-def test_deaths_joins_and_leaves_do_not_change_the_weights(calm: Calm, tmp_path: Path) -> None:
+def test_deaths_joins_and_leaves_keep_the_weights(calm: Calm, tmp_path: Path) -> None:
     """Promises 1 to 3: any worker may die; every sample counts exactly once; the same weights."""
     arguments, single = calm
     slow = (
@@ -57,7 +57,7 @@ def test_deaths_joins_and_leaves_do_not_change_the_weights(calm: Calm, tmp_path:
         assert epoch["missing"] == epoch["repeated"] == 0
 
 
-def test_a_job_that_starts_with_one_and_grows_gives_the_same_weights(tmp_path: Path) -> None:
+def test_a_growing_job_keeps_its_weights(tmp_path: Path) -> None:
     single = undisturbed(*CNN)
     grown = train(tmp_path / "grown", *CNN, "--workers", "1:3")
     assert grown["weights_sha256"] == single["weights_sha256"]

@@ -22,9 +22,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.long
-def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_moving_the_state_directory(tmp_path: Path, calm: str) -> None:
     with cluster_in(tmp_path, nodes=2, standby=True) as cluster:
         job = cluster.submit("--workers", "4", "--checkpoint-every", "4")
         cluster.until(lambda: cluster.step(job) >= 6, "a step behind its first checkpoint")
@@ -63,9 +61,7 @@ def test_jobs_go_on_where_the_state_directory_comes_back_on_another_host(
 
 
 @pytest.mark.long
-def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
-    tmp_path: Path, calm: str
-) -> None:
+def test_refusing_addresses_make_scheduler_death_free(tmp_path: Path, calm: str) -> None:
     with cluster_in(tmp_path, nodes=1, standby=True) as cluster:
         job = cluster.submit("--workers", "2")
         cluster.until(lambda: cluster.step(job) >= 3, "its first steps")
@@ -89,9 +85,7 @@ def test_a_dead_scheduler_costs_nothing_where_its_other_address_refuses_too(
 
 
 @pytest.mark.long
-def test_jobs_go_on_where_the_address_comes_back_with_the_state_directory(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_survive_moving_address_and_state(tmp_path: Path, calm: str) -> None:
     """The host is booted again, with its disk; nodes were told of one address."""
     with cluster_in(tmp_path, nodes=1) as cluster:
         job = cluster.submit("--workers", "2", "--checkpoint-every", "4")

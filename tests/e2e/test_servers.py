@@ -119,7 +119,7 @@ def test_all_servers_at_once(tmp_path: Path, calm: str) -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_is_slow_owns_less_and_changes_no_bit(tmp_path: Path, calm: str) -> None:
+def test_a_slow_server_owns_less_without_changing_bits(tmp_path: Path, calm: str) -> None:
     with started(tmp_path / "run", "train", *JOB, *PACED, "--workers", "1", "--ps", "2") as run:
         run.wait_for_step(3)
         round = run.events("round")[-1]
@@ -202,7 +202,7 @@ def test_a_suspended_run_goes_on_with_other_servers(tmp_path: Path, calm: str) -
 
 
 @pytest.mark.long
-def test_a_checkpoint_is_of_one_step_though_others_write_to_the_tables(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_one_step_despite_writes(tmp_path: Path) -> None:
     """Copying these tables takes longer than a step, and another process than the one that copies
     changes them.
     """

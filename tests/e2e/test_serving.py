@@ -191,9 +191,7 @@ def test_twenty_versions_take_over_without_a_lost_request(versions: Path, tmp_pa
     assert all(values == expected_answers[version] for _, version, values in answers)
 
 
-def test_a_server_begins_with_the_newest_and_later_bundles_take_over(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_serving_starts_newest_and_follows_bundles(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     for name in ("1", "2", "3"):
@@ -206,9 +204,7 @@ def test_a_server_begins_with_the_newest_and_later_bundles_take_over(
         assert "brim_versions_loaded_total 3" in metrics
 
 
-def test_what_cannot_be_served_is_said_and_the_server_goes_on(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_an_unservable_version_is_reported(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "1", watched)
@@ -237,9 +233,7 @@ def test_what_cannot_be_served_is_said_and_the_server_goes_on(
 
 
 @pytest.mark.long
-def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_slowly_copied_versions_are_served_when_whole(versions: Path, tmp_path: Path) -> None:
     """A bundle may be copied under its own name, file by file, the manifest first."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
@@ -263,9 +257,7 @@ def test_a_version_that_is_copied_slowly_takes_over_when_it_is_whole(
 
 
 @pytest.mark.long
-def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_skipping_an_earlier_step_is_reported(versions: Path, tmp_path: Path) -> None:
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
     put(versions / "21-whole", watched)
@@ -277,9 +269,7 @@ def test_a_version_of_an_earlier_step_is_not_passed_over_in_silence(
 
 
 @pytest.mark.long
-def test_files_of_a_version_that_is_served_may_be_cut_and_written_over(
-    versions: Path, tmp_path: Path
-) -> None:
+def test_files_of_served_versions_may_be_overwritten(versions: Path, tmp_path: Path) -> None:
     """By `cp`, or a copy to a disk that is full: who maps a file that is cut dies of SIGBUS."""
     watched = tmp_path / "versions"
     watched.mkdir(mode=0o755)
@@ -394,7 +384,7 @@ def test_a_body_that_stops_coming_holds_up_nobody(bad: Server) -> None:
         assert slow.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_a_server_that_is_ended_answers_what_it_has_heard(versions: Path, tmp_path: Path) -> None:
+def test_a_stopping_server_answers_received_requests(versions: Path, tmp_path: Path) -> None:
     with serving(
         versions / "1", tmp_path / "log", "--batch-wait", "1000", "--batch-rows", "2"
     ) as server:
@@ -491,13 +481,13 @@ def test_other_hosts_are_served_by_https_and_a_new_certificate_is_shown(
         assert server.process.wait(DEADLINE) == 0, server.said()
 
 
-def test_whoever_asks_for_it_is_served_by_plain_http(versions: Path, tmp_path: Path) -> None:
+def test_plain_http_is_served_on_request(versions: Path, tmp_path: Path) -> None:
     options = ("--listen", "0.0.0.0:0", "--token-file", token_in(tmp_path), "--insecure")
     with serving(versions / "1", tmp_path / "log", *options) as server:
         assert server.ask(body=ROWS, headers={"Authorization": "Bearer secret"})[0] == 200
 
 
-def test_predictions_are_those_of_brim_predict_bit_for_bit(tmp_path: Path) -> None:
+def test_predictions_equal_brim_predict_exactly(tmp_path: Path) -> None:
     """Of the same rows computed together: a file of them is one chunk there and one
     request here.
     """

@@ -97,7 +97,7 @@ def _answered(server: Server, rows: Path) -> npt.NDArray[np.float32]:
     return np.array(server.ask(body={"rows": sent})[1]["predictions"]["sold"], np.float32)
 
 
-def test_bundle_and_deltas_answer_as_brim_predict_does_bit_for_bit(tmp_path: Path) -> None:
+def test_keyed_bundles_equal_brim_predict_exactly(tmp_path: Path) -> None:
     file, rows, asked_file, run = (
         tmp_path / name for name in ("file.py", "rows.csv", "asked.csv", "run")
     )

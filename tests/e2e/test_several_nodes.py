@@ -54,9 +54,7 @@ def has_master(node: psutil.Process) -> bool:
 
 
 @pytest.mark.long
-def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_that_is_taken_away(
-    tmp_path: Path, calm: str
-) -> None:
+def test_jobs_outlive_moves_and_lost_nodes(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     home.brim("up", "--cluster", describe(home, "n1", "n2"))
     first, mover, third = (home.submit("--workers", "1", "--set", "pause=0.008") for _ in range(3))
@@ -92,9 +90,7 @@ def test_jobs_move_as_they_train_and_outlive_the_node_of_their_master_and_one_th
     until(lambda: not leftovers(home.state), f"the end of {leftovers(home.state)}")
 
 
-def test_kill_9_of_a_node_takes_the_workers_that_were_on_it_and_the_job_goes_on(
-    tmp_path: Path, calm: str
-) -> None:
+def test_killing_a_node_ends_only_its_workers(tmp_path: Path, calm: str) -> None:
     home = Home(tmp_path)
     nodes = "nodes: [{name: n1, workers: 2}, {name: n2, workers: 2}]"
     home.file.write_text(CLUSTER.replace("nodes: [{name: n1, workers: 4}]", nodes))

@@ -69,7 +69,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_workers_give_up_a_host_that_is_cut_off(hosts: tuple[Host, ...]) -> None:
+def test_workers_give_up_a_disconnected_host(hosts: tuple[Host, ...]) -> None:
     """In each direction, whether they wait for it, or have something for it; both ends do."""
     first, *other_hosts = hosts
     cuts: tuple[dict[str, bool], ...] = ({}, {"from_host": False}, {"to_host": False})
@@ -94,9 +94,7 @@ def test_workers_give_up_a_host_that_is_cut_off(hosts: tuple[Host, ...]) -> None
             assert 2.0 < float(seconds) < 9.0, f"{name}: {explanation}"
 
 
-def test_a_host_is_killed_and_one_cut_off_and_both_come_again(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_killed_and_disconnected_hosts_come_back(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     calm = undisturbed(*JOB)
     path = hosts[0].folder / "run"
     slow = ("--set", "pause=0.1", "--set", "hurry=/run/hurry")

@@ -30,7 +30,7 @@ def step_time(steps: list[dict[str, Any]]) -> float:
 
 
 @pytest.mark.long
-def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
+def test_a_slowed_worker_gets_less_work(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "10", "--global-batch-size", "128")
     calm = undisturbed(*job, "--set", "pause=0")
     with started(tmp_path / "run", "train", *job, "--workers", "4", "--set", "pause=0.03") as run:
@@ -57,7 +57,7 @@ def test_a_worker_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_host_on_which_workers_die_young_is_given_up(tmp_path: Path) -> None:
+def test_a_host_of_early_deaths_is_excluded(tmp_path: Path) -> None:
     job = (SLOW, "--epochs", "20", "--global-batch-size", "128", "--set", "bad_after=12")
     calm = undisturbed(*job, "--set", "pause=0")
     options = ("--workers", "2", "--spares", "0", "--listen", "127.0.0.1:0", "--agents", "2")

@@ -68,7 +68,7 @@ def test_torch_may_have_threads(tmp_path: Path) -> None:
     assert pair_run["weights_sha256"] == single["weights_sha256"]
 
 
-def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
+def test_a_hang_is_shown_and_stoppable(tmp_path: Path) -> None:
     """Within 10 seconds it is named, with its stack; Ctrl-C then ends the run with a checkpoint of
     the others.
     """
@@ -85,7 +85,7 @@ def test_who_hangs_is_shown_and_the_run_can_be_stopped(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) -> None:
+def test_nothing_outlives_a_hanging_command(tmp_path: Path) -> None:
     with started(tmp_path / "run", *STUCK, "--set", "how=regex", "--set", "worker=w1") as run:
         wait_until_stuck(run, 20)
         run.process.kill()
@@ -93,7 +93,7 @@ def test_nothing_outlives_the_command_also_where_a_rank_hangs(tmp_path: Path) ->
     assert run.events("checkpoint")[-1]["step"] == 24
 
 
-def test_a_hang_is_ended_at_its_limit_and_the_second_of_a_step_is_the_users(tmp_path: Path) -> None:
+def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path) -> None:
     options = (
         "--workers",
         "1",
@@ -144,7 +144,7 @@ def test_a_hang_costs_no_worker_of_another_host(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_holding_pythons_lock_for_longer_than_a_heartbeat_is_no_loss(tmp_path: Path) -> None:
+def test_holding_the_interpreter_lock_is_no_loss(tmp_path: Path) -> None:
     options = ("--set", "how=lock", "--set", "seconds=1.5", "--heartbeat-timeout", "500ms")
     with started(tmp_path / "run", *STUCK, *options) as run:
         assert run.finish()["exit"] == "done"
@@ -182,7 +182,7 @@ def test_workers_outlive_their_template(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manner", long_after(1, ["exit", "leave"]))
-def test_a_worker_that_ends_by_itself_is_replaced_once(manner: str, tmp_path: Path) -> None:
+def test_a_self_ending_worker_is_replaced_once(manner: str, tmp_path: Path) -> None:
     """Exit status 0 is no success before the job is done;
     the second time it is the user's to mend.
     """
@@ -200,7 +200,7 @@ def test_a_worker_that_ends_by_itself_is_replaced_once(manner: str, tmp_path: Pa
         assert "take exit() and os._exit() out of it" in run.err
 
 
-def test_a_host_that_cannot_take_part_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_unsuitable_host_is_refused_without_harm(tmp_path: Path) -> None:
     """Errors of a guest end its stay alone."""
     own_folder, guest_folder = tmp_path / "here", tmp_path / "elsewhere"
     for folder in (own_folder, guest_folder):

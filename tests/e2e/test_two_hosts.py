@@ -144,7 +144,7 @@ def test_tables_outlive_workers_and_a_host(
 
 
 @pytest.mark.long
-def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
+def test_a_death_during_the_exchange_costs_one_step(
     hosts: tuple[Host, ...], tmp_path: Path
 ) -> None:
     # one micro-batch for each worker: gradients go out in every pass
@@ -179,9 +179,7 @@ def test_who_dies_while_gradients_go_out_costs_at_most_the_step(
 
 
 @pytest.mark.long
-def test_what_rank_0_prints_on_another_host_is_shown(
-    hosts: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_rank_0_prints_are_shown_across_hosts(hosts: tuple[Host, ...], tmp_path: Path) -> None:
     run, script = hosts[0].folder / "run", Path(__file__).parent / "files" / "talking_loop.py"
     words = ["run", "--run-dir", str(run), "--workers", "2", "--spares", "0"]
     words += ["--listen", "10.77.0.1:7077", "--agents", "2"]

@@ -90,7 +90,7 @@ def metrics_of(run: Path) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("workers", long_after(1, ["3", "1"]))
-def test_evaluate_gives_the_numbers_of_training_bit_for_bit(
+def test_evaluate_equals_training_metrics_exactly(
     flights: Path, tmp_path: Path, workers: str
 ) -> None:
     faults = ("--faults", "kill rank 0 at step 1; kill rank 0 at step 2")
@@ -124,9 +124,7 @@ def test_evaluate_other_rows_with_the_fitted_columns(flights: Path, tmp_path: Pa
     assert summary["metrics"] != metrics_of(flights)
 
 
-def test_predict_writes_every_row_once_in_order_whatever_dies(
-    flights: Path, rows: Path, tmp_path: Path
-) -> None:
+def test_predict_writes_rows_once_in_order(flights: Path, rows: Path, tmp_path: Path) -> None:
     calm, rough = tmp_path / "calm.parquet", tmp_path / "rough.parquet"
     words = ("predict", str(flights), "--input", str(rows), "--keep", "carrier,flight")
     use(tmp_path / "one", *words, "--output", str(calm), "--workers", "1")
@@ -246,7 +244,7 @@ def metrics(): return {"error": brim.metrics.mean_absolute_error()}
 
 
 @pytest.mark.long
-def test_a_dataset_that_is_a_dataloader_is_evaluated_and_predicted_in_its_order(
+def test_a_dataloader_is_evaluated_in_its_order(
     tmp_path: Path,
 ) -> None:
     file, run, out_file = tmp_path / "loaders.py", tmp_path / "run", tmp_path / "out.parquet"
@@ -380,7 +378,7 @@ print("equal")
 
 
 @pytest.mark.long
-def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_untraceable_model_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "branches.py"
     file.write_text(
         Path(DIGITS).read_text().replace("def model():", "def layers():")
@@ -411,7 +409,7 @@ def test_a_model_that_cannot_be_traced_says_why_and_leaves_nothing(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_suspend_and_resume_on_other_workers_after_a_reboot(tmp_path: Path) -> None:
+def test_resume_works_after_a_reboot(tmp_path: Path) -> None:
     """After a reboot: what the master left behind points to processes and sockets that are gone."""
     job = ("train", DIGITS, "--epochs", "30", "--global-batch-size", "128")
     calm = undisturbed(*job[1:])

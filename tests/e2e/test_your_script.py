@@ -130,15 +130,13 @@ def check_same(plain: Ended, elastic: Ended, steps: int) -> None:
 
 @pytest.mark.e2e
 @by_name(list(STEPS))
-def test_a_port_gives_the_same_weights_alone_and_through_a_death_and_a_join(
-    runs: Runs, name: str
-) -> None:
+def test_ports_keep_weights_through_death_and_join(runs: Runs, name: str) -> None:
     plain, elastic = runs.of(name)
     check_same(plain, elastic, STEPS[name])
 
 
 @pytest.mark.e2e
-def test_float16_with_scaled_losses_gives_the_same_weights_too(runs: Runs) -> None:
+def test_float16_with_scaled_losses_keeps_weights(runs: Runs) -> None:
     plain = runs.submit(runs.alone, "amp_brim.py", "fp16")
     elastic = runs.elastic("amp_brim.py", "fp16")
     check_same(plain.result(), elastic, STEPS["amp"])
@@ -147,7 +145,7 @@ def test_float16_with_scaled_losses_gives_the_same_weights_too(runs: Runs) -> No
 
 @pytest.mark.e2e
 @by_name(["bert", "lightning"])
-def test_a_model_of_another_library_trains_from_a_training_file(runs: Runs, name: str) -> None:
+def test_foreign_models_train_from_a_training_file(runs: Runs, name: str) -> None:
     plain, elastic = runs.trained(f"{name}_training_file.py", {"bert": 32, "lightning": 64}[name])
     check_same(plain, elastic, STEPS[name])
 
@@ -177,7 +175,7 @@ def test_the_page_shows_the_diff_of_the_files(name: str) -> None:
     assert "\n".join(["```diff", *changes(name, "brim"), "```"]) in PAGE.read_text()
 
 
-def test_the_page_shows_the_training_file_of_a_lightning_module() -> None:
+def test_the_page_shows_the_lightning_training_file() -> None:
     code = (SCRIPTS / "lightning_training_file.py").read_text().partition('"""\n\n')[2]
     lines = [line for line in code.splitlines() if line]
     assert f"```python\n{code}```" in PAGE.read_text()

@@ -91,7 +91,7 @@ def test_only_this_thread_acts_as_another(secret: Path) -> None:
     assert secret.read_text() == "of root\n"
 
 
-def test_an_error_within_does_not_leave_us_as_another(secret: Path) -> None:
+def test_an_error_restores_our_account(secret: Path) -> None:
     with pytest.raises(ZeroDivisionError), acting_as("nobody"):
         1 / 0
     assert secret.read_text() == "of root\n"
@@ -119,7 +119,7 @@ def test_no_tenants_jobs_are_roots() -> None:
         check_accounts(spec)
 
 
-def test_where_we_are_not_root_no_other_account_can_be_named(
+def test_naming_another_account_needs_root(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -83,12 +83,12 @@ def test_what_cannot_be_is_said_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_master_without_a_token_is_not_started_again_and_again(tmp_path: Path) -> None:
+def test_a_tokenless_master_is_not_restarted_repeatedly(tmp_path: Path) -> None:
     done = Driver(tmp_path).call("master", DIGITS, *LISTEN, codes=(2,))
     assert "the run's token: got none" in done.stderr
 
 
-def test_one_command_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:
+def test_one_command_begins_and_continues_a_run(tmp_path: Path) -> None:
     run, waits = tmp_path / "run", ("--rejoin-timeout", "1h")
     with started(tmp_path, DIGITS, *waits) as process:
         until(lambda: (run / "master.json").exists(), "a master that waits")
@@ -126,7 +126,7 @@ def test_a_run_that_has_ended_stays_ended(tmp_path: Path) -> None:
     assert "the run has ended (done)" in second_call.stderr
 
 
-def test_a_run_whose_directory_is_gone_goes_back_to_its_newest_checkpoint_and_says_so(
+def test_a_lost_directory_resumes_from_the_newest_checkpoint(
     tmp_path: Path,
 ) -> None:
     place = str(tmp_path / "checkpoints")
@@ -180,9 +180,7 @@ def test_a_job_comes_with_its_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metrics", "sizes", "length"), [(3, 3, 3), (900, 3, 0), (900, 2000, None)]
 )
-def test_a_summary_is_as_long_as_a_container_may_leave_one(
-    metrics: int, sizes: int, length: int | None
-) -> None:
+def test_a_summary_fits_the_container_limit(metrics: int, sizes: int, length: int | None) -> None:
     """Kubernetes cuts a longer one at its front, and nobody could read how the run ended."""
     progress = Progress(run="/brim/run", started=0.0, step=40, weights_sha256="a" * 64)
     progress.metrics = {f"accuracy of class {number}": 0.5 for number in range(metrics)}

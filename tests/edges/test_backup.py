@@ -129,7 +129,7 @@ def test_all_is_there_on_another_host(state: Path, tmp_path: Path) -> None:
         assert book.jobs["job-2"].running, "what was backed up is as it was"
 
 
-def test_a_backup_of_an_earlier_version_leaves_the_authority_that_there_is(state: Path) -> None:
+def test_older_backups_keep_the_present_authority(state: Path) -> None:
     """Which had none: tokens on other hosts and nodes go on."""
     for name in ("authority.pem", "nodes.token"):
         (state / name).unlink()
@@ -142,7 +142,7 @@ def test_a_backup_of_an_earlier_version_leaves_the_authority_that_there_is(state
     assert not (aside / "authority.pem").exists()
 
 
-def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Path) -> None:
+def test_concurrent_writes_do_not_delay_it(state: Path, tmp_path: Path) -> None:
     """A scheduler writes all the time, and each such write would make SQLite's own backup begin
     again from the start.
     """
@@ -170,7 +170,7 @@ def test_what_is_written_meanwhile_does_not_hold_it_up(state: Path, tmp_path: Pa
         assert len(book.story(book.jobs["job-2"])) > 2_000
 
 
-def test_a_backup_that_is_killed_leaves_the_one_before(state: Path, tmp_path: Path) -> None:
+def test_a_killed_backup_leaves_the_previous_one(state: Path, tmp_path: Path) -> None:
     file = backed_up(state)
     bytes_before = file.read_bytes()
     for place in ("_manifest", "_add_file", "sync_directory"):
@@ -197,9 +197,7 @@ backup.write_backup(Path(sys.argv[1]), Path(sys.argv[2]), now=5.0, progress=lamb
     brim("restore", file, tmp_path / "other")
 
 
-def test_what_others_have_put_beside_it_is_neither_written_nor_read(
-    state: Path, tmp_path: Path
-) -> None:
+def test_foreign_files_beside_it_are_untouched(state: Path, tmp_path: Path) -> None:
     """A backup by root into a directory where everybody may write."""
     folder, precious = tmp_path / "everybody's", tmp_path / "precious"
     folder.mkdir(mode=0o777)
@@ -216,7 +214,7 @@ def test_what_others_have_put_beside_it_is_neither_written_nor_read(
     brim("restore", folder / "b", tmp_path / "other")
 
 
-def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path: Path) -> None:
+def test_concurrent_backups_of_one_file_are_independent(state: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar.gz"
     manifests: list[backup_module.Manifest] = []
 
@@ -233,7 +231,7 @@ def test_two_backups_to_one_file_do_not_disturb_each_other(state: Path, tmp_path
     brim("restore", file, tmp_path / "other")
 
 
-def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
+def test_a_log_rotated_meanwhile_is_included(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = backup_module._add_file
@@ -247,7 +245,7 @@ def test_an_audit_log_that_is_rotated_meanwhile_is_in_it(
     assert (tmp_path / "other" / "audit.jsonl").read_text() == SMALL["audit.jsonl"]
 
 
-def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> None:
+def test_forcing_over_jobs_keeps_the_old_state(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         submit(book, submission(), name="later", now=9.0)
@@ -272,7 +270,7 @@ def test_where_jobs_are_it_is_forced_and_what_was_there_is_kept(state: Path) -> 
         assert submit(book, submission(), name="later", now=9.0).id == "later-5"
 
 
-def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: Path) -> None:
+def test_numbers_without_directories_are_not_reused(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         submit(book, submission(), name="job", now=9.0)
@@ -281,7 +279,7 @@ def test_numbers_of_jobs_without_directories_are_not_given_again_either(state: P
         assert submit(book, submission(), name="job", now=9.0).id == "job-5"
 
 
-def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: Path) -> None:
+def test_forgotten_job_numbers_are_not_reused(state: Path) -> None:
     file = backed_up(state)
     with opened(state) as book:
         for _ in range(7):
@@ -294,9 +292,7 @@ def test_numbers_of_jobs_that_were_forgotten_are_not_given_again_either(state: P
 
 
 @pytest.mark.parametrize("format", range(1, FORMAT + 1))
-def test_nor_are_those_of_a_database_of_an_earlier_format(
-    format: int, state: Path, tmp_path: Path
-) -> None:
+def test_old_format_job_numbers_are_not_reused(format: int, state: Path, tmp_path: Path) -> None:
     file, old = backed_up(state), tmp_path / "old"
     old.mkdir()
     database_of(format, old)
@@ -347,9 +343,7 @@ def test_old_backups_can_be_restored(format: int, tmp_path: Path) -> None:
     assert len(list(DATABASES.iterdir())) == FORMAT
 
 
-def test_a_restore_that_is_killed_changes_nothing_or_is_brought_to_its_end(
-    state: Path, tmp_path: Path
-) -> None:
+def test_a_killed_restore_is_completed_or_harmless(state: Path, tmp_path: Path) -> None:
     """At every rename and removal of it, one after the other."""
     file = backed_up(state)
     with opened(state) as book:
@@ -457,7 +451,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(state: Path, tmp_path:
     assert "No such file" in brim("restore", tmp_path / "none", state, code=2).stderr
 
 
-def test_a_damaged_database_is_not_taken_for_a_backup(state: Path, tmp_path: Path) -> None:
+def test_a_damaged_database_is_no_backup(state: Path, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(state / "scheduler.db")) as sql:
         sql.execute("pragma wal_checkpoint(truncate)")
     with (state / "scheduler.db").open("r+b") as file:
@@ -468,7 +462,7 @@ def test_a_damaged_database_is_not_taken_for_a_backup(state: Path, tmp_path: Pat
     assert not (tmp_path / "b").exists()
 
 
-def test_a_disk_that_fills_up_is_said_and_leaves_nothing(
+def test_a_filling_disk_is_reported_without_leftovers(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = backed_up(state)

@@ -386,7 +386,7 @@ def test_without_torch_it_says_which_extra_to_install(
     "name",
     ["no such file", "misspelt verb", "misspelt flag", "workers empty range", "run dir is a run"],
 )
-def test_the_command_itself_exits_2_without_a_stack_trace(name: str, here: Path) -> None:
+def test_usage_errors_exit_2_without_a_trace(name: str, here: Path) -> None:
     arguments, _, field, actual, _, hint = CASES[name]
     done = subprocess.run(
         [sys.executable, "-m", "brim.cli", *arguments.split()],

@@ -41,7 +41,7 @@ def test_everything_is_on_disk_at_once(tmp_path: Path) -> None:
     assert submit(reopened, submission(), name="flights", now=103.0).id == "flights-2"
 
 
-def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
+def test_lessons_of_jobs_survive(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     book.learn(submission(epochs=2), Measured({2: (10.0, 5.0)}), 240)
     reopened = Book(Database(tmp_path / "db"))
@@ -50,14 +50,14 @@ def test_what_jobs_teach_is_there_for_the_next_one(tmp_path: Path) -> None:
     assert reopened.steps_of(submission(fingerprint="other")) is None
 
 
-def test_a_handful_of_steps_spoils_nothing_that_jobs_have_taught(tmp_path: Path) -> None:
+def test_few_steps_do_not_spoil_lessons(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     book.learn(submission(), Measured({2: (10.0, 5.0)}), None)
     book.learn(submission(), Measured({2: (1.0, 9.0), 4: (10.0, 2.0)}), None)
     assert Book(Database(tmp_path / "db")).measured("m").rates == {2: 2.0, 4: 5.0}
 
 
-def test_code_that_a_damaged_job_may_need_is_not_forgotten(tmp_path: Path) -> None:
+def test_code_of_damaged_jobs_is_kept(tmp_path: Path) -> None:
     """A record of a newer version, say, which that version reads again."""
     database = Database(tmp_path / "db")
     book = Book(database)
@@ -99,7 +99,7 @@ def test_large_cycles_are_forgotten_sooner(tmp_path: Path, monkeypatch: pytest.M
     assert [row.number for row in database.cycles()] == [400]
 
 
-def test_what_is_expected_of_a_job_takes_no_more_room_with_time(tmp_path: Path) -> None:
+def test_estimates_of_a_job_do_not_grow(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     book = Book(database)
     record = submit(book, submission(), name="job", now=0.0)
@@ -130,7 +130,7 @@ def test_a_story_reads_no_estimates_of_earlier_versions(tmp_path: Path) -> None:
     assert [change.event for change in book.story(record)] == ["submitted"]
 
 
-def test_a_database_of_another_version_or_none_at_all(tmp_path: Path) -> None:
+def test_foreign_and_missing_databases_are_handled(tmp_path: Path) -> None:
     sqlite = sqlite3.connect(tmp_path / "db")
     sqlite.execute("pragma user_version = 99")
     sqlite.close()
@@ -158,7 +158,7 @@ def test_a_lock_is_one_processs(tmp_path: Path) -> None:
     assert not is_locked(path)
 
 
-def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: Path) -> None:
+def test_a_transaction_is_written_whole_or_not(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     with contextlib.suppress(ZeroDivisionError), database.transaction():
         database.put("one", b"1")
@@ -172,7 +172,7 @@ def test_what_is_written_at_once_is_on_disk_altogether_or_not_at_all(tmp_path: P
     assert Database(tmp_path / "db").get("one") == b"1"
 
 
-def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
+def test_ended_jobs_are_packed_and_shown(tmp_path: Path) -> None:
     book = Book(Database(tmp_path / "db"))
     records = [
         submit(book, submission(), name="job", now=float(k), key=f"key {k}") for k in range(4)
@@ -196,7 +196,7 @@ def test_ended_jobs_are_packed_and_shown_as_they_were(tmp_path: Path) -> None:
     assert book.jobs["job-2"].summary["steps"] == 7
 
 
-def test_nobody_waits_for_the_disk_with_a_copy_of_what_is_kept_elsewhere(tmp_path: Path) -> None:
+def test_disk_waits_skip_data_kept_elsewhere(tmp_path: Path) -> None:
     def level(database: Database) -> int:
         (found,) = database._sql.execute("pragma synchronous").fetchone()
         database.close()

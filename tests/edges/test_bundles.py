@@ -61,9 +61,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         ("x = 1", set()),
     ],
 )  # fmt: skip
-def test_what_a_file_imports_from_its_folder_is_taken(
-    statement: str, files: set[str], tmp_path: Path
-) -> None:
+def test_local_imports_are_collected(statement: str, files: set[str], tmp_path: Path) -> None:
     modules = {
         "helper.py": "x = 1",
         "other.py": "x = 2",
@@ -81,7 +79,7 @@ def test_what_a_file_imports_from_its_folder_is_taken(
     }
 
 
-def test_a_long_chain_of_calls_is_code_as_any_other(tmp_path: Path) -> None:
+def test_a_long_call_chain_is_ordinary_code(tmp_path: Path) -> None:
     chain = "x" + ".where(1)" * 800
     (tmp_path / "job.py").write_text(f'import os\ny = {chain}("text")\nimport helper')
     (tmp_path / "helper.py").touch()
@@ -135,7 +133,7 @@ def test_what_python_has_compiled_is_not_taken(tmp_path: Path) -> None:
     assert set(code.files) == {"job.py", "a.txt"}
 
 
-def test_code_that_is_too_large_is_refused_with_what_is_large(tmp_path: Path) -> None:
+def test_oversized_code_is_refused_naming_large_files(tmp_path: Path) -> None:
     write(tmp_path, {"job.py": ""})
     (tmp_path / "weights.bin").write_bytes(bytes(LARGEST))
     spec = JobSpec(file="job.py", directory=str(tmp_path), include=("*.bin",), parameters={})
@@ -230,7 +228,7 @@ def test_holes_of_an_archive_take_no_memory() -> None:
         tracemalloc.stop()
 
 
-def test_a_disk_that_gives_back_something_else_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_altered_bytes_from_disk_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundles, "_content_of", lambda _: {})
     with pytest.raises(EnvironmentFault, match="does not have what was written to it"):
         unpack(pack(FILES), digest_of(pack(FILES)))

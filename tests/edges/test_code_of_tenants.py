@@ -88,7 +88,7 @@ ODD_CODE = {
 
 
 @pytest.mark.parametrize("content", ODD_CODE.values(), ids=ODD_CODE)
-def test_code_of_any_kind_is_taken_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_any_kind_of_code_is_taken(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "job.py").write_bytes(content)
     code = collect(CodeFile(tmp_path / "job.py", "job.py"), limit_bytes=LARGEST)
     assert code.files == {"job.py": content}
@@ -103,7 +103,7 @@ def test_code_too_deep_for_the_parser_is_no_python(tmp_path: Path, content: byte
         check_training_file(tmp_path / "job.py")
 
 
-def test_code_with_a_default_too_deep_to_show_is_refused(tmp_path: Path) -> None:
+def test_a_default_too_deep_to_show_is_refused(tmp_path: Path) -> None:
     chain = "x" + ".y" * 800
     (tmp_path / "job.py").write_text(f"def model(a, b={chain}): pass\n")
     with pytest.raises(SpecError, match="need a function that can be called as model"):
@@ -137,7 +137,7 @@ def test_what_is_no_file_of_code_is_said(tmp_path: Path, odd: Callable[[Path], o
     assert kept_bundle(tmp_path / "run") == b""
 
 
-def test_module_that_is_no_file_is_not_waited_for(
+def test_special_files_as_modules_are_not_awaited(
     tmp_path: Path, odd: Callable[[Path], object]
 ) -> None:
     (tmp_path / "job.py").write_text("import other")

@@ -27,7 +27,7 @@ from brim.wire.control import ask
 from brim.wire.messages import Ask
 
 
-def test_a_process_that_nobody_has_buried_is_not_alive() -> None:
+def test_a_zombie_process_is_not_alive() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not is_alive(child.pid)
@@ -36,7 +36,7 @@ def test_a_process_that_nobody_has_buried_is_not_alive() -> None:
     assert is_alive(os.getpid())
 
 
-def test_a_master_that_is_gone_is_not_waited_for_by_the_time_of_day(
+def test_waits_for_a_dead_master_ignore_wall_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell = time.time

@@ -43,7 +43,7 @@ def left_in(group: ControlGroup) -> int:
 
 
 @needs_groups
-def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: ControlGroup) -> None:
+def test_only_leftovers_of_the_group_end(tmp_path: Path, group: ControlGroup) -> None:
     inner, second = group.subgroup("job-1"), group.subgroup("job-2")
     assert inner is not None
     assert second is not None
@@ -60,9 +60,7 @@ def test_what_was_left_in_it_ends_and_nothing_else(tmp_path: Path, group: Contro
 
 
 @needs_groups
-def test_it_is_found_by_its_folder_wherever_it_was_made(
-    tmp_path: Path, group: ControlGroup
-) -> None:
+def test_a_group_is_found_by_its_folder(tmp_path: Path, group: ControlGroup) -> None:
     """By a process that is in another group, as one of another service or session is."""
     foreign_group = make_group(tmp_path / "elsewhere")
     assert foreign_group is not None
@@ -80,7 +78,9 @@ def test_it_is_found_by_its_folder_wherever_it_was_made(
 
 @needs_groups
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a group away")
-def test_what_another_account_calls_so_is_none_of_ours(tmp_path: Path, group: ControlGroup) -> None:
+def test_same_named_groups_of_other_accounts_are_foreign(
+    tmp_path: Path, group: ControlGroup
+) -> None:
     os.chown(group.path, 65534, 65534)
     assert groups_of(tmp_path) == []
     os.chown(group.path, os.geteuid(), os.getegid())
@@ -128,7 +128,7 @@ def test_a_place_where_none_can_be_made(
     assert list((tmp_path / "unable").iterdir()) == []
 
 
-def test_the_files_of_the_nearest_group_that_has_them(
+def test_files_of_the_nearest_group_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_group = tmp_path / "service" / "brim-1"
@@ -205,7 +205,7 @@ def test_where_the_group_of_this_process_is(
 
 
 @needs_groups
-def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlGroup) -> None:
+def test_a_constantly_forking_group_is_ended(group: ControlGroup) -> None:
     forks = "import os, sys, time; from pathlib import Path\n"
     forks += "from brim.host.control_groups import processors, ControlGroup\n"
     forks += "assert ControlGroup(Path(sys.argv[1])).enter(); end = time.monotonic() + 60\n"
@@ -215,7 +215,7 @@ def test_a_group_is_ended_also_where_its_processes_go_on_forking(group: ControlG
     until(lambda: not group.path.exists(), "its end")
 
 
-def test_the_same_path_in_two_containers_has_two_groups(
+def test_equal_paths_in_containers_have_separate_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another directory lies there, or other processes are to be seen."""
@@ -238,7 +238,7 @@ def test_the_same_path_in_two_containers_has_two_groups(
     assert name(folder) not in (first, second)
 
 
-def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
+def test_groups_with_invisible_processes_are_foreign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mount = control_groups._Mount("cgroup2", "/", tmp_path, frozenset())
@@ -250,7 +250,7 @@ def test_a_group_with_processes_that_cannot_be_seen_from_here_is_not_ours(
         assert groups_of(tmp_path) == found
 
 
-def test_a_mount_may_have_white_space_in_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_path_may_contain_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     line = r"36 35 0:29 / /my\040groups\134 rw - cgroup2 cgroup2 rw"
     monkeypatch.setattr(control_groups, "read_proc", lambda _: f"{line}\n")
     (mount,) = control_groups._mounts()

@@ -154,7 +154,7 @@ def test_what_the_master_has_is_not_said_again() -> None:
     assert [parcel.number for parcel in second.heard] == [0, 2]
 
 
-def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
+def test_a_replaced_master_is_not_obeyed() -> None:
     """Two masters can never both be obeyed: an agent that has heard a later life hears no earlier."""
     later_master = Script(life(3), says(1, HOLDS[0]))
     earlier_master = Script(life(2), says(2, HOLDS[1]), says(3, HOLDS[2]))
@@ -162,7 +162,7 @@ def test_a_master_that_another_has_replaced_is_not_obeyed() -> None:
     assert converse(later_master, earlier_master, same_life) == [HOLDS[0], HOLDS[3]]
 
 
-def test_an_agent_that_is_counted_as_lost_says_so() -> None:
+def test_a_lost_agent_says_so() -> None:
     refused = wire.FromMaster(0, 0, wire.Refused(reason="it was away for too long", lost=True))
     with pytest.raises(Displaced, match="away for too long"):
         converse(Script(life(1)), Script(refused), limit=1)
@@ -170,7 +170,7 @@ def test_an_agent_that_is_counted_as_lost_says_so() -> None:
         converse(Script(wire.FromMaster(0, 0, wire.Refused(reason="no"))), limit=1)
 
 
-def test_a_master_that_is_silent_is_killed_by_who_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_master_is_killed_by_its_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("brim.agent.conversation._SILENCE", 0.5)
     keeper = Kept()
     silent = Script(life(1), says(1, HOLDS[0]), hangs=True)
@@ -186,7 +186,7 @@ def slow_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Master
     return master, Keeper([], tmp_path / "master.log", lambda *_, **__: master)
 
 
-def test_a_kept_master_may_start_as_slowly_as_it_must(
+def test_a_kept_master_may_start_slowly(
     slow_master: tuple[Master, Keeper], capfd: pytest.CaptureFixture[str]
 ) -> None:
     master, keeper = slow_master
@@ -239,7 +239,7 @@ def test_kept_master_that_does_nothing_is_killed(
         assert master.returncode == status
 
 
-def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_master_is_heard_out(
+def test_dead_addresses_are_left_and_far_masters_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("brim.agent.conversation._TO_REACH", 0.02)
@@ -250,7 +250,7 @@ def test_of_several_addresses_one_that_leads_nowhere_is_left_soon_and_a_far_mast
     assert monotonic() - started < 5.0
 
 
-def test_who_keeps_the_master_stays_until_all_hosts_have_heard_the_end() -> None:
+def test_the_masters_keeper_stays_until_all_heard() -> None:
     """The master dies with an end that another host has not heard: its heir has to know that this
     one has.
     """

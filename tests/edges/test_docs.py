@@ -84,7 +84,7 @@ def test_a_generated_reference_is_that_of_the_code(page: str) -> None:
     assert rendered == _words(script.with_name(f"{page}.md")), f"python {script} makes it again"
 
 
-def test_the_laws_of_imports_are_those_that_are_proved() -> None:
+def test_documented_import_laws_are_the_proven_ones() -> None:
     settings = tomllib.loads(_words(ROOT / "pyproject.toml"))
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     assert "\n".join(["```", *layers, "```"]) in _words(ROOT / "CONTRIBUTING.md")
@@ -124,7 +124,7 @@ def _seconds(*words: str) -> float:
     return sum(times_after[2:4]) - sum(times_before[2:4])  # of children
 
 
-def test_the_options_that_a_resumed_run_keeps_are_named() -> None:
+def test_options_kept_by_resumed_runs_are_documented() -> None:
     page = _words(ROOT / "docs" / "reference" / "command-line.md")
     named = page.partition("cannot change: the file or command,")[2].partition(".\n")[0]
     names_kept = {option.named for option in OPTIONS.values() if option.decides}

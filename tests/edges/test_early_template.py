@@ -78,9 +78,7 @@ def test_it_imports_torch_meanwhile(tmp_path: Path, template: Template) -> None:
     assert "--host" not in psutil.Process(template.process.pid).cmdline()
 
 
-def test_it_begins_again_where_a_job_declares_what_torch_may_have_read(
-    tmp_path: Path, template: Template
-) -> None:
+def test_declared_torch_variables_restart_the_template(tmp_path: Path, template: Template) -> None:
     found = begin(template, tmp_path, env={"VALUE": "declared"})
     assert found["value"] == "declared"
     assert "--host" in psutil.Process(template.process.pid).cmdline()
@@ -91,7 +89,7 @@ def test_it_ends_where_no_job_comes(template: Template) -> None:
     assert template.process.wait(DEADLINE) == 0
 
 
-def test_an_agent_that_is_asked_to_leave_before_it_knows_its_master_leaves_nothing(
+def test_an_agent_leaving_before_its_master_leaves_nothing(
     tmp_path: Path,
 ) -> None:
     environment = {**os.environ, "BRIM_TOKEN": "token", "TMPDIR": str(tmp_path)}

@@ -64,7 +64,7 @@ def cancelled(book: Book, *, now: float = 5.0, **fields: str) -> ScheduledJob:
     return record
 
 
-def test_nothing_of_it_is_left_and_all_else_is(served: Served) -> None:
+def test_only_the_forgotten_job_disappears(served: Served) -> None:
     served.client.apply(ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS))
     forgotten, stays = ended(served), ended(served)
     summary = served.client.forget(forgotten)
@@ -86,7 +86,7 @@ def test_nothing_of_it_is_left_and_all_else_is(served: Served) -> None:
     assert page.exit_code == 0, page.stderr
 
 
-def test_numbers_are_given_once_and_keys_may_be_given_again(served: Served) -> None:
+def test_job_numbers_are_unique_but_keys_reusable(served: Served) -> None:
     first = ended(served, key="nightly")
     assert served.client.submit(ask("1", key="nightly")).job == first
     served.client.forget(first)
@@ -103,7 +103,7 @@ def test_numbers_are_given_once_across_lives(tmp_path: Path) -> None:
     assert submit(book, submission(), name="job", now=0.0).id == "job-4"
 
 
-def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
+def test_unfinished_jobs_are_refused_with_a_hint(served: Served) -> None:
     job = served.client.submit(ask("1")).job
     done = ended(served)
     with pytest.raises(EnvironmentFault, match=f"cannot be forgotten: brim cancel {job} ends it"):
@@ -117,7 +117,7 @@ def test_what_has_not_ended_is_refused_with_a_hint(served: Served) -> None:
         book.forget(submit(book, submission(), name="job", now=0.0))
 
 
-def test_a_tenant_forgets_its_own_jobs_alone_and_it_is_on_record(house: House) -> None:
+def test_tenants_forget_only_their_own_jobs(house: House) -> None:
     own_job = house.as_(OWNER).submit(job_of("ads")).job
     house.as_(OWNER).cancel(own_job)
     until(lambda: house.client.job(own_job).has_ended, "its end")
@@ -129,7 +129,7 @@ def test_a_tenant_forgets_its_own_jobs_alone_and_it_is_on_record(house: House) -
     assert ("web", f"DELETE /v1/jobs/{own_job}", 404) in lines_audited
 
 
-def test_the_command_asks_before_it_deletes_and_says_what_came_back(served: Served) -> None:
+def test_the_command_confirms_and_reports_freed_space(served: Served) -> None:
     jobs = [ended(served), ended(served, tenant="web"), ended(served)]
     refused = brim("forget", *jobs)
     assert refused.exit_code == 2
@@ -194,9 +194,7 @@ def test_an_answer_that_was_lost_is_a_yes(served: Served, monkeypatch: pytest.Mo
     assert client.forget(job).job == job
 
 
-def test_jobs_are_forgotten_by_age_where_the_cluster_says_so(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cluster_forgets_jobs_by_age(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forgetting_module, "_POLL_INTERVAL", 0.05)
     job = ended(served)
     spec = ClusterSpec(cluster=Cluster.parse("1x8"), tenants=TENANTS)
@@ -236,7 +234,7 @@ def test_only_what_is_old_enough_is_forgotten(tmp_path: Path) -> None:
     assert list(Book(Database(tmp_path / "db")).jobs) == ["job-3"]
 
 
-def test_the_next_scheduler_removes_what_the_last_one_did_not_come_to(tmp_path: Path) -> None:
+def test_the_next_scheduler_completes_removals(tmp_path: Path) -> None:
     """Killed between the two: the job is gone, and its directory is no orphan."""
     jobs = tmp_path / "jobs"
     book = Book(Database(tmp_path / "db"))
@@ -259,7 +257,7 @@ def test_the_next_scheduler_removes_what_the_last_one_did_not_come_to(tmp_path: 
     assert [path.name for path in jobs.iterdir()] == ["job-77"]
 
 
-def test_what_cannot_be_removed_is_said_and_tried_again(
+def test_failing_removals_are_reported_and_retried(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ended(served)
@@ -379,7 +377,7 @@ def test_a_job_with_deep_directories_is_forgotten(served: Served) -> None:
     assert not (served.folder / "jobs" / job).exists()
 
 
-def test_whatever_goes_wrong_with_one_directory_the_others_are_removed(
+def test_one_failing_directory_spares_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     book = Book(Database(tmp_path / "db"))
@@ -420,7 +418,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Forgetting, "run", fails)
 
 
-def test_what_goes_wrong_beside_the_cycles_is_logged_and_hides_no_end(
+def test_background_failures_are_logged_and_end_nothing(
     failing: None, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     served.client.down()

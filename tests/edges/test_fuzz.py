@@ -253,8 +253,6 @@ def test_what_is_nested_without_end_is_refused(
     ),
     data=st.binary(max_size=64),
 )
-def test_a_checkpoint_whose_checksums_are_right_may_still_be_nonsense(
-    tree: Any, data: bytes
-) -> None:
+def test_well_summed_nonsense_in_checkpoints_is_found(tree: Any, data: bytes) -> None:
     with contextlib.suppress(BrimError):
         state_of(Checkpoint(step=1, tree=tree, versions={}, data=data))

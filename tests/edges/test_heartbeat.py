@@ -8,7 +8,7 @@ from pathlib import Path
 from brim.storage.heartbeat import HeartbeatFile
 
 
-def test_nothing_is_written_through_a_link_that_a_stranger_made(tmp_path: Path) -> None:
+def test_foreign_links_are_not_written_through(tmp_path: Path) -> None:
     """In a directory of all, such as /tmp, where a process's number is no secret."""
     own_file, path = tmp_path / "ours", tmp_path / "heart"
     own_file.write_text("of value")

@@ -101,7 +101,7 @@ def room() -> Iterator[None]:
 # Clients that may come in ------------------------------------------------------------------------
 
 
-def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Encrypted) -> None:
+def test_https_answers_directory_and_token_holders(served: Encrypted) -> None:
     assert served.client.address == served.url
     assert served.client.cluster().devices == 8
     for address in (served.url, f"https://localhost:{served.port}"):
@@ -114,7 +114,7 @@ def test_a_client_with_the_directory_or_a_token_is_answered_by_https(served: Enc
         Client(address=served.url, token=token_with("0" * 32, split_token(served.token)[1])).jobs()
 
 
-def test_a_client_that_speaks_plain_http_to_it_is_told_of_https(served: Encrypted) -> None:
+def test_plain_http_clients_are_told_of_https(served: Encrypted) -> None:
     with pytest.raises(EnvironmentFault, match=f"or is it {served.url}[?]"):
         Client(address=f"http://{HOST}:{served.port}", token=served.token).cluster()
 
@@ -133,7 +133,7 @@ def test_verbs_ask_it(served: Encrypted, tmp_path: Path, monkeypatch: pytest.Mon
     assert json.loads(done.stdout)["nodes"]
 
 
-def test_a_program_that_trusts_the_authority_calls_it_by_its_address(served: Encrypted) -> None:
+def test_the_authority_verifies_calls_by_address(served: Encrypted) -> None:
     """As curl --cacert does; the name in the certificate is then that of the host."""
     context = ssl.create_default_context(cadata=served.authority.certificate.decode())
     for name in (HOST, "localhost"):
@@ -144,7 +144,7 @@ def test_a_program_that_trusts_the_authority_calls_it_by_its_address(served: Enc
             assert connection.getresponse().read() == b"ok\n"
 
 
-def test_a_server_in_front_is_known_by_the_certificates_that_the_host_trusts(
+def test_proxies_are_verified_by_host_certificates(
     served: Encrypted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = split_token(served.token)[0]
@@ -158,7 +158,7 @@ def test_a_server_in_front_is_known_by_the_certificates_that_the_host_trusts(
     assert Client(address=served.url, token=secret).cluster().devices == 8
 
 
-def test_a_scheduler_with_another_port_or_authority_is_found_by_its_directory(
+def test_a_moved_scheduler_is_found_by_directory(
     served: Encrypted,
 ) -> None:
     contact = read_scheduler_contact(served.folder)
@@ -271,7 +271,7 @@ def test_no_token_goes_to_a_server_that_does_not_speak_tls(
         ("[::1]:4000", "http://[::1]:4000"),
     ],
 )
-def test_a_server_is_named_by_its_url_or_address(text: str, url: str) -> None:
+def test_servers_are_named_by_url_or_address(text: str, url: str) -> None:
     assert scheduler_url(text, field="--server") == url
     assert scheduler_url(url, field="--server") == url
 
@@ -317,7 +317,7 @@ def test_only_what_other_hosts_reach_is_encrypted() -> None:
 # Tokens of before --------------------------------------------------------------------------------
 
 
-def test_a_token_of_before_gets_the_fingerprint_and_stays_the_same(tmp_path: Path) -> None:
+def test_an_older_token_gains_the_fingerprint(tmp_path: Path) -> None:
     authority = Authority.make("cluster")
     keep_token(tmp_path, "0ld")
     keys = Keys(tmp_path, authority.fingerprint, tenants=lambda: ["ads"])
@@ -385,9 +385,7 @@ def test_a_crowd_that_does_not_begin_a_handshake_locks_nobody_out(
         assert not is_over(lines[-1]), "the youngest has time"
 
 
-def test_a_crowd_that_shakes_hands_and_says_nothing_locks_nobody_out(
-    served: Encrypted, room: None
-) -> None:
+def test_silent_handshakes_lock_nobody_out(served: Encrypted, room: None) -> None:
     with contextlib.ExitStack() as crowd:
         lines = [crowd.enter_context(served.shake_hands()) for _ in range(300)]
         crowd.enter_context(served.call())
@@ -411,7 +409,7 @@ def test_a_crowd_of_one_host_locks_out_no_stranger_of_another(
         assert not any(map(is_over, callers_of_host))
 
 
-def test_a_header_does_not_say_from_where_a_request_comes(served: Encrypted) -> None:
+def test_headers_do_not_determine_the_origin(served: Encrypted) -> None:
     """A connection of which it did would be counted as nobody's."""
     with served.shake_hands() as line:
         line.sendall(
@@ -675,7 +673,7 @@ def crowded(served: Encrypted) -> str:
     return "clients are answered"
 
 
-def test_what_a_host_without_a_token_tries_comes_to_nothing(served: Encrypted, room: None) -> None:
+def test_attempts_of_a_tokenless_host_achieve_nothing(served: Encrypted, room: None) -> None:
     fingerprint = split_token(served.token)[1]
     asks: dict[str, Callable[[], str]] = {
         "ask without a token": lambda: answer_to(served, ""),

@@ -145,7 +145,7 @@ def test_a_caller_without_a_good_certificate_is_refused(authority: Authority, ki
         assert not is_refused(server.port, good)
 
 
-def test_where_strangers_may_call_they_are_known_as_such(authority: Authority) -> None:
+def test_permitted_strangers_are_recognized(authority: Authority) -> None:
     context = server_context(authority.issue("master"), with_strangers=True)
     with TlsServer(context, say_who) as server:
         assert asked(server.port, client_context(authority.certificate)) == b"a stranger"
@@ -155,9 +155,7 @@ def test_where_strangers_may_call_they_are_known_as_such(authority: Authority) -
 
 
 @pytest.mark.parametrize("kind", ["another authority's", "expired", "another role"])
-def test_a_server_without_a_good_certificate_is_told_nothing(
-    authority: Authority, kind: str
-) -> None:
+def test_an_uncertified_server_is_told_nothing(authority: Authority, kind: str) -> None:
     own_identity = authority.issue("agent") if kind == "another role" else CALLERS[kind](authority)
     assert own_identity is not None
     role = "master" if kind == "another role" else "agent"
@@ -216,7 +214,7 @@ def test_a_server_of_another_authority_is_told_nothing(
         joining(enrolling.port, token_with(SECRET, fingerprint))
 
 
-def test_who_shows_the_certificate_of_an_authority_and_has_no_key_of_it_is_told_nothing(
+def test_a_certificate_without_its_key_is_told_nothing(
     authority: Authority,
 ) -> None:
     received = []
@@ -235,7 +233,7 @@ def test_who_shows_the_certificate_of_an_authority_and_has_no_key_of_it_is_told_
     assert received in ([], [b""])
 
 
-def test_who_is_no_server_of_that_role_is_told_nothing(
+def test_servers_of_other_roles_are_told_nothing(
     authority: Authority, enrolling: TlsServer
 ) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -271,7 +269,7 @@ def test_what_is_no_request_gets_nothing(
     assert b"CERTIFICATE" not in reply
 
 
-def test_a_server_that_says_nothing_is_waited_for_as_long_as_told() -> None:
+def test_a_silent_server_is_awaited_until_the_timeout() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(TimeoutError),
@@ -279,7 +277,7 @@ def test_a_server_that_says_nothing_is_waited_for_as_long_as_told() -> None:
         authority_at("127.0.0.1", silent.getsockname()[1], fingerprint="x", timeout=0.2)
 
 
-def test_no_certificate_is_signed_for_what_is_no_request(authority: Authority) -> None:
+def test_invalid_requests_get_no_certificate(authority: Authority) -> None:
     subject = Subject(authority.scope, "agent", "h2")
     _, request = requested()
     lines = request.splitlines(keepends=True)
@@ -316,7 +314,7 @@ def test_grpc_takes_these_certificates(authority: Authority) -> None:
 # The identities of a run --------------------------------------------------------------------------
 
 
-def test_all_who_have_a_secret_have_the_same_authority() -> None:
+def test_one_secret_gives_one_authority() -> None:
     authorities = [Authority.derived_from(secret) for secret in (b"a", b"a", b"b", b"")]
     keys = [authority.pem.partition(b"-----BEGIN CERTIFICATE")[0] for authority in authorities]
     assert keys[0] == keys[1]
@@ -337,7 +335,7 @@ def test_the_ends_of_a_run_know_each_other() -> None:
 
 
 @pytest.mark.parametrize("passed", [RENEW_AFTER + 60.0, -RENEW_AFTER - 60.0])
-def test_an_identity_is_renewed_in_time_also_where_the_clock_jumps(
+def test_identities_are_renewed_despite_clock_jumps(
     passed: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_run = RunIdentity(b"a", MASTER)

@@ -230,7 +230,7 @@ def test_who_calls_what_is_not_the_master_is_told_so_at_once(kind: str) -> None:
     asyncio.run(work())
 
 
-def test_a_master_whose_clock_is_wrong_is_told_from_another(
+def test_a_master_with_wrong_clock_is_recognized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work() -> None:
@@ -362,7 +362,7 @@ def test_who_calls_between_two_masters_waits_for_the_next(tmp_path: Path) -> Non
     asyncio.run(work())
 
 
-def test_a_port_carries_what_is_larger_than_any_buffer(tmp_path: Path) -> None:
+def test_a_port_carries_messages_beyond_buffer_size(tmp_path: Path) -> None:
     async def work() -> None:
         async with Door(tmp_path, remote=True) as door:
             stream, message = open_stream(door.address, token=TOKEN), "x" * (32 << 20)
@@ -387,7 +387,7 @@ def test_a_folder_that_others_may_enter_is_no_place_for_a_socket(tmp_path: Path,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_root_calls_where_another_user_listens_and_listens_only_in_its_own(tmp_path: Path) -> None:
+def test_root_listens_only_in_its_own_folder(tmp_path: Path) -> None:
     folder = tmp_path / "control"
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)

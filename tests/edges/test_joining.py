@@ -99,7 +99,7 @@ def test_a_node_joins_renews_and_is_told(tmp_path: Path) -> None:
     asyncio.run(live())
 
 
-def test_the_next_scheduler_has_the_same_authority_and_token(tmp_path: Path) -> None:
+def test_the_next_scheduler_keeps_authority_and_token(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (_, port, token):
             node = Enrolled(HOST, port, token=token, name="n1", now=SystemClock().now)
@@ -118,7 +118,7 @@ def test_the_next_scheduler_has_the_same_authority_and_token(tmp_path: Path) -> 
     assert (tmp_path / "authority.pem").stat().st_mode & 0o077 == 0
 
 
-def test_an_address_of_ipv6_is_told_as_nodes_take_it(tmp_path: Path) -> None:
+def test_ipv6_addresses_are_printed_as_nodes_take_them(tmp_path: Path) -> None:
     async def started() -> str:
         far = FarNodes(tmp_path, "::1", SystemClock())
         try:
@@ -376,7 +376,7 @@ def test_a_crowd_on_one_host_leaves_strangers_of_others_their_places(tmp_path: P
     asyncio.run(live())
 
 
-def test_a_stranger_that_does_not_close_its_end_is_held_for_no_longer(
+def test_strangers_keeping_connections_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It shakes hands, is told that it is none of ours, and answers nothing any more."""
@@ -428,9 +428,7 @@ def _encrypted(authority: Authority) -> bytes:
     ],
     ids=["encrypted", "empty", "no text", "of a run", "of a node", "huge"],
 )
-def test_a_file_that_is_no_authority_is_said_to_be(
-    tmp_path: Path, content: bytes, reason: str
-) -> None:
+def test_an_invalid_authority_file_is_reported(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "authority.pem").write_bytes(content)
     with pytest.raises(EnvironmentFault, match=reason) as caught:
         FarNodes(tmp_path, HOST, SystemClock())
@@ -438,19 +436,19 @@ def test_a_file_that_is_no_authority_is_said_to_be(
     assert (tmp_path / "authority.pem").read_bytes() == content
 
 
-def test_an_authority_that_is_no_file_is_said_to_be(tmp_path: Path) -> None:
+def test_an_authority_that_is_no_file_is_reported(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "authority.pem")
     with pytest.raises(EnvironmentFault, match="it is no regular file"):
         FarNodes(tmp_path, HOST, SystemClock())
 
 
-def test_a_token_that_is_no_text_is_said_to_be(tmp_path: Path) -> None:
+def test_a_binary_token_is_reported(tmp_path: Path) -> None:
     (tmp_path / TOKEN).write_bytes(b"\xff\xfe")
     with pytest.raises(EnvironmentFault, match=r"cannot read the token .* no text"):
         FarNodes(tmp_path, HOST, SystemClock())
 
 
-def test_a_node_of_another_kind_is_told_how_it_differs(tmp_path: Path) -> None:
+def test_nodes_of_other_kinds_learn_the_difference(tmp_path: Path) -> None:
     async def live() -> None:
         async with far_nodes(tmp_path) as (far, port, token):
             far.expect([], Cluster(nodes=(Node(id="home", devices=4),)))

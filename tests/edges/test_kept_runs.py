@@ -51,7 +51,7 @@ def run_dir(tmp_path: Path) -> Path:
     ["master.json", "journal", ".agent.lock", "logs/../master.json", "/etc/passwd", "logs//x.log",
      "checkpoints/step-1/manifest.json", "quarantine/a/b", "events.jsonl\n", ""],
 )  # fmt: skip
-def test_secrets_and_what_leads_out_of_the_directory_are_not_kept(name: str) -> None:
+def test_secrets_and_outside_links_are_not_kept(name: str) -> None:
     assert not is_kept(name)
 
 
@@ -141,9 +141,7 @@ def test_what_user_code_leaves_there_holds_nothing_up(run_dir: Path, tmp_path: P
     }  # fmt: skip
 
 
-def test_a_run_that_was_brought_here_does_not_say_when_others_added_to_it(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_fetched_run_hides_its_keeping_time(run_dir: Path, tmp_path: Path) -> None:
     place = Directory(tmp_path / "store")
     (run_dir / LIVENESS_FILE).write_text("1")  # of a host that is gone
     keeping = Keeping(run_dir, place)
@@ -197,9 +195,7 @@ def test_a_line_is_copied_once_it_is_whole(run_dir: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("lines", [1, 2, 9], ids=["shorter", "as long", "longer"])
-def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
-    lines: int, run_dir: Path, tmp_path: Path
-) -> None:
+def test_a_reused_run_name_is_copied_anew(lines: int, run_dir: Path, tmp_path: Path) -> None:
     """A scheduler with a new state directory numbers its jobs from 1 again."""
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     weights = run_dir / "checkpoints" / "step-00000001" / "state.safetensors"
@@ -223,9 +219,7 @@ def test_a_run_that_has_the_name_of_an_earlier_one_is_copied_anew(
     assert not (copy / "logs" / "w9.log").exists()
 
 
-def test_processes_that_copy_at_once_come_one_after_the_other(
-    run_dir: Path, tmp_path: Path
-) -> None:
+def test_concurrent_copies_take_turns(run_dir: Path, tmp_path: Path) -> None:
     """Each cuts off a line without its end: another's, which is about to be written on."""
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     (run_dir / "steps.jsonl").write_bytes(b'{"step": 1}\n' * (3 * PART // 12))
@@ -275,7 +269,7 @@ def test_a_copy_that_takes_too_long_is_said(
     copy_run(StoredRun(place), copy)
 
 
-def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:
+def test_a_growing_part_does_not_end_a_copy(run_dir: Path, tmp_path: Path) -> None:
     place, copy = Directory(tmp_path / "store"), tmp_path / "copy"
     Keeping(run_dir, place).bring_up_to_date()
     copy_run(StoredRun(place), copy)
@@ -289,7 +283,7 @@ def test_a_part_that_is_being_written_does_not_end_a_copy(run_dir: Path, tmp_pat
     assert (copy / "report.html").exists()
 
 
-def test_a_checkpoint_that_is_gone_is_gone_in_the_copy(run_dir: Path, tmp_path: Path) -> None:
+def test_a_removed_checkpoint_leaves_the_copy(run_dir: Path, tmp_path: Path) -> None:
     class ThisRun:
         def files(self) -> list[KeptFile]:
             return files_of(run_dir, checkpoints=True)
@@ -328,7 +322,7 @@ def test_a_copy_that_nobody_asks_for_is_removed(
     assert (copies["other"] / "job.json").exists()
 
 
-def test_run_in_a_folder_of_copies_is_found_by_its_path(
+def test_a_run_among_copies_is_found_by_path(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -390,7 +384,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house.close()
 
 
-def test_records_of_a_job_are_read_over_http_by_whom_they_belong_to(house: House) -> None:
+def test_owners_read_job_records_over_http(house: House) -> None:
     job = house.client.submit(job_of("ads")).job
     run_dir = Path(house.client.job(job).run)
     (run_dir / "logs").mkdir(parents=True, exist_ok=True)

@@ -196,7 +196,7 @@ def test_a_law_lets_others_pass(law: str, call: str) -> None:
     assert not LAWS[law].breaks(found)
 
 
-def test_every_module_of_brim_is_started_without_the_folder() -> None:
+def test_modules_are_started_without_the_folder() -> None:
     """Only `run_module` writes such commands: in any folder there may be an `http.py`."""
     found = [
         path.relative_to(SOURCE).as_posix()

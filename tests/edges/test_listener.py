@@ -77,7 +77,7 @@ def calling() -> Iterator[Callable[..., Future[socket.socket]]]:
         yield lambda *words, **named: pool.submit(call, *words, **named)
 
 
-def test_a_stream_accepted_before_its_round_began_is_kept(
+def test_an_early_stream_waits_for_its_round(
     listener: Listener, calling: Callable[..., Future[socket.socket]]
 ) -> None:
     calls = [calling(listener.address, greeting) for greeting in (STATE, "round 2 state for w3")]
@@ -151,7 +151,7 @@ def test_strangers_who_are_slow_hold_up_nobody(
         assert not listener._callers
 
 
-def test_more_strangers_than_are_listened_to_hold_up_nobody(
+def test_excess_strangers_hold_up_nobody(
     listener: Listener, calling: Callable[..., Future[socket.socket]]
 ) -> None:
     host, _, port = listener.address.rpartition(":")
@@ -238,7 +238,7 @@ def test_a_worker_that_does_not_answer_is_lost(deaf: str) -> None:
         call(closed_listener.address)
 
 
-def test_a_worker_that_reads_nothing_is_waited_for_while_its_host_answers(
+def test_hanging_peers_are_awaited_while_hosts_answer(
     listener: Listener,
     calling: Callable[..., Future[socket.socket]],
     monkeypatch: pytest.MonkeyPatch,
@@ -422,7 +422,7 @@ def test_what_was_heard_on_the_way_and_is_said_again_opens_nothing(
             listener.accept(STATE, timeout=0.3, cancelled=never)
 
 
-def test_what_came_in_one_piece_may_be_taken_in_many(listener: Listener, calling: Calling) -> None:
+def test_one_arrival_may_be_taken_in_pieces(listener: Listener, calling: Calling) -> None:
     """What a stream has decrypted, the kernel tells nobody of."""
     worker = calling(listener.address)
     with listener.accept(STATE, timeout=5.0, cancelled=never) as peer, worker.result() as other_end:
@@ -464,9 +464,7 @@ def test_much_goes_both_ways_at_once(listener: Listener, calling: Calling) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each packet ends a wait")
-def test_one_packet_of_much_ends_no_wait_and_is_taken_all_the_same(
-    listener: Listener, calling: Calling
-) -> None:
+def test_small_packets_of_large_messages_end_no_wait(listener: Listener, calling: Calling) -> None:
     worker = calling(listener.address)
     with (
         listener.accept(STATE, timeout=5.0, cancelled=never) as peer,
@@ -499,7 +497,7 @@ def until(true: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def test_who_calls_while_a_worker_computes_is_heard_afterwards(
+def test_calls_during_computation_are_answered_later(
     listener: Listener, calling: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers have as long as the listener listens, and not as its worker computes."""

@@ -33,7 +33,7 @@ def soon() -> float:
     return asyncio.get_running_loop().time() + 20.0
 
 
-def test_who_waits_for_news_or_lines_of_a_job_is_woken_by_them_alone(tmp_path: Path) -> None:
+def test_waiters_are_woken_by_their_own_job(tmp_path: Path) -> None:
     async def story() -> None:
         waiting = Waiting()
         own_task, other_task = (
@@ -104,7 +104,7 @@ def test_jobs_come_by_pages(served: Served, monkeypatch: pytest.MonkeyPatch) -> 
             client._call("GET", f"/v1/jobs?{words}", list)
 
 
-def test_the_report_of_thousands_of_jobs_takes_seconds_and_shows_the_newest_one_by_one(
+def test_reports_of_thousands_of_jobs_are_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRIM_HOME", str(tmp_path))

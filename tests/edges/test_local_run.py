@@ -33,7 +33,7 @@ def sleeping() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_only_the_master_that_its_own_agent_kept_is_waited_for_and_ended(
+def test_only_the_own_agents_master_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sleeping: subprocess.Popen[bytes], is_own: bool
 ) -> None:
     monkeypatch.setattr("brim.backends.local._GRACE", 0.0)
@@ -49,7 +49,7 @@ def test_only_the_master_that_its_own_agent_kept_is_waited_for_and_ended(
         assert sleeping.poll() is None
 
 
-def test_an_agent_that_joins_again_and_again_keeps_nothing_of_its_workers(
+def test_repeated_joins_keep_nothing_of_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "true")  # a template that ends at once
@@ -87,7 +87,7 @@ def known_as_heir(run_dir: Path, process: subprocess.Popen[bytes], start: str = 
     (run_dir / "heir").write_text(f"{start} {process.pid} {birth_of(process.pid)}")
 
 
-def test_the_next_agent_is_started_once_the_heir_of_the_last_has_ended(
+def test_the_next_agent_waits_for_the_heir(
     tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
 ) -> None:
     known_as_heir(tmp_path, sleeping)
@@ -131,7 +131,7 @@ def test_an_heir_is_ended_that(
     assert sleeping.wait(10) == -signal.SIGKILL
 
 
-def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
+def test_killing_a_run_ends_only_its_heir(
     tmp_path: Path, sleeping: subprocess.Popen[bytes], killed: subprocess.Popen[bytes]
 ) -> None:
     known_as_heir(tmp_path, sleeping, start="of another command")
@@ -142,9 +142,7 @@ def test_killing_a_run_ends_its_heir_and_that_of_nobody_else(
     assert sleeping.wait(10) == -signal.SIGKILL
 
 
-def test_a_run_that_cannot_be_started_leaves_its_port_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unstartable_run_frees_its_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[int] = []
 
     def fails(arguments: list[str], **_: object) -> None:

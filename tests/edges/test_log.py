@@ -51,9 +51,7 @@ def test_importing_brim_configures_no_logger() -> None:
         ("error", "warning", []),
     ],
 )
-def test_a_program_writes_from_the_level_that_was_asked_for(
-    level: str, usual: str, levels: list[str]
-) -> None:
+def test_programs_log_from_the_requested_level(level: str, usual: str, levels: list[str]) -> None:
     program = WRITES.format(usual=usual)
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -79,7 +77,7 @@ def test_the_command_says_which_level_there_is_none() -> None:
 
 
 @pytest.mark.parametrize("level", ["DEBUG", " info", "loud"])
-def test_the_environment_may_name_a_level_in_any_case_and_stops_no_verb(level: str) -> None:
+def test_log_levels_are_read_in_any_case(level: str) -> None:
     command = [sys.executable, "-m", "brim.cli", "help", "status"]
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "BRIM_LOG": level}
@@ -94,9 +92,7 @@ def lines_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, LogLine]]:
 
 
 @pytest.mark.parametrize("kind", ["failed", "warning"])
-def test_a_failure_of_a_run_is_logged_where_only_errors_are(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_failures_are_logged_as_errors(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "brim")
     records._tell(json.dumps({"kind": kind, "at": 1.0, "message": "no"}).encode())
     assert [str(line) for _, line in lines_of(caplog)] == (
@@ -104,9 +100,7 @@ def test_a_failure_of_a_run_is_logged_where_only_errors_are(
     )
 
 
-def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_successor_repeats_no_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "brim")
     desk = Desk(tmp_path, workers=2, agents=1)
 
@@ -132,7 +126,7 @@ def test_a_master_logs_rounds_and_losses_and_the_next_one_repeats_none(
     assert not [line for _, line in lines_of(caplog) if line.event in ("round", "worker")]
 
 
-def test_a_scheduler_logs_a_line_for_each_cycle_and_each_failure(
+def test_schedulers_log_each_cycle_and_failure(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "brim")

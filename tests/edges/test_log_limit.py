@@ -121,7 +121,7 @@ def until(condition: Callable[[], bool], subject: str) -> None:
         time.sleep(0.005)
 
 
-def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what_it_is_told(
+def test_bounded_logs_tell_readers_of_omissions(
     tmp_path: Path,
 ) -> None:
     count = 300_000
@@ -147,9 +147,7 @@ def test_a_log_is_bounded_while_it_is_written_and_a_reader_beside_it_misses_what
     assert reader.came + reader.lost == count * LINE
 
 
-def test_where_no_holes_can_be_made_readers_know_their_places_as_well(
-    tmp_path: Path, holes: bool
-) -> None:
+def test_logs_without_holes_keep_reader_positions(tmp_path: Path, holes: bool) -> None:
     limit, reader = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT), Reader(tmp_path)
     for part in range(40):
         make(tmp_path, "w1", numbered(4_000 * part, 4_000 * (part + 1)))
@@ -181,7 +179,7 @@ def test_older_lines_never_come_behind_newer_ones(
     assert log.read_bytes() == numbered(20_010, 20_020)
 
 
-def test_who_keeps_the_limit_may_be_killed_at_any_moment_and_there_may_be_two(
+def test_log_limiting_survives_kills_and_rivals(
     tmp_path: Path,
 ) -> None:
     count = 400_000
@@ -227,9 +225,7 @@ def test_who_prints_little_loses_nothing(tmp_path: Path, holes: bool) -> None:
     assert lines[0].endswith("bytes are left out: more than --log-limit keeps]")
 
 
-def test_where_a_hole_fails_for_now_the_log_is_left_until_the_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_hole_is_retried_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_: int, __: int) -> None:
         raise OSError(errno.EIO, "the disk does not answer")
 
@@ -284,9 +280,7 @@ def test_on_a_full_disk_room_is_made(tmp_path: Path, holes: bool) -> None:
     assert int(lines[-1][:12]) == 20_099
 
 
-def test_a_log_that_is_cut_while_it_is_read_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_cut_while_read_is_reread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(tmp_path, "w1", numbered(0, 20_000))
     pread = os.pread
     cuts: list[int] = []
@@ -306,7 +300,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_again(
     assert (reader.last, reader.came + reader.lost) == (19_999, log.stat().st_size)
 
 
-def test_a_line_that_is_not_complete_waits_also_behind_a_cut(tmp_path: Path) -> None:
+def test_incomplete_lines_wait_after_a_cut(tmp_path: Path) -> None:
     tail = Tail(tmp_path)
     make(tmp_path, "w1", b"x" * (4 * LIMIT))
     LogLimit(tmp_path / "logs", "*.log", limit=64 << 10).enforce()
@@ -323,12 +317,12 @@ def test_a_line_that_is_not_complete_waits_also_behind_a_cut(tmp_path: Path) -> 
     assert tail.fresh() == [("w1", "not yet")]
 
 
-def test_bytes_of_nothing_that_a_program_printed_are_no_cut(tmp_path: Path) -> None:
+def test_printed_zero_bytes_are_no_cut(tmp_path: Path) -> None:
     make(tmp_path, "w1", b"\0\0a\n" + b"\0" * 5000 + b"b\n")
     assert [line for _, line in Tail(tmp_path).fresh()] == ["\0\0a", "\0" * 5000 + "b"]
 
 
-def test_a_log_that_somebody_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_an_emptied_log_is_read_from_its_start(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", b"a\nb\n")
     tail = Tail(tmp_path)
     assert len(tail.fresh()) == 2
@@ -336,9 +330,7 @@ def test_a_log_that_somebody_emptied_is_read_from_its_beginning(tmp_path: Path) 
     assert [line for _, line in tail.fresh(3)] == ["[this log was emptied, and begins again]", "c"]
 
 
-def test_a_log_does_not_grow_farther_than_disks_let_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_stay_within_file_size_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_limit, "_FARTHEST", 1 << 20)
     log = make(tmp_path, "w1", numbered(0, 40_000))
     limit = LogLimit(tmp_path / "logs", "*.log", limit=LIMIT)
@@ -346,14 +338,14 @@ def test_a_log_does_not_grow_farther_than_disks_let_it(
     assert log.stat().st_size == 0
 
 
-def test_the_last_line_of_a_log_that_was_cut(tmp_path: Path) -> None:
+def test_the_last_line_of_a_cut_log(tmp_path: Path) -> None:
     log = make(tmp_path, "w1", numbered(0, 40_000) + b"the end\n\n")
     LogLimit(tmp_path / "logs", "*.log", limit=LIMIT).enforce()
     assert last_line(log) == "the end"
     assert last_line(tmp_path / "none.log") == ""
 
 
-def test_an_agent_that_passes_prints_on_is_not_kept_by_a_worker_that_prints_without_end(
+def test_an_agent_is_not_held_by_endless_prints(
     tmp_path: Path,
 ) -> None:
     members = (Member(worker="w1", agent="a2", address="10.0.0.2:1"),)

@@ -38,7 +38,7 @@ def many_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_wait_of_less_than_a_millisecond_is_no_longer_than_that() -> None:
+def test_waits_below_a_millisecond_stay_that_short() -> None:
     own_end, other_end = socket.socketpair()
 
     def waited() -> float:

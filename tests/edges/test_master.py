@@ -177,7 +177,7 @@ def commit(round: int, step: int, at: float, *, is_held: bool = False) -> wire.C
     )
 
 
-def test_a_late_arrival_does_not_commit_a_round_that_was_replaced(tmp_path: Path) -> None:
+def test_late_arrivals_commit_no_replaced_round(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=2, agents=2)
 
     def arrival(round: int) -> wire.ArriveTogether:
@@ -227,7 +227,7 @@ def test_a_restore_is_as_old_as_its_round(tmp_path: Path) -> None:
     assert [restored_event.recorded for restored_event in rounds] == [None, 1, 1]
 
 
-def test_a_restore_is_recorded_by_whoever_tells_of_it_first(tmp_path: Path) -> None:
+def test_the_first_teller_of_a_restore_records_it(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=3, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -317,7 +317,7 @@ def test_nothing_is_permitted_that_is_not_on_record(
     assert desk.master.ended.is_set()
 
 
-def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attempt(
+def test_a_full_disk_report_does_not_block_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -340,7 +340,7 @@ def test_what_is_said_of_a_full_disk_does_not_stand_in_the_way_of_the_next_attem
 
 
 @pytest.mark.parametrize("longest", [1 << 30, 1], ids=["resumed", "snapshots"])
-def test_after_a_power_cut_the_journal_and_the_records_fit(
+def test_journal_and_records_agree_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest: int
 ) -> None:
     monkeypatch.setattr("brim.master.records._MAX_JOURNAL_BYTES", longest)
@@ -371,7 +371,7 @@ def test_after_a_power_cut_the_journal_and_the_records_fit(
     assert not (tmp_path / f"{JOURNAL}.damaged").exists()
 
 
-def test_a_journal_that_cannot_be_followed_stops_its_own_attempt_and_no_other(
+def test_an_unreadable_journal_stops_only_its_attempt(
     tmp_path: Path,
 ) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
@@ -442,9 +442,7 @@ def test_a_run_that_stops_is_not_resized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("own_loop", [True, False])
-def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(
-    tmp_path: Path, own_loop: bool
-) -> None:
+def test_a_script_may_continue_after_its_loop(tmp_path: Path, own_loop: bool) -> None:
     source = {"file": "", "command": ("python", "loop.py")} if own_loop else {}
     desk = Desk(tmp_path, workers=1, agents=1, **source)
 
@@ -471,7 +469,7 @@ def test_a_script_may_go_on_behind_its_loop_until_it_is_stopped(
     assert len(warnings) == own_loop
 
 
-def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None:
+def test_scripts_failing_after_their_loop_fail(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1, file="", command=("python", "loop.py"))
 
     async def story(desk: Desk) -> None:
@@ -488,7 +486,7 @@ def test_a_script_that_fails_behind_its_loop_is_not_done(tmp_path: Path) -> None
     assert ended["summary"]["exit"] == "failed"
 
 
-def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(
+def test_a_moved_restore_is_recorded_by_its_teller(
     tmp_path: Path,
 ) -> None:
     """The checkpoints are elsewhere: nothing here knows that there were steps before."""
@@ -506,7 +504,7 @@ def test_a_restore_in_a_new_directory_is_recorded_by_whoever_tells_of_it_first(
     assert [event["step"] for event in desk.restored()] == [57]
 
 
-def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path) -> None:
+def test_protocol_breakers_are_gone_in_every_life(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -530,7 +528,7 @@ def test_an_agent_that_breaks_the_protocol_is_gone_in_every_life(tmp_path: Path)
     assert any(isinstance(message, wire.Refused) and message.lost for message in desk.heard["A"])
 
 
-def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_life(
+def test_a_killed_agent_hears_the_end_later(
     tmp_path: Path,
 ) -> None:
     """The process that takes its place, and keeps the next master, has heard nothing of what was
@@ -556,7 +554,7 @@ def test_an_agent_that_is_killed_as_its_job_ends_is_told_the_end_by_the_next_lif
     assert [event["kind"] for event in desk.records(EVENTS)].count("run_ended") == 1
 
 
-def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
+def test_a_run_never_begins_after_its_failure(tmp_path: Path) -> None:
     """One worker's mistake may be heard before another is ready: a reader of the records must
     still see it.
     """
@@ -571,9 +569,7 @@ def test_a_run_does_not_begin_behind_its_own_failure(tmp_path: Path) -> None:
     assert read_history(tmp_path).failed is not None
 
 
-def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_final_records_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody replays the journal of a run that is done: a power cut behind it must not take its
     last lines.
     """
@@ -591,7 +587,7 @@ def test_what_is_on_record_at_the_end_of_a_run_is_on_disk(
     assert {(tmp_path / name).stat().st_ino for name in (EVENTS, STEPS)} <= synced
 
 
-def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
+def test_last_words_of_killed_agents_count_once(
     tmp_path: Path,
 ) -> None:
     """Some of it was heard, some was not; the worker that outlived it left the last
@@ -640,7 +636,7 @@ def test_what_a_killed_agent_had_still_to_say_is_heard_once_by_whichever_master(
     ]
 
 
-def test_a_killed_agent_that_broke_the_protocol_is_gone_for_good(tmp_path: Path) -> None:
+def test_a_killed_protocol_breaker_stays_gone(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=1, agents=1)
 
     async def story(desk: Desk) -> None:
@@ -680,7 +676,7 @@ def test_only_agent_may_be_silent(tmp_path: Path, agents: str, lost: list[str]) 
     assert not desk.master.ended.is_set()
 
 
-def test_a_scheduler_that_knows_of_a_lost_node_first_has_the_run_go_on(tmp_path: Path) -> None:
+def test_early_news_of_lost_nodes_continues_the_run(tmp_path: Path) -> None:
     """Its connection stands, and 15 s would pass before its silence is one."""
     desk = Desk(tmp_path, workers=2, agents=2)
 

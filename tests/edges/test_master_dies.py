@@ -296,7 +296,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
 @pytest.mark.parametrize("longest", [1 << 30, 1], ids=["journal", "snapshots"])
 @pytest.mark.parametrize("bytes_of_last", [0, 7, 10_000])
 @pytest.mark.parametrize("last", range(WRITES))
-def test_it_may_die_before_in_and_after_every_write(
+def test_a_master_may_die_around_every_write(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     calm: tuple[Any, ...],
@@ -311,7 +311,7 @@ def test_it_may_die_before_in_and_after_every_write(
     assert house.remains() == calm
 
 
-def test_a_snapshot_taken_in_the_middle_of_a_kill_can_be_read() -> None:
+def test_a_snapshot_taken_amid_a_kill_is_readable() -> None:
     """Found by chance: a `Signals` among what is not acknowledged yet was refused as something of
     another origin.
     """

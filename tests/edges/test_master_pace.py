@@ -125,7 +125,7 @@ def test_without_canonical_reduction_nothing_moves() -> None:
     assert [event["shares"] for event in job.events("round")] == [[1, 1, 1, 1]]
 
 
-def test_who_is_far_too_slow_is_named_with_its_host() -> None:
+def test_an_extreme_straggler_is_named_with_its_host() -> None:
     job = Job(4)
     job.steps(200, round=1, shares=[2, 2, 2, 2], slow=30.0)
     (warning,) = job.events("warning")
@@ -136,7 +136,7 @@ def test_who_is_far_too_slow_is_named_with_its_host() -> None:
     )
 
 
-def test_a_host_that_is_given_up_is_named_with_a_way_back() -> None:
+def test_an_excluded_host_is_named_with_a_remedy() -> None:
     job = Job(2)
     for number in range(2, 8):
         job.hears(wire.LoseWorker(worker=f"w{number}", reason="signal 9"))
@@ -176,7 +176,7 @@ def starving(memory: Literal["limit", "host"], reason: str) -> Job:
     return job
 
 
-def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> None:
+def test_only_the_first_memory_loss_is_explained() -> None:
     job = Job(2)
     reason = "out of memory: the kernel ended it; it had 3 GiB"
     for worker in ("w2", "w3"):
@@ -199,7 +199,7 @@ def test_of_workers_without_memory_the_first_is_told_of_with_what_helps() -> Non
         ("host", "environment", ""),  # elsewhere, or at another time, there may be more
     ],
 )
-def test_where_no_worker_has_memory_enough_the_run_fails_in_these_words(
+def test_lack_of_memory_fails_the_run_with_advice(
     memory: Literal["limit", "host"], worker: str, end: str, restated_at: int | None
 ) -> None:
     job = starving(memory, "out of memory: so it is")

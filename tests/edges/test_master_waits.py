@@ -61,7 +61,7 @@ def signals(desk: Desk, agent: str) -> list[tuple[str, str]]:
 LATE = wire.Late(worker="w2", doing="in step 1", seconds=8.0, limit=1800.0, stack=HANG.stack)
 
 
-def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> None:
+def test_awaited_workers_are_described_fully(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         await desk.say("A", LATE)
@@ -74,9 +74,7 @@ def test_who_is_waited_for_is_told_with_rank_step_and_stack(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow(
-    tmp_path: Path, late: bool
-) -> None:
+def test_a_stopping_run_skips_late_workers(tmp_path: Path, late: bool) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         await desk.say("A", LATE)
@@ -104,9 +102,7 @@ def test_a_run_that_is_to_end_does_without_who_is_late_and_waits_for_who_is_slow
 
 
 @pytest.mark.parametrize(("round", "fails"), [(1, False), (2, True)])
-def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
-    tmp_path: Path, round: int, fails: bool
-) -> None:
+def test_the_second_hang_of_a_step_is_fatal(tmp_path: Path, round: int, fails: bool) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         for worker, number in (("w1", 1), ("w2", round)):
@@ -123,7 +119,7 @@ def test_the_second_hang_of_a_step_fails_the_run_with_its_stack(
         assert HANG.stack in failed[0]["trace"]
 
 
-def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_path: Path) -> None:
+def test_self_ending_workers_fail_the_run_at_second(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         for worker in ("w1", "w2"):
@@ -142,9 +138,7 @@ def test_who_ends_by_itself_is_lost_once_and_the_second_time_the_run_fails(tmp_p
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
-    tmp_path: Path, under_way: bool
-) -> None:
+def test_an_unsuitable_host_is_left_out(tmp_path: Path, under_way: bool) -> None:
     failure = wire.JobFailed(who="spec", message="train.py: got no such file on this host")
 
     async def story(desk: Desk) -> None:
@@ -173,7 +167,7 @@ def test_a_host_that_cannot_take_part_is_left_out_of_a_job_that_is_under_way(
         ("BB", True, 2.1, True),
     ],
 )
-def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
+def test_a_needed_agent_is_awaited(
     tmp_path: Path, agents: str, is_elsewhere: bool, delay: float, lost: bool
 ) -> None:
     """One that lives calls again at once; one that is started again may have commits to tell that
@@ -197,7 +191,7 @@ def test_an_agent_is_waited_for_where_nobody_goes_on_without_it(
         assert [event["seconds"] for event in events if event["kind"] == "re_formed"] == [1.0]
 
 
-def test_who_calls_again_is_waited_for_although_others_go_on(tmp_path: Path) -> None:
+def test_callers_are_awaited_although_others_continue(tmp_path: Path) -> None:
     """On a busy host seconds pass from its call until it has said who it is."""
 
     async def story(desk: Desk) -> None:
@@ -214,7 +208,7 @@ def test_who_calls_again_is_waited_for_although_others_go_on(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("agents", "patience"), [("AB", 0.1), ("BB", 12.0)])
-def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
+def test_a_needed_disconnected_host_is_awaited(
     tmp_path: Path, agents: str, patience: float
 ) -> None:
     async def story(desk: Desk) -> None:
@@ -230,7 +224,7 @@ def test_a_host_that_was_cut_off_is_waited_for_where_nobody_goes_on_without_it(
     play(tmp_path, story, agents=len(set(agents)))
 
 
-def test_an_agent_that_knows_more_than_its_master_is_turned_away_and_that_is_said_once(
+def test_agents_ahead_of_the_master_are_rejected(
     tmp_path: Path,
 ) -> None:
     """It followed a master that was lost with all copies: steps that only it knows are no more."""
@@ -248,7 +242,7 @@ def test_an_agent_that_knows_more_than_its_master_is_turned_away_and_that_is_sai
     assert warning.startswith("agent B was turned away: it knows of what is in no copy")
 
 
-def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> None:
+def test_a_run_without_hosts_says_it_waits(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await begin(desk, "A")
         desk.master._decisions._rendezvous.stands_alone = True
@@ -259,7 +253,7 @@ def test_a_run_that_has_lost_its_last_host_and_waits_says_so(tmp_path: Path) -> 
     assert "no host is left: the run waits at step 0" in warnings(play(tmp_path, story))[-1]
 
 
-def test_who_calls_a_master_that_has_handed_over_is_told_nothing(tmp_path: Path) -> None:
+def test_masters_after_handover_tell_nothing(tmp_path: Path) -> None:
     """While it sees off those who follow the run, its port is open and its records are about to be
     closed: an agent that it let in again would hear that the run has failed.
     """

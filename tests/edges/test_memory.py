@@ -87,9 +87,7 @@ def holder(request: pytest.FixtureRequest) -> Iterator[Holder]:
 @pytest.mark.parametrize(
     "holder", [f"{HOLD}; {TELL}", IN_CHILD], indirect=True, ids=["itself", "a child"]
 )
-def test_who_has_more_than_the_limit_is_named_with_what_it_has(
-    holder: Holder, counts: KillCounts
-) -> None:
+def test_workers_over_the_limit_are_named(holder: Holder, counts: KillCounts) -> None:
     workers = {"w1": os.getpid(), "w2": holder.process.pid}
     limit = (own_memory_of(os.getpid()) or 0) + 2048 * MIB
     assert Memory(limit, counts).look(workers, now=0.0) == {}
@@ -111,7 +109,7 @@ def test_what_four_share_is_counted_once(holder: Holder, counts: KillCounts) -> 
 
 
 @pytest.mark.parametrize("holder", [SHARED], indirect=True)
-def test_the_dear_look_is_made_only_where_the_limit_may_be_passed_and_now_and_then(
+def test_expensive_memory_looks_happen_only_near_the_limit(
     holder: Holder, counts: KillCounts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids: list[int] = []
@@ -148,7 +146,7 @@ def test_who_is_gone_has_nothing(counts: KillCounts) -> None:
     assert (memory_of(process.pid), own_memory_of(process.pid)) == (None, None)
 
 
-def test_a_kill_by_the_kernel_in_our_group_is_said_as_such(counts: KillCounts) -> None:
+def test_kernel_kills_in_our_group_are_named(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({"w1": os.getpid()}, now=0.0)
     kill_by_kernel(counts, own_kills=1, host=1)
@@ -164,7 +162,7 @@ def test_who_died_before_anybody_looked_had_just_begun(counts: KillCounts) -> No
     assert seen.why_killed("w1", now=0.5) == "out of memory: the kernel ended it; it had just begun"
 
 
-def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: KillCounts) -> None:
+def test_kernel_kills_elsewhere_are_likely_reasons(counts: KillCounts) -> None:
     seen = Memory(None, counts)
     seen.look({"w1": os.getpid()}, now=0.0)
     kill_by_kernel(counts, own_kills=0, host=1)
@@ -173,7 +171,7 @@ def test_a_kill_elsewhere_on_the_host_is_no_more_than_a_likely_reason(counts: Ki
     )
 
 
-def test_what_it_had_is_known_also_where_somebody_looks_before_its_end_is_heard_of(
+def test_memory_before_death_is_remembered(
     counts: KillCounts,
 ) -> None:
     process = subprocess.Popen(
@@ -244,7 +242,7 @@ def test_one_kill_explains_one_end(counts: KillCounts) -> None:
     assert seen.why_killed("w2", now=0.7)
 
 
-def test_an_end_that_comes_some_looks_after_its_kill_is_explained_and_a_later_one_is_not(
+def test_only_ends_soon_after_kills_are_explained(
     counts: KillCounts,
 ) -> None:
     """A large process takes a while to end."""

@@ -173,7 +173,7 @@ def test_the_copy_is_what_was_there_before(tmp_path: Path) -> None:
         assert list(sql.iterdump()) == content_before
 
 
-def test_the_copy_is_nobody_elses_whatever_lies_beside_it(tmp_path: Path) -> None:
+def test_the_copy_is_private(tmp_path: Path) -> None:
     path = database_of(2, tmp_path)
     planted = tmp_path / f".{kept_copy(path, 2).name}.draft"
     planted.touch()
@@ -201,9 +201,7 @@ def test_another_format_is_refused_with_a_hint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps_left", EARLIER)
-def test_a_kill_between_two_steps_leaves_what_the_next_attempt_goes_on_with(
-    steps_left: int, tmp_path: Path
-) -> None:
+def test_a_kill_between_migrations_is_recoverable(steps_left: int, tmp_path: Path) -> None:
     path = database_of(1, tmp_path)
     code = f"""
 import os, signal, sys
@@ -240,7 +238,7 @@ def test_nothing_is_migrated_without_a_copy(
     assert [file.name for file in tmp_path.iterdir()] == ["scheduler.db"]
 
 
-def test_what_is_not_what_its_format_says_is_said_and_left_as_it_is(tmp_path: Path) -> None:
+def test_mislabelled_databases_are_reported_and_kept(tmp_path: Path) -> None:
     path = database_of(2, tmp_path)
     with contextlib.closing(sqlite3.connect(path)) as sql:
         sql.execute("update jobs set record = x'c1' where number = 2")

@@ -312,7 +312,7 @@ def test_what_is_no_cycle_is_refused(data: bytes) -> None:
 @given(
     data=st.binary(max_size=99) | twisted(REMEMBERED).map(lambda content: plain_msgpack(content))
 )
-def test_what_is_no_memory_of_a_cycle_is_refused(data: bytes) -> None:
+def test_an_invalid_cycle_memory_is_refused(data: bytes) -> None:
     for policy in ("brim", "pollux", "edf"):
         with contextlib.suppress(EnvironmentFault):
             cycles.decode_memory(data, policy=policy)
@@ -325,7 +325,7 @@ def plain_msgpack(value: Any) -> bytes:
         return b"\xcf" + b"\xff" * 8
 
 
-def test_a_curve_of_more_workers_than_there_are_is_refused() -> None:
+def test_oversized_curves_are_refused() -> None:
     altered = with_other(SAID, ("saw", "jobs", 0, "curve"), [[1, 1.0], [2**40, 2.0]])
     with pytest.raises(EnvironmentFault, match="ascending worker counts from 1 to 1,048,576"):
         cycles.decode_cycle(zlib.compress(json.dumps(altered).encode()))
@@ -414,7 +414,7 @@ def test_a_file_without_end(tmp_path: Path, content: str, message: str, words: b
 @pytest.mark.parametrize(
     "value", ["2001-99-99", "!!timestamp x", "!!bool x", "!!int x", "!!float x", "!!map [1]"]
 )
-def test_a_value_that_is_not_what_its_tag_says(tmp_path: Path, value: str) -> None:
+def test_values_must_match_their_tags(tmp_path: Path, value: str) -> None:
     (tmp_path / "cluster.yaml").write_text(f"grace: {value}\n")
     with pytest.raises(SpecError, match=r"cluster\.yaml"):
         read_yaml(tmp_path / "cluster.yaml")
@@ -497,7 +497,7 @@ def test_what_is_no_manifest_is_refused(
     assert store.steps() == [4]
 
 
-def test_a_manifest_that_names_what_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
+def test_impossible_file_names_in_manifests_are_refused(tmp_path: Path) -> None:
     store = a_checkpoint(tmp_path)
     for name in ("a\0b", "", ".."):
         fields = fields_of(tmp_path)

@@ -101,9 +101,7 @@ def test_a_page_loads_nothing(written: Path, name: str) -> None:
 
 @pytest.mark.parametrize("width", [TELEPHONE, DESK])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_and_the_text_of_its_charts_can_be_read(
-    opened: Any, name: str, width: int
-) -> None:
+def test_pages_fit_and_charts_are_readable(opened: Any, name: str, width: int) -> None:
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     sizes = page.evaluate(
@@ -117,7 +115,7 @@ def test_a_page_fits_and_the_text_of_its_charts_can_be_read(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_is_dark_where_the_reader_wants_it(opened: Any, name: str) -> None:
+def test_pages_follow_the_readers_dark_mode(opened: Any, name: str) -> None:
     def brightness(scheme: str) -> list[float]:
         page = opened(name, DESK, color_scheme=scheme)
         found = page.evaluate(

@@ -75,7 +75,7 @@ def said(*words: str) -> Result:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_verb_of_another_package_is_one_of_brims() -> None:
+def test_plugin_verbs_are_verbs_of_brim() -> None:
     assert said("greet").stdout == "hello\n"
     assert said("help", "greet").stdout == said("greet", "--help").stdout
     assert said("simulate", "greet").stdout == "hello\n"
@@ -105,7 +105,7 @@ def test_a_verb_of_brims_own_is_nobody_elses() -> None:
         (["demo", "torn-demo"], "torn-demo of the package acme cannot be imported: "),
     ],
 )
-def test_what_cannot_be_imported_says_so_in_one_line(words: list[str], message: str) -> None:
+def test_import_failures_are_explained_in_one_line(words: list[str], message: str) -> None:
     result = said(*words)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
@@ -128,7 +128,7 @@ def test_what_cannot_be_imported_breaks_no_other() -> None:
 
 
 @pytest.mark.usefixtures("acme")
-def test_a_policy_of_another_package_is_compared_and_checked(tmp_path: Path) -> None:
+def test_plugin_policies_are_compared_and_checked(tmp_path: Path) -> None:
     result = said("simulate", "--policy", "edf,edf:acme", "--json")
     found = json.loads(result.stdout)["policies"]
     results = [{k: v for k, v in found[name].items() if k != "cpu_seconds"} for name in found]
@@ -168,7 +168,7 @@ def test_brim_needs_no_other_package() -> None:
     assert ":" not in said("simulate", "policies").stdout
 
 
-def test_brim_imports_its_laboratory_only_when_it_is_asked_to() -> None:
+def test_brim_imports_the_laboratory_only_on_demand() -> None:
     program = (
         "import sys, atexit; atexit.register(lambda: print('brim_lab' in sys.modules));"
         " import brim.cli.__main__ as m; m.cli.main(['--help'])"

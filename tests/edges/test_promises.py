@@ -34,7 +34,7 @@ SHOWN = {
 }
 
 
-def test_each_sentence_of_the_readmes_table_has_a_row() -> None:
+def test_each_readme_promise_has_a_row() -> None:
     cells = _rows(PROMISED)
     assert len(cells) >= 10
     sentences = {text for cell, _ in cells for text in re.split(r"(?<=\.) ", plain(cell))}

@@ -41,7 +41,7 @@ GOOD = (
         "import brim; brim.data; brim.train",
     ],
 )
-def test_train_is_a_verb_and_a_package_whoever_imports_what_first(program: str) -> None:
+def test_train_is_both_verb_and_package(program: str) -> None:
     *first_lines, name = program.split("; ")
     check = [
         *first_lines,
@@ -137,7 +137,7 @@ def train(*words: Any, **options: Any) -> Any:
         (lambda: brim.Run("nowhere"), "RUN", "'nowhere'", "brim train"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_in_words_of_python(
+def test_python_errors_use_python_terms(
     call: Callable[[], Any],
     field: str,
     actual: str,
@@ -159,7 +159,7 @@ def test_what_is_wrong_is_said_in_words_of_python(
     assert "--" not in str(wrong).replace("run -- python", "")
 
 
-def test_a_run_without_a_scheduler_is_waited_for_and_not_cancelled(
+def test_a_run_without_scheduler_is_awaited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -107,7 +107,7 @@ def test_a_caller_that_reads_nothing_is_let_go(
     asyncio.run(work())
 
 
-def test_what_is_left_to_be_said_is_not_waited_for_when_the_server_has_gone(
+def test_pending_bytes_are_dropped_when_servers_vanish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fits below what makes the relay pause, and so it is read to its end."""
@@ -149,7 +149,7 @@ def test_a_caller_that_reads_slowly_gets_all(
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["stranger", "of the run"])
 @pytest.mark.parametrize("greeting", [b"", b"\x16\x03"])  # as a greeting of TLS begins
-def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
+def test_callers_not_naming_a_target_are_dropped(
     is_known: bool, greeting: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relays, "_STUCK", 1.0, raising=False)
@@ -164,7 +164,7 @@ def test_a_caller_that_does_not_say_whom_it_wants_is_let_go(
     asyncio.run(work())
 
 
-def test_silent_callers_make_way_for_the_next_and_for_nobody_that_is_led(
+def test_silent_callers_make_way_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are allowed to be silent for longer than this test takes."""
@@ -248,7 +248,7 @@ def test_who_speaks_no_tls_reaches_no_server(tmp_path: Path) -> None:
     assert not reached
 
 
-def test_it_tells_when_an_agent_called_and_not_of_who_says_nothing(tmp_path: Path) -> None:
+def test_only_agents_calls_are_reported(tmp_path: Path) -> None:
     async def story() -> None:
         async with relayed(tmp_path / "server", asyncio.StreamWriter.close) as relay:
             with stranger(relay):

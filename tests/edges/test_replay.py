@@ -102,7 +102,7 @@ def test_the_journal_replayed_gives_the_same_plans(tmp_path: Path, ending: str) 
     assert (found.cycles, found.policies) == (12, tuple(dict.fromkeys(["brim", ending])))
 
 
-def test_a_journal_whose_beginning_is_forgotten_is_replayed_from_there(tmp_path: Path) -> None:
+def test_a_truncated_journal_replays_from_its_start(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     rows = list(story.database.cycles())[4:]
@@ -114,7 +114,7 @@ def brim(*words: str) -> Result:
     return CliRunner().invoke(cli, ["simulate", "replay", *words], catch_exceptions=False)
 
 
-def test_a_plan_that_is_another_now_is_told_and_fails(tmp_path: Path) -> None:
+def test_a_changed_plan_fails_with_its_difference(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     assert brim("--state", str(tmp_path)).exit_code == 0
@@ -181,7 +181,7 @@ def test_everything_that_a_decision_says_is_compared(
     assert any(message in line for line in difference.what), difference.what
 
 
-def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> None:
+def test_another_policy_can_be_asked(tmp_path: Path) -> None:
     story = Story(tmp_path, "brim")
     tell(story, "brim")
     assert "asked brim: the same plans" in brim("--state", str(tmp_path), "--policy", "brim").stdout
@@ -192,7 +192,7 @@ def test_another_policy_is_asked_what_it_would_have_decided(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kinds", [None, (), ("", "0c1f")])
-def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ...] | None) -> None:
+def test_recorded_cycles_contain_node_kinds(kinds: tuple[str, ...] | None) -> None:
     job = replace(random_jobs(0, 1)[0], exact=True, kinds=kinds)
     seen = Snapshot(
         now=1.0,
@@ -205,7 +205,7 @@ def test_a_recorded_cycle_has_the_kinds_on_which_jobs_go_on(kinds: tuple[str, ..
     assert snapshot.jobs[0].job == job
 
 
-def test_a_recorded_cycle_has_the_nodes_that_owners_have_chosen_once() -> None:
+def test_recorded_cycles_contain_chosen_nodes_once() -> None:
     names = tuple(f"node-{number}" for number in range(50))
     choices = (names, None, names[:2], (*names[:9], *names[9:]), ())
     jobs = [
@@ -225,7 +225,7 @@ def test_a_recorded_cycle_has_the_nodes_that_owners_have_chosen_once() -> None:
     assert snapshot.jobs[0].job.nodes is snapshot.jobs[3].job.nodes
 
 
-def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
+def test_a_held_job_has_not_ended() -> None:
     job = random_jobs(0, 1)[0]
     cluster = Cluster.parse("1x8")
     decided = CourseOfDecisions()
@@ -244,7 +244,7 @@ def test_a_job_that_was_held_for_a_while_has_not_ended_then() -> None:
     assert spans == [(0, 0), (2, 1), (0, 10), (3, 20)]
 
 
-def test_what_was_decided_lies_beside_what_another_policy_would_have_decided(
+def test_actual_and_alternative_decisions_are_compared(
     tmp_path: Path,
 ) -> None:
     story = Story(tmp_path, "brim")
@@ -288,7 +288,7 @@ def test_without_a_journal_or_with_an_unknown_policy(tmp_path: Path) -> None:
     assert "did you mean 'edf'?" in brim("--state", str(tmp_path), "--policy", "edff").stderr
 
 
-def test_what_an_earlier_version_of_the_policy_remembered_is_of_no_use_and_does_no_harm() -> None:
+def test_outdated_policy_memory_is_harmless() -> None:
     plan = {"job-1": {"pieces": [[0.0, 9.0, 1]], "spare": 1.0}}
     old_memory = msgspec.msgpack.encode({"policies": [["default", 0, plan]], "blocks": {}})
     memory = decode_memory(old_memory, policy="brim")

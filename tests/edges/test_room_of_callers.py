@@ -314,7 +314,7 @@ def test_lessons_are_a_tenants_own() -> None:
         assert name_of(unrelated) != name_of(ads)
 
 
-def test_word_of_a_client_counts_for_no_code_that_was_sent() -> None:
+def test_client_claims_do_not_replace_sent_code() -> None:
     ads = submission(tenant="ads")
     sent = replace(ads, spec=replace(ads.spec, bundle="a" * 64))
     assert name_of(sent) == name_of(replace(sent, fingerprint="that of a faster job"))
@@ -393,7 +393,7 @@ def test_tenant_has_only_so_many_jobs_and_bytes(house: House) -> None:
     assert "brim forget JOB gives room back" in json.loads(answer)["hint"]
 
 
-def test_limits_of_a_tenant_are_read_from_the_file() -> None:
+def test_tenant_limits_are_read_from_the_file() -> None:
     entry = {"name": "ads", "jobs": 3, "code": "2MiB"}
     spec = cluster_spec({"nodes": [{"name": "n1", "workers": 4}], "tenants": [entry]})
     assert (spec.tenants[0].jobs, spec.tenants[0].code) == (3, 2 << 20)

@@ -114,7 +114,7 @@ def test_what_is_written_is_there_and_is_read(keeper: Keeper, files: RunFiles) -
         files.cat_file("/step-1/data")
 
 
-def test_a_call_is_made_again_before_its_keys_are_used_up(
+def test_calls_are_renewed_before_keys_run_out(
     files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_files, "MOST_OF_A_CONNECTION", 1500)
@@ -220,7 +220,7 @@ def test_a_process_in_the_place_of_the_keeper_learns_and_gives_nothing(kind: str
     assert b"".join(received[1:]) == b""
 
 
-def test_a_disk_without_room_is_told_and_leaves_nothing(
+def test_a_full_disk_is_reported_without_leftovers(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(self: object, data: bytes) -> None:
@@ -261,7 +261,7 @@ def test_half_a_file_is_not_there(keeper: Keeper, files: RunFiles) -> None:
     second_files.close()
 
 
-def test_a_file_may_take_longer_than_one_answer_may(
+def test_files_may_exceed_the_answer_time(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slow network that carries something is waited for."""
@@ -277,7 +277,7 @@ def test_a_file_may_take_longer_than_one_answer_may(
     assert files.cat_file("/large") == LARGE * 6
 
 
-def test_what_stops_coming_is_not_answered_as_if_it_were_there(
+def test_interrupted_files_are_not_answered(
     keeper: Keeper, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_files, "_TO_ANSWER", 0.3)
@@ -291,11 +291,11 @@ def test_what_stops_coming_is_not_answered_as_if_it_were_there(
     assert not [path for path in keeper.folder.rglob("*") if path.is_file()]
 
 
-def test_an_error_without_words_is_a_problem_all_the_same() -> None:
+def test_an_error_without_text_is_reported() -> None:
     assert run_files._reply_of(TimeoutError()).problem == "TimeoutError"
 
 
-def test_a_size_that_cannot_be_ends_the_call_alone(keeper: Keeper, files: RunFiles) -> None:
+def test_impossible_sizes_end_only_their_call(keeper: Keeper, files: RunFiles) -> None:
     files.pipe_file("/one", b"1")
     line = files._line
     assert line is not None

@@ -66,7 +66,7 @@ def processes(folder: Path, nodes: FakeNodes) -> RunProcesses:
     return RunProcesses(folder, cast(Nodes, nodes))
 
 
-def test_a_directory_that_cannot_be_written_is_that_jobs_problem_alone(
+def test_an_unwritable_directory_affects_one_job(
     tmp_path: Path, nodes: FakeNodes, launch: Launch
 ) -> None:
     (tmp_path / "job-1").write_text("no directory")
@@ -79,9 +79,7 @@ def option(begin: Begin, name: str) -> str:
     return begin.arguments[begin.arguments.index(name) + 1]
 
 
-def test_the_home_keeps_the_master_and_the_others_join_it(
-    tmp_path: Path, nodes: FakeNodes, launch: Launch
-) -> None:
+def test_the_home_keeps_the_master(tmp_path: Path, nodes: FakeNodes, launch: Launch) -> None:
     runs = processes(tmp_path, nodes)
     asyncio.run(runs.start(launch, {"n1": 2, "n2": 1}))
     home, guest = nodes.begun["n1"], nodes.begun["n2"]
@@ -112,7 +110,7 @@ def test_who_is_left_without_the_home_is_ended(
     assert runs.look(launch).agents == {"n1"}
 
 
-def test_an_agent_that_died_young_is_missed_after_a_while(
+def test_agents_that_died_early_are_missed_later(
     tmp_path: Path, nodes: FakeNodes, launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = processes(tmp_path, nodes)
@@ -130,7 +128,7 @@ def changed(worker: str, pid: int, agent: str, **fields: Any) -> WorkerChanged:
     return msgspec.structs.replace(start_event, **fields)
 
 
-def test_workers_are_counted_by_agent_and_those_beyond_go_by_agent(tmp_path: Path) -> None:
+def test_workers_are_counted_and_removed_by_agent(tmp_path: Path) -> None:
     watch = RunWatch(tmp_path)
     for event in (
         changed("w2", 12, "n2"),

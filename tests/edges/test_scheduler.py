@@ -191,7 +191,7 @@ def test_the_life_of_a_job_through_the_client(served: Served) -> None:
         client.cancel("job-1")
 
 
-def test_a_job_has_one_handle_on_the_command_line_and_in_python(
+def test_one_handle_serves_command_line_and_python(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
@@ -232,7 +232,7 @@ def test_a_job_has_one_handle_on_the_command_line_and_in_python(
     assert json.loads(waited.stdout)["weights_sha256"] == "ab"
 
 
-def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on_on_others(
+def test_exact_jobs_wait_for_their_node_kind(
     served: Served,
 ) -> None:
     """The host has another torch from one day to the next."""
@@ -271,7 +271,7 @@ def test_an_exact_job_waits_for_nodes_of_its_kind_and_its_owner_may_let_it_go_on
     assert "--any-kind: got job-2, which is not exact" in refused.stderr
 
 
-def test_owners_get_back_what_they_lent_and_the_story_says_so(served: Served) -> None:
+def test_owners_regain_lent_devices(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -300,7 +300,7 @@ def test_what_cannot_be_is_refused_with_its_words(served: Served) -> None:
         client.job("jobb-1")
 
 
-def test_a_dry_run_changes_nothing_and_says_what_it_would_take(served: Served) -> None:
+def test_a_dry_run_predicts_without_changes(served: Served) -> None:
     now = SystemClock().wall()
     client = served.client
     assert client.forecast(ask(fingerprint="new", deadline=now + 100.0)).known is False
@@ -340,7 +340,7 @@ def test_only_those_who_know_the_token_are_heard(served: Served) -> None:
         assert json.load(answer) == json.loads(json.dumps(openapi()))
 
 
-def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
+def test_every_client_call_is_documented_in_openapi() -> None:
     document = openapi()
     assert document["openapi"] == "3.1.0"
     calls = {(method, path) for path, methods in document["paths"].items() for method in methods}
@@ -358,7 +358,7 @@ def test_every_call_of_the_client_is_in_the_openapi_document() -> None:
     assert named <= document["components"]["schemas"].keys()
 
 
-def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> None:
+def test_job_logs_come_over_http_until_the_end(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -389,7 +389,7 @@ def test_the_logs_of_a_job_come_over_http_until_it_has_ended(served: Served) -> 
         list(client.logs("a/b"))
 
 
-def test_who_waits_for_a_job_is_answered_when_the_scheduler_goes_down(served: Served) -> None:
+def test_waiters_are_answered_at_shutdown(served: Served) -> None:
     client = served.client
     client.submit(ask())
     until(lambda: client.job("job-1").workers == 8, "8 workers")
@@ -467,16 +467,14 @@ def test_asking_twice_is_as_good_as_once(served: Served) -> None:
     assert (events.count("submitted"), events.count("resized")) == (1, 1)
 
 
-def test_a_job_that_is_late_may_still_be_resized(served: Served) -> None:
+def test_a_late_job_may_be_resized(served: Served) -> None:
     due = served.clock.wall() + 0.5
     served.client.submit(ask(deadline=due))
     until(lambda: served.clock.wall() > due, "the deadline")
     assert served.client.resize("job-1", WorkerRange(minimum=1, maximum=3)).maximum == 3
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_answers_are_requested_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     hear = http.client.HTTPConnection.getresponse
 
     def lose(
@@ -597,7 +595,7 @@ def test_the_command_line_is_a_thin_layer(served: Served, tmp_path: Path) -> Non
     assert brim("up").exit_code == 2
 
 
-def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
+def test_policy_refusals_exit_3_with_numbers(served: Served) -> None:
     arguments = ("submit", DIGITS, "--workers", "1:4", "--tenant", "ads", "--deadline")
     assert brim(*arguments, "1h", "--dry-run").exit_code == 0  # nothing is known of it
     assert brim(*arguments, "1h").exit_code == 0
@@ -619,9 +617,7 @@ def test_the_policys_no_is_exit_code_3_with_its_numbers(served: Served) -> None:
     assert "digits-3: no promise (too-late-even-alone): " in waiting.result(30.0).stderr
 
 
-def test_a_policy_that_does_not_run_what_it_refuses_says_why(
-    served: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusing_policy_says_why(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     view = served.client.submit(ask())
     refusing = msgspec.structs.replace(
         view, state="refused", reason="no-capacity", detail="8 devices are promised"
@@ -630,7 +626,7 @@ def test_a_policy_that_does_not_run_what_it_refuses_says_why(
     assert capsys.readouterr().err == "job-1: refused: no-capacity: 8 devices are promised\n"
 
 
-def test_the_status_of_a_job_shows_what_train_shows(
+def test_job_status_shows_what_train_shows(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
@@ -648,7 +644,7 @@ def test_the_status_of_a_job_shows_what_train_shows(
     assert (sight.facts["job"], progress["step"], progress["world_size"]) == (view.job, 3, 4)
 
 
-def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_nor_dead(
+def test_unobservable_processes_are_neither_alive_nor_dead(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, look = served.client, served.processes.look
@@ -671,7 +667,7 @@ def test_processes_of_which_nothing_can_be_known_for_a_moment_are_neither_alive_
     until(lambda: client.job("job-1").step == 7, "a look at it")
 
 
-def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(
+def test_an_accepted_job_reports_its_id_despite_death(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose_answer(*_: object, **__: object) -> None:
@@ -682,7 +678,7 @@ def test_a_job_that_was_taken_in_has_its_id_told_though_the_scheduler_dies_then(
     assert (done.exit_code, done.stdout.strip()) == (0, "digits-1")
 
 
-def test_what_is_watched_is_shown_when_it_changes_also_without_a_scheduler(
+def test_watched_views_change_without_a_scheduler(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served.client.submit(ask())
@@ -734,9 +730,7 @@ def test_without_a_scheduler(
     assert message in done.output
 
 
-def test_a_job_file_with_a_word_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_word_in_a_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(f"file: {DIGITS}\nwokers: 4\n")
     done = brim("submit", "job.yaml")
@@ -744,7 +738,7 @@ def test_a_job_file_with_a_word_that_is_none(
     assert "did you mean 'workers'?" in done.output
 
 
-def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> None:
+def test_ends_are_forecast_with_reported_error(served: Served) -> None:
     served.teach(submission(tenant="ads"), measured({1: 10.0, 2: 19.0, 4: 35.0, 8: 60.0}, 60), 6000)
     started = SystemClock().wall()
     served.client.submit(ask("8"))
@@ -771,7 +765,7 @@ def test_the_end_is_foretold_and_the_error_of_that_is_told(served: Served) -> No
     assert fields["half_estimate"]["step"] == 3001
 
 
-def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
+def test_questions_do_not_wait_for_large_imports() -> None:
     modules = (
         "brim.client, brim.cli.jobs, brim.cli.status, brim.runs.handle, brim.cli.shared.tables"
     )
@@ -780,9 +774,7 @@ def test_who_asks_a_scheduler_does_not_wait_for_large_imports() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_ctrl_c_ends_the_wait_and_not_the_job(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_only_the_wait(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(client: Client, job: str, **_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -795,7 +787,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(
     assert not served.client.job("digits-1").has_ended
 
 
-def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided(
+def test_questions_are_answered_during_long_cycles(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client
@@ -822,7 +814,7 @@ def test_questions_are_answered_and_jobs_cancelled_while_a_long_cycle_is_decided
     assert set(policies_of(served)) == {"brim", "edf"}
 
 
-def test_questions_are_answered_and_cycles_decided_while_a_dry_run_is_worked_out(
+def test_questions_are_answered_during_dry_runs(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served.client

@@ -24,7 +24,7 @@ from workloads import CONCAVE, random_jobs
 CLUSTER = Cluster.parse("2x8")
 
 
-def test_finish_times_are_exact_and_pay_for_the_start() -> None:
+def test_finish_times_are_exact_including_starts() -> None:
     job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
     run = simulate([job], CLUSTER, edf, settings=Settings(overheads=OVERHEADS["published"]))
     # 16 workers at 7.5 steps/s, after 2 + 2 * 5 seconds
@@ -50,7 +50,7 @@ def test_a_policy_that_overdraws_the_cluster_is_caught() -> None:
         simulate(random_jobs(1, 2, spread=0.0), CLUSTER, greedy)
 
 
-def test_a_policy_that_lets_jobs_wait_for_ever_is_caught() -> None:
+def test_a_starving_policy_is_caught() -> None:
     def idle(snapshot: Snapshot) -> Decision:
         return Decision(workers={}, verdicts=admit_all(snapshot))
 
@@ -58,7 +58,7 @@ def test_a_policy_that_lets_jobs_wait_for_ever_is_caught() -> None:
         simulate(random_jobs(1, 1), CLUSTER, idle)
 
 
-def test_the_same_seed_gives_the_same_run_and_failures_cost_time() -> None:
+def test_seeds_repeat_runs_and_failures_cost_time() -> None:
     jobs = random_jobs(3, 20)
     world = Settings(failures=3600.0, stragglers=0.3, profile_error=0.2, seed=7)
     once, second_run = (measure(simulate(jobs, CLUSTER, brim, settings=world)) for _ in range(2))
@@ -92,7 +92,7 @@ def test_elasticdl_experiment_1_two_jobs_share_a_cluster() -> None:
     assert elastic.second_waited == 0.0
 
 
-def test_elasticdl_experiment_2_training_fills_in_around_a_service() -> None:
+def test_elasticdl_training_fills_in_around_services() -> None:
     day = around_a_service(brim)
     assert day.utilisation > 0.98
     assert day.shortest >= 0.0
@@ -125,7 +125,7 @@ def test_an_end_that_takes_time_holds_the_devices(policy: Policy) -> None:
     ]
 
 
-def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None:
+def test_patient_jobs_are_not_replanned_repeatedly() -> None:
     curve = ScalingCurve(points=((1, 1.5), (2, 2.9), (4, 5.7), (8, 10.8)))
     rng, submitted_at, jobs = random.Random(1), 0.0, []
     for k in range(16):
@@ -140,7 +140,7 @@ def test_a_job_that_only_has_to_end_is_not_planned_for_again_and_again() -> None
 
 
 @pytest.mark.parametrize("name", ["brim", "edf", "elasticflow", "edf-admission"])
-def test_the_course_of_a_simulation_says_what_its_figures_say(name: str) -> None:
+def test_simulated_courses_match_their_figures(name: str) -> None:
     jobs = random_jobs(5, 25)
     world = Settings(record=True, failures=40_000.0, overheads=OVERHEADS["published"])
     run = simulate(jobs, CLUSTER, POLICIES[name], settings=world)
@@ -166,7 +166,7 @@ def test_the_course_of_a_simulation_says_what_its_figures_say(name: str) -> None
     assert max(counts.values()) == max(used for _, used, _ in run.usage)
 
 
-def test_a_run_that_recorded_nothing_has_a_course_of_ends_alone() -> None:
+def test_an_unrecorded_run_has_only_ends() -> None:
     job = Job(id="a", submitted=100.0, work=750.0, curve=CONCAVE, deadline=500.0)
     run = simulate([job], CLUSTER, edf, settings=Settings())
     (found,) = course_of(run, subject="one", policy="edf").jobs

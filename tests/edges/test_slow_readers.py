@@ -124,7 +124,7 @@ def _read(client: socket.socket, *, slowly: int, rate: float) -> int:
     return total
 
 
-def test_an_end_waits_for_nobody_who_does_not_read(server: _Server) -> None:
+def test_shutdown_ignores_stalled_readers(server: _Server) -> None:
     """The server closes then what is closed already: asyncio's TLS is deaf to an abort."""
     with server.connect() as client:
         client.sendall(LAST % 300_000)

@@ -35,9 +35,7 @@ from edges.test_master import FACTS
 @pytest.mark.parametrize(
     "options", [{"file": "job.py"}, {"file": "", "command": ("python", "job.py", "--lr", "1")}]
 )
-def test_a_run_keeps_its_file_and_knows_when_it_changed(
-    tmp_path: Path, options: dict[str, object]
-) -> None:
+def test_a_run_keeps_its_file_and_sees_changes(tmp_path: Path, options: dict[str, object]) -> None:
     spec = recorded_run.spec(directory=str(tmp_path), **options)
     run, source = tmp_path / "run", tmp_path / "job.py"
     run.mkdir()
@@ -93,7 +91,7 @@ def test_a_resumed_run_warns_of_a_changed_file(tmp_path: Path) -> None:
     ]
 
 
-def test_who_uses_a_model_is_warned_of_a_changed_file(tmp_path: Path) -> None:
+def test_model_users_are_warned_of_changed_files(tmp_path: Path) -> None:
     source = Path(shutil.copy(DIGITS, tmp_path / "digits.py"))
     run = recorded_run.RecordedRun(
         tmp_path / "run", recorded_run.spec(file=str(source), directory=str(tmp_path))

@@ -59,7 +59,7 @@ def test_wherever_it_hangs(tmp_path: Path, manner: str) -> None:
     assert state_of(process.pid) == ""
 
 
-def test_who_has_not_said_that_it_can_is_not_asked() -> None:
+def test_unready_processes_are_not_asked_for_stacks() -> None:
     stacks = Stacks()
     assert asyncio.run(stacks.ask()) == Stack()
     stacks.close()

@@ -166,7 +166,7 @@ def test_nonsense_is_told_once_a_minute(alone: Alone) -> None:
     assert alone.log.stat().st_size - size_before < _SMALL / 16
 
 
-def test_who_goes_in_the_middle_of_a_body_is_nobodys_trouble(alone: Alone) -> None:
+def test_callers_leaving_within_a_body_are_harmless(alone: Alone) -> None:
     size_before = alone.log.stat().st_size
     with alone.call() as caller:
         head = (

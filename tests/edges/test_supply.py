@@ -70,7 +70,7 @@ def test_what_builds_brim_is_locked() -> None:
     )
 
 
-def test_the_lock_has_the_versions_that_the_tests_were_made_with() -> None:
+def test_the_lock_has_the_tested_versions() -> None:
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     expected = {
         canonicalize_name(name): version

@@ -112,7 +112,7 @@ def test_the_live_block(tmp_path: Path) -> None:
     assert "\x1b[?25l" in drawn  # rich's own
 
 
-def test_guards_do_not_pile_up_and_rich_draws_past_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_guards_do_not_stack(capsys: pytest.CaptureFixture[str]) -> None:
     with guarded_streams(), guarded_streams():
         assert guarded(sys.stdout) is sys.stdout
         click.echo("echoed \x1b[2J")

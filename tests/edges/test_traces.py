@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_cells_that_are_empty_nan_or_zero_are_not_runnable(folder: Path) -> None:
+def test_empty_and_nan_cells_are_not_runnable(folder: Path) -> None:
     curves = read_profiles(folder / "profiles")
     assert [n for n, _ in curves["m", 64].points] == [1, 2, 4]
     assert [n for n, _ in curves["m", 8].points] == [1, 8]
@@ -46,14 +46,14 @@ def test_every_format_is_read(folder: Path, text: str) -> None:
     assert find_profiles(trace) is not None
 
 
-def test_best_effort_jobs_have_no_deadline_and_order_is_by_submission(folder: Path) -> None:
+def test_best_effort_jobs_have_no_deadline(folder: Path) -> None:
     trace = folder / "trace.csv"
     trace.write_text(GENERATED)
     first, second = read_trace(trace, read_profiles(folder / "profiles"))
     assert (first.id, first.deadline, second.deadline) == ("1", None, 90.0)
 
 
-def test_without_profiles_jobs_scale_linearly_up_to_their_request(folder: Path) -> None:
+def test_without_profiles_jobs_scale_linearly(folder: Path) -> None:
     trace = folder / "trace.csv"
     trace.write_text(ITP)
     (job,) = read_trace(trace)

@@ -29,7 +29,7 @@ def unheard(session: str, number: int, message: Warn | Commits) -> Unheard:
     return Unheard(session=session, number=number, message=message)
 
 
-def test_commits_that_were_noted_one_by_one_are_left_as_the_message_that_they_would_have_been(
+def test_noted_commits_are_merged_into_one_message(
     tmp_path: Path,
 ) -> None:
     first = UnheardFile(tmp_path / "unheard", "a")
@@ -66,7 +66,7 @@ def test_what_was_heard_goes_once_it_takes_space(tmp_path: Path) -> None:
     assert UnheardFile(tmp_path / "unheard", "b").pending[-1] == unheard("a", 199, large)
 
 
-def test_behind_a_message_that_the_disk_did_not_take_nothing_is_left(
+def test_nothing_follows_a_message_lost_by_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = UnheardFile(tmp_path / "unheard", "a")
@@ -82,7 +82,7 @@ def test_behind_a_message_that_the_disk_did_not_take_nothing_is_left(
     assert not (tmp_path / "unheard").exists()
 
 
-def test_a_file_that_another_process_writes_is_left_alone(tmp_path: Path) -> None:
+def test_files_of_other_writers_are_untouched(tmp_path: Path) -> None:
     file = UnheardFile(tmp_path / "unheard", "a")
     assert open_unheard(tmp_path / "unheard", "b") is None
     kill(file)

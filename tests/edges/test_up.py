@@ -62,7 +62,7 @@ def description(state: Path) -> bytes | None:
         database.close()
 
 
-def test_a_scheduler_that_does_not_answer_keeps_its_description(
+def test_an_unresponsive_scheduler_keeps_its_description(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli_up, "_TO_COME_UP", 0.1)
@@ -81,7 +81,7 @@ def test_a_scheduler_that_answers_late_is_waited_for(
     assert description(state) == b"as it was"
 
 
-def test_a_scheduler_that_it_started_may_come_up_late(
+def test_a_started_scheduler_may_be_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scheduler = Busy(3)
@@ -100,7 +100,7 @@ def test_a_scheduler_that_it_started_may_come_up_late(
             process.kill()
 
 
-def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Path) -> None:
+def test_the_chosen_node_port_is_printed(tmp_path: Path) -> None:
     def brim(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "brim", *words, "--state", str(tmp_path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -116,7 +116,7 @@ def test_it_says_at_which_port_nodes_join_where_the_system_chose_it(tmp_path: Pa
         until(lambda: not is_locked(tmp_path / ".scheduler.lock"), "its end")
 
 
-def test_a_scheduler_or_node_forgets_variables_that_jobs_are_not_to_have(
+def test_schedulers_drop_variables_not_meant_for_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(

@@ -57,7 +57,7 @@ def test_a_run_has_four_names(name: str | None, run: RecordedRun) -> None:
 @pytest.mark.parametrize(
     "verb", ["status", "logs", "report", "ledger", "checkpoints", "evaluate", "predict", "export"]
 )
-def test_a_job_of_another_scheduler_is_found_where_its_state_is(
+def test_jobs_are_found_by_their_schedulers_state(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +94,7 @@ def test_status_of_a_run_that_is_alive() -> None:
 
 
 @pytest.mark.usefixtures("alive")
-def test_status_shows_shares_that_are_uneven_and_who_is_silent(run: RecordedRun) -> None:
+def test_status_shows_uneven_shares_and_silence(run: RecordedRun) -> None:
     run.share_out([3, 2, 2, 1], "w3 is 3.0 times slower")
     run.events.append(
         "worker", worker="w1", state="suspect", pid=0, agent="a0", rank=None, reason=""
@@ -196,7 +196,7 @@ def test_the_ledger_of_an_eventful_run_is_exact(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
+def test_unfinished_ledgers_say_what_is_missing() -> None:
     result = brim("ledger", "latest", "--json")
     assert result.exit_code == 1
     account = json.loads(result.stdout)
@@ -204,7 +204,7 @@ def test_the_ledger_of_an_unfinished_run_says_what_is_missing() -> None:
     assert [epoch["missing"] for epoch in account["epochs"]] == [512, 2048]
 
 
-def test_the_use_of_a_model_has_no_limit_of_memory_that_only_training_can_change() -> None:
+def test_model_use_has_no_training_memory_limit() -> None:
     inference = Inference(
         kind="evaluate", run="r", checkpoints="r/checkpoints", step=1, checkpoint="c"
     )

@@ -58,7 +58,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.usefixtures("little")
-def test_a_long_job_costs_a_look_no_more_than_a_short_one(
+def test_looks_cost_the_same_for_long_jobs(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = follow_steps(run.run_dir).poll()
@@ -74,7 +74,7 @@ def test_a_long_job_costs_a_look_no_more_than_a_short_one(
 
 
 @pytest.mark.usefixtures("little")
-def test_steps_that_were_left_out_make_no_step_look_slow(run: RecordedRun) -> None:
+def test_omitted_steps_make_no_step_slow(run: RecordedRun) -> None:
     watch = watched(run.run_dir)
     run.train(200)  # nobody looks for a while
     watch.poll()
@@ -85,7 +85,7 @@ def test_steps_that_were_left_out_make_no_step_look_slow(run: RecordedRun) -> No
 
 
 @pytest.mark.usefixtures("little")
-def test_a_long_job_that_is_resumed_goes_on_from_where_it_was_restored(run: RecordedRun) -> None:
+def test_a_resumed_long_job_starts_at_its_restore(run: RecordedRun) -> None:
     watch = watched(run.run_dir)
     watch.begin(run.clock.now())
     assert (watch.step, watch.reached, watch.last_step) == (200, None, None)
@@ -102,9 +102,7 @@ def test_a_long_job_that_is_resumed_goes_on_from_where_it_was_restored(run: Reco
 
 
 @pytest.mark.parametrize("at_most", [1, 1000, 20_000, 1 << 20])
-def test_of_much_that_is_new_the_first_and_the_last_whole_records_are_read(
-    at_most: int, run: RecordedRun
-) -> None:
+def test_first_and_last_new_records_are_read(at_most: int, run: RecordedRun) -> None:
     whole, torn = follow_steps(run.run_dir).poll(), b'{"at": 1, "rou'
     path, reader = run.run_dir / "steps.jsonl", follow_steps(run.run_dir, at_most=at_most)
     size = path.stat().st_size
@@ -136,7 +134,7 @@ def test_who_was_lost_since_memory_ran_out(run: RecordedRun) -> None:
     ]
 
 
-def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: RecordedRun) -> None:
+def test_endless_workers_are_reported_briefly(run: RecordedRun) -> None:
     """The owner of a run's records may write anything into them: a scheduler keeps little of it."""
     for number in range(1_000):
         run.events.append(
@@ -164,7 +162,7 @@ def test_of_workers_without_end_the_first_are_told_of_and_in_few_words(run: Reco
         ("run_ended", {"summary": {"exit": "done", "steps": 10**30}}),
     ],
 )
-def test_numbers_that_nobody_can_keep_or_end_are_not_taken(
+def test_unusable_numbers_are_rejected(
     run: RecordedRun, kind: str, fields: dict[str, object]
 ) -> None:
     """They would end the scheduler of everybody, which writes them down, or all processes."""
@@ -180,9 +178,7 @@ def test_numbers_that_nobody_can_keep_or_end_are_not_taken(
 
 @pytest.mark.parametrize("jump", [-36_000.0, 0.0, 36_000.0])
 @pytest.mark.usefixtures("little")
-def test_who_schedules_a_run_and_who_reads_it_say_the_same_whatever_its_clock_was_set_to(
-    jump: float, tmp_path: Path
-) -> None:
+def test_schedulers_and_readers_agree_despite_clocks(jump: float, tmp_path: Path) -> None:
     first = RecordedRun(tmp_path, spec(epochs=20), samples=2048)
     first.begin()
     first.train(60)
@@ -200,7 +196,7 @@ def test_who_schedules_a_run_and_who_reads_it_say_the_same_whatever_its_clock_wa
     assert [life.worker for life in history.present] == list(watch.workers) == ["w0", "w1"]
 
 
-def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_path: Path) -> None:
+def test_workers_of_earlier_lives_are_superseded(tmp_path: Path) -> None:
     """Nobody records their end where their agent was killed with them."""
     first = RecordedRun(tmp_path, spec(), samples=2048)
     first.begin(workers=4)
@@ -218,7 +214,7 @@ def test_workers_of_an_earlier_life_are_gone_once_others_have_their_names(tmp_pa
     }
 
 
-def test_lines_that_are_left_out_are_counted_a_part_at_each_look(
+def test_omitted_lines_are_counted_per_look(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = follow_steps(run.run_dir).poll_numbered()

@@ -84,7 +84,7 @@ class Bench:
         self.template.close()
 
 
-def test_a_worker_that_sleeps_through_its_kill_is_given_up(
+def test_a_worker_sleeping_through_kill_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays a process and keeps its socket, but no line of its program is executed any more."""
@@ -114,7 +114,7 @@ def test_a_worker_that_sleeps_through_its_kill_is_given_up(
     assert killed == [(4_000_000, signal.SIGKILL)]
 
 
-def test_a_worker_that_is_faster_than_its_template_is_heard_behind_its_start(
+def test_a_fast_worker_is_heard_after_its_start(
     tmp_path: Path,
 ) -> None:
     """It forked the worker and did not get the processor back before the worker was ready."""
@@ -175,7 +175,7 @@ TO_AGENT: Codec[WorkerMessage] = Codec(WorkerMessage)
 WORDS = frame(TO_AGENT.encode(Hello(address="", layout="", facts=None)))
 
 
-def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_away(
+def test_death_counts_before_memory_is_cleared(
     tmp_path: Path,
 ) -> None:
     """Others wait for it, and the kernel takes the longer the larger its tables are.
@@ -219,7 +219,7 @@ def test_a_worker_is_lost_once_it_is_dead_and_not_when_its_memory_is_cleared_awa
     assert order == ["Hello"]
 
 
-def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
+def test_an_early_closed_link_is_no_fault(
     tmp_path: Path,
 ) -> None:
     """As where one of its threads ends late: its link has been closed, and there is nothing left to
@@ -261,7 +261,7 @@ def test_a_worker_whose_link_closes_before_it_is_dead_is_lost_without_a_stumble(
     assert not stumbles
 
 
-def test_the_end_leaves_no_trail_of_a_worker_that_was_killed(tmp_path: Path) -> None:
+def test_killed_workers_leave_no_trail(tmp_path: Path) -> None:
     """Where others looked for it, it was not gone yet."""
     child = os.fork()
     if not child:

@@ -162,7 +162,7 @@ def test_a_user_is_known_by_a_header(tmp_path: Path, user: dict[str, object], he
     assert proof(access(tmp_path, config(user))).authorization == header
 
 
-def test_of_several_files_the_first_that_says_it_counts(tmp_path: Path) -> None:
+def test_the_first_kubeconfig_wins(tmp_path: Path) -> None:
     first = write(tmp_path / "1", config({"token": "first"}, name="a", current=None))
     second = config({"token": "second"}, {"server": "https://elsewhere"}, name="a", current="b")
     second["clusters"] = [*config(name="a")["clusters"], *config(name="b")["clusters"]]  # type: ignore[misc]
@@ -202,7 +202,7 @@ def test_in_a_pod_the_service_account_says_it(tmp_path: Path) -> None:
         find_access(pod, home=tmp_path, service_account=folder)
 
 
-def test_a_token_in_a_file_is_read_again_each_minute(tmp_path: Path) -> None:
+def test_token_files_are_reread_each_minute(tmp_path: Path) -> None:
     now = 100.0
     file = tmp_path / "token"
     file.write_text("one\n")
@@ -260,7 +260,7 @@ def test_what_cannot_be_is_said_with_its_place(tmp_path: Path) -> None:
     assert "asks nobody" in refused(tmp_path, config({"exec": asks}))
 
 
-def test_an_encrypted_key_does_not_ask_on_the_terminal(tmp_path: Path) -> None:
+def test_encrypted_keys_do_not_prompt(tmp_path: Path) -> None:
     certificate_pem, _ = certificate()
     locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM,
@@ -271,7 +271,7 @@ def test_an_encrypted_key_does_not_ask_on_the_terminal(tmp_path: Path) -> None:
     assert "without a password" in refused(tmp_path, config(user))
 
 
-def test_where_nothing_says_anything_it_is_said_what_to_do(tmp_path: Path) -> None:
+def test_missing_configuration_is_explained(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"no file, and this is no pod[^\0]*export KUBECONFIG="):
         find_access({}, home=tmp_path)
     with pytest.raises(SpecError, match="at least one file that exists"):
@@ -312,7 +312,7 @@ async def who_calls(tmp_path: Path, *trusted: bytes) -> AsyncIterator[tuple[str,
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", certificate_pem
 
 
-def test_a_certificate_is_shown_and_another_when_it_is_renewed(tmp_path: Path) -> None:
+def test_renewed_certificates_are_shown(tmp_path: Path) -> None:
     first, second = certificate("first"), certificate("second")
 
     to_show = [Proof("", *first), Proof("", *first), Proof("", *second)]
@@ -372,9 +372,7 @@ EVENT = b'{"type":"BOOKMARK","object":{}}\n'
 @pytest.mark.parametrize(
     "answer", [b"", HEADERS, HEADERS + EVENT], ids=["nothing", "half", "an event"]
 )
-def test_a_connection_that_is_of_no_more_use_waits_for_no_farewell(
-    tmp_path: Path, answer: bytes
-) -> None:
+def test_useless_connections_close_without_farewell(tmp_path: Path, answer: bytes) -> None:
     """Or it would be there after the loop that used it has ended, until somebody collects it."""
     nodes = Resource("v1", "nodes", PlainObject, namespaced=False)
 
@@ -432,7 +430,7 @@ def proofs(credentials: PluginProof, *renewed: bool) -> list[str]:
     return asyncio.run(ask())
 
 
-def test_a_plugin_is_run_once_until_it_is_refused(tmp_path: Path) -> None:
+def test_plugins_run_once_until_refused(tmp_path: Path) -> None:
     credentials = plugin(tmp_path, "say(token=f'run {count}')")
     assert proofs(credentials, False, False, True, False) == [
         "Bearer run 0",
@@ -442,7 +440,7 @@ def test_a_plugin_is_run_once_until_it_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_a_plugin_is_run_again_when_its_token_expires(tmp_path: Path) -> None:
+def test_expired_tokens_run_the_plugin_again(tmp_path: Path) -> None:
     soon_text = (datetime.now(UTC) + timedelta(seconds=5)).isoformat().replace("+00:00", "Z")
     credentials = plugin(
         tmp_path, f"say(token=f'run {{count}}', expirationTimestamp='{soon_text}')"
@@ -495,7 +493,7 @@ def test_a_plugin_that_gives_nothing_is_named(tmp_path: Path, body: str, says: s
     assert error.value.retryable
 
 
-def test_a_plugin_that_is_missing_says_how_to_get_it(tmp_path: Path) -> None:
+def test_missing_plugins_are_explained(tmp_path: Path) -> None:
     described = {"command": "brim-no-such-plugin", "installHint": "apt install it"}
     found = access(
         tmp_path, config({"exec": {"apiVersion": "client.authentication.k8s.io/v1", **described}})

@@ -131,7 +131,7 @@ def test_who_has_no_time_is_asked_later() -> None:
     assert time.monotonic() - started >= 1.0
 
 
-def test_who_never_has_time_is_given_up_in_time() -> None:
+def test_a_busy_server_is_given_up_in_time() -> None:
     api = ScriptedApi([refuses(429, "TooManyRequests", Retry_After="60")])
     with pytest.raises(TooManyRequests) as error:
         get(api, timeout=5.0)
@@ -139,7 +139,7 @@ def test_who_never_has_time_is_given_up_in_time() -> None:
     assert len(api.asked) == 1
 
 
-def test_a_failure_that_may_have_done_something_is_not_asked_again() -> None:
+def test_ambiguous_failures_are_not_retried() -> None:
     api = ScriptedApi([refuses(500, "InternalError")])
     with pytest.raises(ServerFailed):
         get(api)
@@ -156,7 +156,7 @@ def test_who_says_nothing_is_not_waited_for() -> None:
     assert error.value.retryable
 
 
-def test_a_no_to_a_watch_that_does_not_end_is_not_waited_for() -> None:
+def test_an_endless_watch_refusal_is_not_awaited() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(status=502, headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -203,7 +203,7 @@ def test_what_makes_no_sense_is_said_to() -> None:
         asyncio.run(ask())
 
 
-def test_a_token_that_is_refused_is_got_again_once() -> None:
+def test_refused_tokens_are_renewed_once() -> None:
     class Renewing:
         renewals = 0
 
@@ -325,6 +325,6 @@ def test_who_may_not_write_sends_nothing() -> None:
     assert len(api.asked) == 1
 
 
-def test_an_object_without_a_namespace_is_asked_of_nobody() -> None:
+def test_objects_without_namespace_are_not_requested() -> None:
     with pytest.raises(ValueError, match="in a namespace"):
         PODS.path("", "a")

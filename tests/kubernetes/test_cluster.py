@@ -148,7 +148,7 @@ def is_ready(cluster: NodeCluster, node: str) -> bool:
     return conditions(cluster, node)["Ready"] == "True"
 
 
-def test_a_pod_without_rights_trains_with_torch_and_brim(pods: Pods) -> None:
+def test_unprivileged_pods_train(pods: Pods) -> None:
     code = """
 import os, torch, brim
 weights = torch.nn.Linear(2, 1)
@@ -203,7 +203,7 @@ for place in {" ".join(places).split()!r}:
         assert pods.logs(f"caller-on-{node}").split() == " ".join(places).split()
 
 
-def test_a_pod_asks_the_api_server_with_its_account(pods: Pods) -> None:
+def test_pods_call_the_api_server_with_their_account(pods: Pods) -> None:
     code = """
 import ssl, urllib.request
 folder = "/var/run/secrets/kubernetes.io/serviceaccount/"
@@ -227,7 +227,7 @@ def test_exit_codes_and_limits_of_memory_are_told(pods: Pods) -> None:
     assert (killed["exitCode"], killed["reason"]) == (137, "OOMKilled")
 
 
-def test_a_deleted_pod_has_its_grace_and_no_more(pods: Pods) -> None:
+def test_deleted_pods_have_their_grace_only(pods: Pods) -> None:
     tidy = f"""
 import signal, sys, time
 def leave(*_):
@@ -255,7 +255,7 @@ print("up", flush=True)
     assert monotonic() - started >= 3
 
 
-def test_a_pod_gives_way_to_one_of_a_higher_priority(
+def test_pods_yield_to_higher_priorities(
     pods: Pods, node_cluster: NodeCluster, namespace: str
 ) -> None:
     node, all_of_it = node_cluster.nodes[1], {GPU: "8"}
@@ -283,9 +283,7 @@ print("up", flush=True)
         pods.kubectl("delete", "priorityclass", "--ignore-not-found", *classes)
 
 
-def test_a_node_that_dies_is_not_ready_and_others_go_on(
-    pods: Pods, node_cluster: NodeCluster
-) -> None:
+def test_a_dead_node_is_not_ready(pods: Pods, node_cluster: NodeCluster) -> None:
     stays, dies = node_cluster.nodes[:2]
     pods.create("lost", f"import time\n{WAIT}", node=dies)
     pods.runs("lost")
@@ -308,9 +306,7 @@ def test_a_node_that_dies_is_not_ready_and_others_go_on(
     assert pods.ended("again")["exitCode"] == 0
 
 
-def test_a_node_that_is_cut_off_goes_on_and_is_found_again(
-    pods: Pods, node_cluster: NodeCluster
-) -> None:
+def test_a_disconnected_node_is_found_again(pods: Pods, node_cluster: NodeCluster) -> None:
     node = node_cluster.nodes[1]
     pods.create("counts", f"import time; print('up', flush=True)\n{WAIT}", node=node)
     pods.says("counts", "up")

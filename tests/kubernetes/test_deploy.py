@@ -117,7 +117,7 @@ def test_an_overlay_gives_what_brim_install_prints(overlay: str, chosen: Install
     ],
     ids=lambda chosen: "+".join(chosen),
 )
-def test_components_add_to_an_overlay_what_brim_install_prints(
+def test_components_match_brim_install(
     tmp_path: Path, component_of: str, chosen: dict[str, Any]
 ) -> None:
     need("kubectl")
@@ -161,12 +161,12 @@ def without_options(thing: Manifest) -> Manifest:
     }
 
 
-def test_the_definitions_of_kubeflows_kinds_have_a_file_of_their_own() -> None:
+def test_kubeflow_definitions_have_their_own_file() -> None:
     file = DEPLOY / "kubeflow-kinds.yaml"
     assert in_order(yaml.safe_load_all(file.read_text())) == in_order(kinds_of_kubeflow())
 
 
-def test_the_name_of_the_image_is_in_one_place(tmp_path: Path) -> None:
+def test_the_image_name_is_in_one_place(tmp_path: Path) -> None:
     need("kubectl")
     shutil.copytree(DEPLOY / "kustomize", tmp_path / "kustomize")
     file = tmp_path / "kustomize" / "one-namespace" / "kustomization.yaml"

@@ -102,7 +102,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_whatever_is_lost_on_the_way_what_is_known_ends_as_the_server_is(
+def test_known_objects_converge_to_the_server(
     history: list[tuple[str, str | int | None]],
 ) -> None:
     server = ModelServer()
@@ -154,7 +154,7 @@ def seen(uid: str, version: str, value: str | None = "x") -> Sighting[str]:
     return Sighting(KEY, uid, version, value)
 
 
-def test_what_was_made_again_under_its_name_is_gone_and_has_come() -> None:
+def test_a_remade_object_is_removed_and_added() -> None:
     for observe in (KnownObjects[str].seen, lambda objects, sighting: objects.listed([sighting])):
         known_objects = KnownObjects[str]()
         known_objects.seen(seen("1", "5", "old"))
@@ -162,7 +162,7 @@ def test_what_was_made_again_under_its_name_is_gone_and_has_come() -> None:
         assert changes == [ObjectChange(KEY, "old", None), ObjectChange(KEY, None, "new")]
 
 
-def test_what_is_gone_is_told_before_what_has_come() -> None:
+def test_removals_are_told_before_additions() -> None:
     known_objects = KnownObjects[str]()
     other_key = ObjectKey("default", "b")
     known_objects.seen(seen("1", "5"))
@@ -180,7 +180,7 @@ def test_what_is_as_it_was_is_no_change() -> None:
     assert known_objects.deleted(ObjectKey("default", "never")) == []
 
 
-def test_of_what_cannot_be_decoded_the_last_that_could_stays() -> None:
+def test_undecodable_objects_keep_their_last_value() -> None:
     known_objects = KnownObjects[str]()
     assert known_objects.seen(seen("1", "5", None)) == []
     assert not known_objects.objects

@@ -165,7 +165,7 @@ def test_the_holder_renews_without_reading() -> None:
     assert candidate.step(102.0) == renewal
 
 
-def test_a_renewal_that_fails_is_tried_until_the_time_is_over() -> None:
+def test_renewals_are_retried_until_expiry() -> None:
     candidate, lease = held(100.0)
     candidate.failed(102.5, changed=False)
     assert candidate.step(103.0) == WaitForLease(104.5)
@@ -185,7 +185,7 @@ def held_write(lease: LeaseSeen) -> WriteLease:
     )
 
 
-def test_what_another_holds_is_free_only_after_its_time_by_ones_own_clock() -> None:
+def test_expiry_is_judged_by_the_own_clock() -> None:
     candidate = Candidate("b", TERMS)
     lease = LeaseSeen(version="7", holder="a", duration=15, transitions=3, renewed="long ago")
     candidate.looked(1000.0, lease)  # whatever time is written in it

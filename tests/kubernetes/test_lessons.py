@@ -12,7 +12,7 @@ from brim.storage.database import Database
 
 
 @pytest.mark.parametrize("room", [1_000_000, 40_000, 200, 10, -5])
-def test_the_latest_are_kept_as_far_as_there_is_room(tmp_path: Path, room: int) -> None:
+def test_the_latest_lessons_are_kept(tmp_path: Path, room: int) -> None:
     rng = random.Random(1)
     first, second = Database(tmp_path / "one"), Database(tmp_path / "other")
     names = [rng.randbytes(32).hex() for _ in range(4_000)]

@@ -42,7 +42,7 @@ def named(made: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
 
 
 @CHOICES
-def test_manifests_are_yaml_in_the_order_of_what_they_need(chosen: Installation) -> None:
+def test_manifests_are_in_dependency_order(chosen: Installation) -> None:
     objects = manifests(chosen)
     text = "---\n".join(map(in_yaml, objects))
     assert list(yaml.safe_load_all(text)) == json.loads(json.dumps(objects))
@@ -219,7 +219,7 @@ def test_the_operator_has_these_rights_and_no_others(
         assert may(api_server, user, verb="delete", **attributes) == (name == SERVICE)
 
 
-def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
+def test_people_may_have_jobs_but_no_status(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     roles = {manifest["metadata"]["name"]: manifest for manifest in manifests(installed)}
@@ -260,7 +260,7 @@ def test_people_of_a_namespace_may_have_jobs_and_no_word_in_their_status(
         api_server.kubectl("delete", "rolebinding", "ann", "-n", "team")
 
 
-def test_the_operators_pod_is_admitted_where_pods_are_restricted(
+def test_the_operator_pod_passes_restricted_admission(
     api_server: ControlPlane, installed: Installation
 ) -> None:
     template = deployment(installed)["spec"]["template"]

@@ -27,7 +27,7 @@ def devices(node_places: NodePlaces, now: float = 0.0, name: str = "n1") -> int:
     return brings.devices
 
 
-def test_what_is_left_beside_others_is_counted_in_slots() -> None:
+def test_remaining_room_is_counted_in_slots() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     assert devices(node_places) == 4
@@ -41,7 +41,7 @@ def test_what_is_left_beside_others_is_counted_in_slots() -> None:
     assert devices(node_places) == 4
 
 
-def test_workers_of_jobs_are_the_slots_and_masters_are_as_others() -> None:
+def test_masters_count_like_foreign_pods() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     for number in range(2):
@@ -79,7 +79,7 @@ def test_there_are_never_fewer_than_no_slots() -> None:
     assert node_places.seen(0.0)["n1"].agents == (AgentSeen("team.flights", 1, 1),)
 
 
-def test_a_pod_for_which_others_are_taken_away_counts_where_it_is_to_be() -> None:
+def test_preempting_pods_count_on_their_nominated_node() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     waiting = pod("a", cpu="3", phase="Pending")
@@ -97,7 +97,7 @@ def test_a_node_of_pods_is_full() -> None:
     assert devices(node_places) == 1
 
 
-def test_to_a_closed_node_nobody_comes_and_who_is_there_stays() -> None:
+def test_closed_nodes_keep_their_pods() -> None:
     node_places = places()
     node_places.take_pod("w", worker(0))
     node_places.take_pod("v", worker(1, leaving=True))
@@ -115,7 +115,7 @@ def test_to_a_closed_node_nobody_comes_and_who_is_there_stays() -> None:
         assert (node_places.seen(0.0)["n1"].up, devices(node_places)) == (True, 4)
 
 
-def test_a_node_of_which_nobody_could_hear_is_not_lost_for_it() -> None:
+def test_unobservable_nodes_are_not_lost() -> None:
     node_places = places()
     node_places.doubts = True
     node_places.take_node("n1", node(ready="Unknown"))
@@ -128,7 +128,7 @@ def test_a_node_of_which_nobody_could_hear_is_not_lost_for_it() -> None:
     assert node_places.seen(36.0)["n1"].lost
 
 
-def test_a_node_that_is_about_to_be_taken_away_is_left_by_everybody() -> None:
+def test_nodes_about_to_go_are_left() -> None:
     node_places = places()
     for going in (
         node(taints=[("ToBeDeletedByClusterAutoscaler", "NoSchedule")]),
@@ -138,7 +138,7 @@ def test_a_node_that_is_about_to_be_taken_away_is_left_by_everybody() -> None:
         assert node_places.seen(0.0)["n1"].leaving
 
 
-def test_nobody_counts_on_a_node_that_is_not_heard_of() -> None:
+def test_unheard_nodes_are_not_counted_on() -> None:
     node_places = places()
     node_places.take_node("n1", node(ready="Unknown"))
     assert node_places.seen(0.0)["n1"].lost
@@ -154,7 +154,7 @@ def test_nobody_counts_on_a_node_that_is_not_heard_of() -> None:
     assert "n1" not in node_places.seen(8.0)
 
 
-def test_those_who_wait_for_a_refused_one_of_their_gang_are_refused_with_it() -> None:
+def test_waiting_gang_members_are_refused_together() -> None:
     """And no others: kube-scheduler has not asked whether their nodes have room."""
     message = "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining"
     node_places = places()
@@ -173,7 +173,7 @@ def test_those_who_wait_for_a_refused_one_of_their_gang_are_refused_with_it() ->
     assert (devices(node_places, name="n1"), devices(node_places, name="n2")) == (0, 4)
 
 
-def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None:
+def test_a_refused_pod_blocks_a_slot_temporarily() -> None:
     node_places = places()
     node_places.take_node("n1", node())
     node_places.take_pod("w", worker(0, bound=False, phase="Pending", refused=True))
@@ -191,7 +191,7 @@ def test_a_refused_pod_stands_for_a_slot_that_is_not_there_for_a_while() -> None
     assert devices(node_places, 32.0) == 3
 
 
-def test_a_pod_that_a_kubelet_turned_away_stands_for_a_slot_that_is_not_there() -> None:
+def test_a_rejected_pod_blocks_a_slot() -> None:
     """kube-scheduler has bound it, so it believed as much as the operator."""
     node_places = places()
     node_places.take_node("n1", node())
@@ -205,7 +205,7 @@ def test_a_pod_that_a_kubelet_turned_away_stands_for_a_slot_that_is_not_there() 
     assert devices(node_places, 11.0) == 4
 
 
-def test_where_a_worker_finds_no_room_there_is_none_beside_those_that_were_taken() -> None:
+def test_a_failed_fit_limits_the_nodes_slots() -> None:
     """With one slot less, three of four would still be planned where there is room for one."""
     node_places = places()
     node_places.take_node("n1", node())
@@ -230,7 +230,7 @@ def test_where_a_worker_finds_no_room_there_is_none_beside_those_that_were_taken
     assert [devices(node_places, moment) for moment in (11.0, 30.9)] == [1, 1], "longer, this time"
 
 
-def test_a_master_that_finds_no_room_counts_where_it_is_given_some_until_it_is_somewhere() -> None:
+def test_pending_masters_count_where_room_is_made() -> None:
     node_places = places()
     for name in ("n1", "n2", "n3"):
         node_places.take_node(name, node(name, unschedulable=name == "n3"))
@@ -258,7 +258,7 @@ def test_a_master_that_finds_no_room_counts_where_it_is_given_some_until_it_is_s
     assert slots_of_both() == (4, 4), "another one of its name is given nothing yet"
 
 
-def test_a_node_may_have_room_for_a_master_beside_all_its_slots() -> None:
+def test_a_node_may_fit_a_master_beside_slots() -> None:
     node_places = places()
     allocatable = {"cpu": "4600m", "memory": "16Gi", "pods": "110"}
     node_places.take_node("n1", node("n1"))  # four slots, and nothing beside them
@@ -309,7 +309,7 @@ _PODS = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_PODS | st.sampled_from("abcd") | st.tuples(st.integers(0, 3)), max_size=12))
-def test_object_by_object_or_all_at_once_is_the_same(events: list[object]) -> None:
+def test_object_order_does_not_matter(events: list[object]) -> None:
     """What was seen in which order decides nothing."""
     step = places()
     last: dict[str, KubePod] = {}

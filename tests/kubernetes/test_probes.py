@@ -159,7 +159,7 @@ def test_whatever_a_label_says_it_stays_one_line() -> None:
     assert values(text) == {'odd{name="a\\"b\\\\c\\nd"}': 1}
 
 
-def test_objects_count_as_stalled_only_where_somebody_can_do_something() -> None:
+def test_only_actionable_objects_count_as_stalled() -> None:
     def thing(reason: str, status: str = "True") -> dict[str, object]:
         condition = {"type": "Stalled", "status": status, "reason": reason}
         return {"status": {"conditions": [condition, {"type": "Failed", "status": "True"}]}}

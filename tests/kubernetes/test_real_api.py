@@ -195,9 +195,7 @@ async def patiently(call: Callable[[], Awaitable[object]]) -> None:
                 return
 
 
-def test_a_list_of_1200_comes_in_pages_and_a_reflector_has_all(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_long_lists_come_in_pages(api_server: ControlPlane, namespace: str) -> None:
     async def list_(server: ApiServer) -> None:
         names = [f"m{number:04}" for number in range(1200)]
         for begin in range(0, 1200, 100):
@@ -236,9 +234,7 @@ def test_only_what_is_selected_is_listed(api_server: ControlPlane, namespace: st
     run(api_server, namespace, list_)
 
 
-def test_a_cut_connection_costs_no_list_and_no_change(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_a_cut_connection_costs_nothing(api_server: ControlPlane, namespace: str) -> None:
     async def cut(server: ApiServer) -> None:
         for name in "abc":
             await server.create(MAPS, named(name), namespace=namespace)
@@ -296,9 +292,7 @@ def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane
         yield plane
 
 
-def test_an_api_server_that_is_killed_and_has_forgotten(
-    own_plane: ControlPlane, namespace: str
-) -> None:
+def test_a_killed_and_forgetful_api_server(own_plane: ControlPlane, namespace: str) -> None:
     """A cable is cut, too: so it is certain what happens before the reflector is back."""
 
     async def restart(server: ApiServer) -> None:
@@ -333,9 +327,7 @@ def test_an_api_server_that_is_killed_and_has_forgotten(
     run(own_plane, namespace, restart)
 
 
-def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
-    own_plane: ControlPlane, namespace: str
-) -> None:
+def test_expired_pages_are_listed_again(own_plane: ControlPlane, namespace: str) -> None:
     class SlowServer(CountingServer):
         """Waits after the first page until the server has forgotten its version."""
 
@@ -383,9 +375,7 @@ def test_a_page_that_is_asked_for_too_late_is_gone_and_a_reflector_lists_on(
     run(own_plane, namespace, list_)
 
 
-def test_fields_of_another_manager_are_taken_only_by_force(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_foreign_fields_are_taken_only_by_force(api_server: ControlPlane, namespace: str) -> None:
     def data(**values: str) -> PlainObject:
         return {"apiVersion": "v1", "kind": "ConfigMap", **named("m"), "data": values}
 
@@ -454,9 +444,7 @@ def test_calls_that_the_server_refuses(api_server: ControlPlane, namespace: str)
     run(api_server, namespace, call)
 
 
-def test_the_status_is_written_apart_and_a_pod_is_given_its_grace(
-    api_server: ControlPlane, namespace: str
-) -> None:
+def test_status_and_grace_are_written_separately(api_server: ControlPlane, namespace: str) -> None:
     async def call(server: ApiServer) -> None:
         spec = {
             "nodeName": "nowhere",  # a kubelet that never comes: the pod stays while it ends

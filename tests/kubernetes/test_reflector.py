@@ -108,7 +108,7 @@ def test_it_says_when_it_is_synced() -> None:
     asyncio.run(reflect())
 
 
-def test_a_watch_that_ends_goes_on_at_the_last_version_without_a_list() -> None:
+def test_ended_watches_resume_without_listing() -> None:
     added = ("ADDED", made("b", version=9))
     api = ScriptedApi([page("a", 7), watched(added), watched(BOOKMARK), quiet()])
     run(api, "+a", "+b", requests=4)
@@ -121,7 +121,7 @@ def test_a_watch_that_ends_goes_on_at_the_last_version_without_a_list() -> None:
     ]
 
 
-def test_a_watch_that_is_silent_is_given_up_and_goes_on() -> None:
+def test_silent_watches_are_restarted() -> None:
     api = ScriptedApi([page("a", 7), quiet(), watched(("DELETED", made("a", version=9))), quiet()])
 
     async def reflect() -> None:
@@ -133,31 +133,31 @@ def test_a_watch_that_is_silent_is_given_up_and_goes_on() -> None:
 
 
 @pytest.mark.parametrize("forgotten", [watched(EXPIRED), refuses(410, "Expired")])
-def test_what_happened_before_a_410_is_found_by_the_next_list(forgotten: Answering) -> None:
+def test_changes_before_410_are_found(forgotten: Answering) -> None:
     api = ScriptedApi([page("abc", 7), forgotten, page("ad", 20), quiet()])
     run(api, "+a", "+b", "+c", "-b", "-c", "+d", requests=4)
 
 
-def test_a_list_that_took_too_long_is_asked_for_without_pages() -> None:
+def test_slow_lists_are_retried_without_pages() -> None:
     api = ScriptedApi([page("ab", 7, after="x"), refuses(410), page("ac", 8), quiet()])
     run(api, "+a", "+c", requests=4)
     assert "limit=0" in api.asked[2]
 
 
-def test_an_error_that_comes_twice_may_be_of_the_version() -> None:
+def test_repeated_errors_may_concern_the_version() -> None:
     failed = watched(("ERROR", {"code": 500, "message": "etcd is away"}))
     api = ScriptedApi([page("a", 7), failed, failed, page("b", 8), quiet()])
     run(api, "+a", "-a", "+b", requests=5)
 
 
-def test_a_server_that_has_too_much_to_do_is_not_asked_for_a_list() -> None:
+def test_busy_servers_are_not_asked_for_lists() -> None:
     busy = refuses(503, "ServiceUnavailable")
     api = ScriptedApi([page("a", 7), busy, busy, busy, quiet()])
     run(api, "+a", requests=5)
     assert all("watch=1" in request for request in api.asked[1:])
 
 
-def test_a_server_that_is_away_is_asked_less_often_and_nothing_is_forgotten() -> None:
+def test_absent_servers_are_asked_less_often() -> None:
     async def reflect() -> None:
         api = ScriptedApi([page("a", 7), refuses(403, "Forbidden", "no verb watch")])
         async with watching(api) as watch_:
@@ -175,7 +175,7 @@ def test_a_server_that_is_away_is_asked_less_often_and_nothing_is_forgotten() ->
     asyncio.run(reflect())
 
 
-def test_watches_that_end_as_they_begin_are_not_asked_for_without_end() -> None:
+def test_short_lived_watches_are_slowed() -> None:
     async def reflect() -> None:
         api = ScriptedApi([page("a", 7), watched()])
         async with watching(api) as watch_:
@@ -186,7 +186,7 @@ def test_watches_that_end_as_they_begin_are_not_asked_for_without_end() -> None:
     asyncio.run(reflect())
 
 
-def test_what_cannot_be_decoded_is_logged_and_what_was_known_stays(
+def test_undecodable_events_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Pod(msgspec.Struct):

@@ -72,7 +72,7 @@ def make_namespace(plane: ControlPlane, name: str) -> None:
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
-def test_an_operator_that_cannot_be_is_refused_before_it_starts(
+def test_an_invalid_operator_is_refused_before_start(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
@@ -114,7 +114,7 @@ def until(holds: Callable[[], object]) -> None:
         sleep(0.1)
 
 
-def test_an_operator_by_hand_holds_the_lease_until_sigterm(
+def test_a_manual_operator_holds_the_lease(
     api_server: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     text = "---\n".join(map(in_yaml, crds().values()))
@@ -183,7 +183,7 @@ def test_an_operator_by_hand_holds_the_lease_until_sigterm(
         (["--image", IMAGE], "KUBECONFIG: got /no/such/file, need at least one file that exists"),
     ],
 )
-def test_an_installation_that_cannot_be_is_refused_before_anything_is_applied(
+def test_invalid_installations_are_refused_before_applying(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     env = {"KUBECONFIG": "/no/such/file", "HOME": str(tmp_path)}
@@ -204,7 +204,7 @@ def whole_server(api_server: ControlPlane, namespace: str) -> Iterator[dict[str,
 
 
 @pytest.mark.parametrize("is_single", [True, False], ids=["of one namespace", "of all"])
-def test_it_installs_and_tells_of_each_object_what_it_was(
+def test_installation_reports_each_object(
     api_server: ControlPlane, whole_server: dict[str, str], namespace: str, is_single: bool
 ) -> None:
     words = ["install", "--image", IMAGE, "--namespace", namespace]
@@ -231,7 +231,7 @@ def test_it_installs_and_tells_of_each_object_what_it_was(
     assert container["args"] == ["--headroom=2"]
 
 
-def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
+def test_dry_runs_print_what_is_installed(
     api_server: ControlPlane, whole_server: dict[str, str], namespace: str
 ) -> None:
     words = ["install", "--image", IMAGE, "--namespace", namespace]
@@ -247,7 +247,7 @@ def test_what_a_dry_run_prints_is_what_kubectl_takes_and_what_is_installed(
     assert api_server.api.ask(path)["metadata"]["generation"] == 1
 
 
-def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
+def test_existing_kubeflow_definitions_are_kept(
     api_server: ControlPlane, whole_server: dict[str, str], namespace: str
 ) -> None:
     kinds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -289,7 +289,7 @@ def test_definitions_of_kubeflow_are_kept_where_it_is_and_added_where_it_is_not(
             api_server.kubectl("delete", "crd", name, "--ignore-not-found")
 
 
-def test_who_may_not_install_is_told_what_is_missing_and_nothing_is_applied(
+def test_missing_rights_to_install_are_listed(
     api_server: ControlPlane, namespace: str, tmp_path: Path
 ) -> None:
     make_namespace(api_server, namespace)

@@ -66,7 +66,7 @@ def test_a_whole_run_keeps_its_promises(whole: Path) -> None:
     assert result_is_the_calm_one(whole, {"exit": "done", "weights_sha256": "ab"}, "ab") == []
 
 
-def test_other_weights_and_a_run_that_is_not_done_are_found(whole: Path) -> None:
+def test_differing_weights_and_unfinished_runs_are_found(whole: Path) -> None:
     other_summary = {"exit": "done", "weights_sha256": "cd"}
     assert result_is_the_calm_one(whole, other_summary, "ab") == [
         "weights cd, those of the calm run are ab"
@@ -118,14 +118,14 @@ def test_a_bug_that_was_survived_is_found(tmp_path: Path) -> None:
     assert brim_did_not_stumble(logs) == ["a traceback in master.log: KeyError: 1"]
 
 
-def test_what_is_left_behind_is_found_but_for_the_killed(tmp_path: Path) -> None:
+def test_leftovers_are_found_except_of_the_killed(tmp_path: Path) -> None:
     (tmp_path / "brim-socket").mkdir()
     shared = os.listdir("/dev/shm")
     assert nothing_left_behind(tmp_path, shared, killed=0) == ["left behind in TMPDIR: brim-socket"]
     assert nothing_left_behind(tmp_path, shared, killed=1) == []
 
 
-def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
+def test_processes_are_found_by_their_mark() -> None:
     mark = MarkedProcesses(uuid.uuid4().hex)
     program = "import os, time; os.setsid(); print(os.fork(), flush=True); time.sleep(60)"
     command = [sys.executable, "-c", program]
@@ -140,9 +140,7 @@ def test_a_process_is_found_by_its_mark_wherever_it_went() -> None:
     assert mark.alive() == {}
 
 
-def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_verb_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIM_HOME", "/nowhere")
     driver = Driver(tmp_path, SEEN="yes")
     assert driver.environment["SEEN"] == "yes"
@@ -156,14 +154,14 @@ def test_a_verb_is_followed_to_its_end_and_called_with_the_codes_that_it_may_hav
     assert (code, bool(looks)) == (0, True)
 
 
-def test_a_verb_that_comes_to_its_deadline_is_ended_with_all_that_it_started() -> None:
+def test_a_verb_at_its_deadline_is_killed() -> None:
     driver = Driver()
     with driver.with_prefix(["sh", "-c", "sleep 60 & wait", "sh"]).start("--version") as process:
         assert driver.follow(process, lambda: None, deadline=time.monotonic() + 0.2) is None
     assert driver.mark.alive() == {}
 
 
-def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: Path) -> None:
+def test_slow_workers_pause_repeatedly_then_continue(tmp_path: Path) -> None:
     clock = VirtualClock()
     outside_faults = OutsideFaults(tmp_path, Driver(), JumpingClock(tmp_path / "clock"), clock)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
@@ -228,7 +226,7 @@ def test_a_master_that_comes_back_is_struck_again(
         coming.join()
 
 
-def test_the_wall_clock_of_a_process_jumps_and_the_other_does_not(tmp_path: Path) -> None:
+def test_only_the_wall_clock_jumps(tmp_path: Path) -> None:
     clock = JumpingClock(tmp_path / "clock")
     program = (
         "import sys, time\n"
@@ -274,7 +272,7 @@ def test_a_small_disk_is_filled_and_freed(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs root, to mount")
-def test_a_disk_is_large_enough_for_what_an_undisturbed_run_keeps(tmp_path: Path) -> None:
+def test_disks_hold_an_undisturbed_run(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", kept_bytes=30 << 20) as disk:
         (disk.path / "tables").write_bytes(bytes(60 << 20))
         disk.fill()
@@ -344,7 +342,7 @@ def _line(process: subprocess.Popen[str], prompt: str = "") -> str:
 
 @needs_hosts
 @pytest.mark.netns
-def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, ...]) -> None:
+def test_cables_are_delayed_cut_and_mended(three: tuple[Host, ...]) -> None:
     first, second, third = three
     with _running(second, sys.executable, "-c", _ECHO) as echo:
         assert _line(echo) == "ready"
@@ -365,9 +363,7 @@ def test_a_cable_is_delayed_cut_in_each_direction_and_mended(three: tuple[Host, 
 
 @needs_hosts
 @pytest.mark.netns
-def test_hosts_share_no_file_no_memory_and_no_process(
-    three: tuple[Host, ...], tmp_path: Path
-) -> None:
+def test_hosts_share_no_files_or_processes(three: tuple[Host, ...], tmp_path: Path) -> None:
     shared_path = tmp_path / "host-1"
     places = [
         shared_path / "x",
@@ -389,9 +385,7 @@ def test_hosts_share_no_file_no_memory_and_no_process(
 
 @needs_hosts
 @pytest.mark.netns
-def test_hosts_see_a_checkout_that_is_among_temporary_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_see_a_temporary_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a clone into /tmp. They can only read it, as anywhere else."""
     checkout = tmp_path / "checkout"
     checkout.mkdir()
@@ -407,7 +401,7 @@ def test_hosts_see_a_checkout_that_is_among_temporary_files(
 
 @needs_hosts
 @pytest.mark.netns
-def test_a_host_is_killed_whole_and_boots_with_its_disk_alone(three: tuple[Host, ...]) -> None:
+def test_killed_hosts_keep_only_their_disk(three: tuple[Host, ...]) -> None:
     host = three[1]
     with _running(host, sys.executable, "-c", _ECHO) as echo:
         assert _line(echo) == "ready"
@@ -425,7 +419,7 @@ def test_a_host_is_killed_whole_and_boots_with_its_disk_alone(three: tuple[Host,
 
 @needs_hosts
 @pytest.mark.netns
-def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
+def test_signals_reach_a_hosts_command(
     three: tuple[Host, ...],
 ) -> None:
     script = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"
@@ -469,7 +463,7 @@ def test_what_a_command_of_a_host_is_sent_it_gets_and_how_it_ends_is_told(
         (["--cluster", "--kinds", "kil-node"], "did you mean 'kill-node'?"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_runs(
+def test_impossible_trials_are_refused_first(
     words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = Path(__file__).parents[1] / "e2e" / "files" / "digits.py"

@@ -81,7 +81,7 @@ def test_a_story_that_makes_no_sense_is_found(events: tuple[str, ...], broken: l
     assert stories_make_sense(story(*events), {"job-1": record()}) == broken
 
 
-def test_a_deadline_is_missed_by_as_much_as_faults_took_and_no_more() -> None:
+def test_deadlines_are_missed_only_by_fault_time() -> None:
     story_told = story("submitted", "promised")
     assert promised_at(story_told["job-1"]) == 1.0
     jobs = {"job-1": record(ended=122.0, promised=True)}
@@ -96,7 +96,7 @@ def test_a_deadline_is_missed_by_as_much_as_faults_took_and_no_more() -> None:
     assert deadlines_are_kept(story("submitted", "promised", "resized"), jobs, [], []) == []
 
 
-def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
+def test_surplus_is_reported_once_seen_twice() -> None:
     recount = Recount({"n1": 2, "n2": 1})
     twice = Census(
         schedulers=[10, 11],
@@ -120,7 +120,7 @@ def test_one_too_many_is_told_once_it_was_seen_twice() -> None:
     ]
 
 
-def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
+def test_a_census_ignores_fresh_forks(
     tmp_path: Path,
 ) -> None:
     mark = MarkedProcesses(uuid.uuid4().hex)
@@ -152,7 +152,7 @@ def test_a_census_counts_by_where_processes_print_to_and_not_who_is_only_forked(
             process.wait()
 
 
-def test_a_damaged_database_and_what_was_left_behind_are_found(tmp_path: Path) -> None:
+def test_damaged_databases_and_leftovers_are_found(tmp_path: Path) -> None:
     path = tmp_path / "scheduler.db"
     database = Database(path)
     for number in range(200):

@@ -10,7 +10,7 @@ from brim.errors import EnvironmentFault
 from brim_lab.driver import Driver
 
 
-def test_a_verb_that_does_not_end_is_killed_though_a_child_of_it_holds_its_output_open() -> None:
+def test_a_stuck_verb_is_killed_despite_children() -> None:
     driver = Driver().with_prefix(("sh", "-c", "echo stuck >&2; sleep 60 & sleep 60"))
     started = time.monotonic()
     try:

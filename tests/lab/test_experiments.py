@@ -85,7 +85,7 @@ def _two(**changes: object) -> TwoJobs:
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
-def test_experiment_1_holds_where_the_jobs_did_what_was_predicted() -> None:
+def test_experiment_1_holds_as_predicted() -> None:
     found = _two()
     assert [claim.claim for claim in found.claims if not claim.held] == []
     assert makespan(GANG) == pytest.approx(43.0)
@@ -114,7 +114,7 @@ def test_experiment_1_says_what_did_not_hold(
     assert numbers_of(found)["held"] is False
 
 
-def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
+def test_claims_must_hold_in_every_repetition() -> None:
     good, late = ELASTIC, (ELASTIC[0], _course("second", 10.0, [(30, 3), (70, 5)], lost=2.1))
     found = _two(
         rounds=[{"gang": GANG, "elastic": elastic_course} for elastic_course in (late, good)]
@@ -123,7 +123,7 @@ def test_a_claim_holds_only_if_it_held_in_every_repetition() -> None:
     assert broken.got == "2.4 s; 1.8 s"
 
 
-def test_what_a_start_and_a_change_cost_is_read_off_a_course() -> None:
+def test_costs_are_read_off_a_course() -> None:
     steps = _steps(2.0, [(10, 5.0)])  # 0.2 s each, from 2 s on
     late = _steps(steps[-1] + 0.3, [(10, 1.0)])  # a change that costs 0.3 s
     course = TrainingCourse(
@@ -158,7 +158,7 @@ UNSTEADY = _course("elastic", 0.0, [(35, 5), (20, 3), (5, 1), (40, 5)])
 STEADY = _course("fixed-5", 0.0, [(100, 5)])
 
 
-def test_experiment_3_holds_where_nothing_but_the_workers_changed() -> None:
+def test_experiment_3_holds_with_equal_workers() -> None:
     found = _changing(UNSTEADY, STEADY)
     assert all(claim.held for claim in found.claims)
     assert "3 changes of workers leave no trace" in sentence_of(found)
@@ -205,7 +205,7 @@ def _beside(served: float, **changes: object) -> BesideService:
     )
 
 
-def test_experiment_2_holds_where_training_gives_way_at_once() -> None:
+def test_experiment_2_holds_when_training_yields() -> None:
     found = _beside(0.5)
     (run,) = found.rounds
     assert [claim.claim for claim in found.claims if not claim.held] == []
@@ -229,7 +229,7 @@ def test_experiment_2_says_what_did_not_hold(found: BesideService, broken: str) 
     assert numbers_of(found)["held"] is False
 
 
-def test_a_job_that_was_started_twice_did_not_go_on() -> None:
+def test_a_job_started_twice_did_not_continue() -> None:
     (run,) = _beside(0.5).rounds
     found = replace(_beside(0.5), rounds=[replace(run, launches=2)])
     assert [claim.got for claim in found.claims if not claim.held] == ["2 start(s), 0 steps redone"]
@@ -250,7 +250,7 @@ def test_figures_tables_and_numbers_are_made_of_all(tmp_path: Path) -> None:
         assert json.loads(json.dumps(numbers_of(found)))["held"] is True
 
 
-def test_a_scale_can_be_divided_by_the_workers_of_its_experiment() -> None:
+def test_scales_divide_by_their_workers() -> None:
     def parts(scale: Scale) -> set[int]:
         return {scale.micro_batches % workers for workers in (*scale.sizes, *scale.fixed)}
 

@@ -47,7 +47,7 @@ def test_a_schedule_can_be_performed(
 
 
 @given(seeds)
-def test_what_of_a_schedule_is_left_can_be_performed_by_another_life_of_the_job(seed: int) -> None:
+def test_remaining_faults_suit_the_next_life(seed: int) -> None:
     """`--resume` starts with the number of workers of the spec again, and gets the faults that did
     not strike.
     """

@@ -55,7 +55,7 @@ def test_a_mark_is_in_the_environment_of_each(paced: Run) -> None:
 @pytest.mark.parametrize(
     "words", ["--version", "help status", "nonsense", "train missing.py", "ledger nowhere"]
 )
-def test_words_and_status_are_those_of_a_new_interpreter(words: str, tmp_path: Path) -> None:
+def test_forks_equal_new_interpreters(words: str, tmp_path: Path) -> None:
     with warm.cold():
         anew = Driver(tmp_path).call(*words.split(), codes=())
     forked = Driver(tmp_path).call(*words.split(), codes=())
@@ -88,7 +88,7 @@ def test_descriptors_reach_a_fork_under_their_numbers(tmp_path: Path) -> None:
     assert found[descriptors[1]].startswith("/memfd:stacks")
 
 
-def test_a_signal_that_ends_a_fork_is_its_status(tmp_path: Path) -> None:
+def test_a_forks_signal_is_its_status(tmp_path: Path) -> None:
     words = ("agent", "no-such-host.invalid:9", "--patience", "1m")
     process = Driver(tmp_path, BRIM_TOKEN="none").start(*words)
     process.send_signal(signal.SIGKILL)

@@ -21,7 +21,7 @@ from workloads import CONCAVE, random_jobs
 pytest.importorskip("highspy", reason="the solver is in the extra `simulate`")
 
 
-def test_two_jobs_that_each_need_everything_cannot_both_be_in_time() -> None:
+def test_two_full_size_jobs_cannot_both_finish() -> None:
     curve = ScalingCurve.linear(rate=1.0, maximum=8)
     jobs = [Job(id=name, submitted=0.0, work=800.0, curve=curve, deadline=120.0) for name in "ab"]
     assert ceiling_per_job(jobs, devices=8) == 1.0

@@ -51,7 +51,7 @@ def naive(free: dict[str, int], nodes: Nodes, lacks: int, own_nodes: list[str]) 
         max_size=30,
     ),
 )
-def test_the_best_node_is_that_of_a_look_at_each(
+def test_the_best_node_matches_a_full_scan(
     free: list[int], steps: list[tuple[Nodes, int, set[str], str, int]]
 ) -> None:
     free_by_name = dict(zip(NAMES, free, strict=True))

@@ -154,7 +154,7 @@ ONE_KIND: list[tuple[str, Held, dict[str, int], dict[str, int], Held]] = [
     [row[1:] for row in ONE_KIND],
     ids=[r[0] for r in ONE_KIND],
 )
-def test_an_exact_job_is_on_nodes_of_one_kind(
+def test_exact_jobs_use_one_node_kind(
     placement: Held, minima: dict[str, int], expected_workers: dict[str, int], found: Held
 ) -> None:
     seen = snapshot(*(job(name, minimum) for name, minimum in minima.items()), placement=placement)
@@ -170,13 +170,13 @@ def test_an_exact_job_is_on_nodes_of_one_kind(
             assert "alike" in detail
 
 
-def test_a_job_that_is_not_exact_is_on_any() -> None:
+def test_inexact_jobs_use_any_nodes() -> None:
     decision = brim(snapshot(job("a", 5, exact=False)))
     assert sum(decision.nodes["a"].values()) == 7
     assert len(decision.nodes["a"]) == 4
 
 
-def test_what_no_kind_can_hold_takes_nothing_from_others() -> None:
+def test_unplaceable_jobs_take_nothing() -> None:
     running = job("b", 1, 4)
     decision_alone = brim(snapshot(running, placement={"b": {"n2": 2, "n3": 2}}))
     crowded = brim(
@@ -189,7 +189,7 @@ def test_what_no_kind_can_hold_takes_nothing_from_others() -> None:
     assert "it needs 5 devices there, and no more than 4 are" in detail
 
 
-def test_what_an_exact_job_cannot_use_is_had_by_others() -> None:
+def test_unusable_devices_go_to_others() -> None:
     """Two exact jobs hold more than half of each kind, so a third fits on neither."""
     cluster = Cluster(nodes=(Node(id="n1", devices=3), Node(id="n2", devices=3, kind="other")))
     holding = {"a": {"n1": 2}, "b": {"n2": 2}}
@@ -204,7 +204,7 @@ def test_what_an_exact_job_cannot_use_is_had_by_others() -> None:
 
 
 @pytest.mark.parametrize("looks_ahead", [False, True])
-def test_a_job_about_which_no_policy_is_asked_is_judged(looks_ahead: bool) -> None:
+def test_jobs_without_policy_are_judged(looks_ahead: bool) -> None:
     due = brim(snapshot(job("a", 5, deadline=1e6), arrived=("a",)), ahead=looks_ahead)
     (verdict,) = due.verdicts
     assert isinstance(verdict, Rejected)
@@ -240,7 +240,7 @@ FOURS = Cluster(nodes=(Node(id="n1", devices=4), Node(id="n2", devices=4, kind="
     ],
     ids=["that comes", "that runs", "beside others that run"],
 )
-def test_a_promised_job_has_as_much_as_there_is_room_for(
+def test_promised_jobs_fill_the_available_room(
     placement: Held, expected_workers: dict[str, int], workers: dict[str, int]
 ) -> None:
     """And not nothing, where no kind has room for all of it."""
@@ -253,7 +253,7 @@ def test_a_promised_job_has_as_much_as_there_is_room_for(
     assert {name: placed.workers[name] for name in workers} == workers
 
 
-def test_what_a_promised_job_cannot_use_now_is_promised_to_nobody_else() -> None:
+def test_unusable_promised_devices_stay_reserved() -> None:
     """It waits for two that end soon; nobody has its devices at the time when it needs them."""
     brief = {"work": 400.0, "deadline": 900.0}
     jobs = [job("b", 1, 1, **brief), job("c", 1, 1, **brief)]
@@ -314,7 +314,7 @@ def test_who_is_pinned_makes_no_room() -> None:
         (("third",), None, "is of the kind on which it began"),
     ],
 )
-def test_a_job_goes_on_on_the_kind_on_which_it_began(
+def test_jobs_continue_on_their_first_kind(
     kinds: tuple[str, ...] | None, nodes: dict[str, int] | None, reason: str
 ) -> None:
     decision = brim(snapshot(job("a", kinds=kinds)))
@@ -322,7 +322,7 @@ def test_a_job_goes_on_on_the_kind_on_which_it_began(
     assert reason in decision.reasons["a"][1]
 
 
-def test_it_waits_for_its_kind_where_all_nodes_are_of_another() -> None:
+def test_jobs_wait_for_their_node_kind() -> None:
     alike = Cluster(nodes=(Node(id="n1", devices=2), Node(id="n2", devices=2)))
     waiting, other_job = job("a", kinds=("gone",)), job("b", exact=False)
     decision = brim(snapshot(waiting, other_job, cluster=alike))
@@ -338,7 +338,7 @@ def test_it_waits_for_its_kind_where_all_nodes_are_of_another() -> None:
 ALIKE = Cluster(nodes=tuple(Node(id=f"n{k}", devices=2) for k in (1, 2, 3)))
 
 
-def test_a_job_is_on_the_nodes_that_its_owner_has_chosen_and_others_make_room() -> None:
+def test_jobs_use_their_owners_chosen_nodes() -> None:
     for exact in (False, True):
         chosen = job("a", 3, 4, exact=exact, nodes=("n2", "n3"))
         free = brim(snapshot(chosen, cluster=ALIKE))
@@ -348,7 +348,7 @@ def test_a_job_is_on_the_nodes_that_its_owner_has_chosen_and_others_make_room() 
         assert full.nodes == {"a": {"n2": 2, "n3": 2}, "b": {"n1": 2}}
 
 
-def test_two_jobs_that_have_chosen_nodes_both_run_where_that_can_be() -> None:
+def test_jobs_with_chosen_nodes_share_them() -> None:
     """In either order: who can be on fewer nodes comes first."""
     narrow, wide = job("b", 2, 2, nodes=("n3",)), job("a", 4, 4, nodes=("n1", "n2", "n3"))
     for jobs in ((narrow, wide), (wide, narrow)):
@@ -356,7 +356,7 @@ def test_two_jobs_that_have_chosen_nodes_both_run_where_that_can_be() -> None:
         assert decision.nodes == {"a": {"n1": 2, "n2": 2}, "b": {"n3": 2}}
 
 
-def test_a_job_has_no_more_than_its_nodes_have_and_says_so() -> None:
+def test_jobs_are_limited_to_their_nodes() -> None:
     decision = brim(snapshot(job("a", nodes=("n2",)), job("b"), cluster=ALIKE))
     assert decision.nodes == {"a": {"n2": 2}, "b": {"n1": 2, "n3": 2}}
     assert decision.reasons["a"] == (
@@ -379,9 +379,7 @@ def test_a_job_has_no_more_than_its_nodes_have_and_says_so() -> None:
         ),
     ],
 )
-def test_a_job_whose_nodes_have_no_room_takes_nothing_from_others(
-    chosen: tuple[str, ...], reason: str
-) -> None:
+def test_blocked_node_choices_take_nothing(chosen: tuple[str, ...], reason: str) -> None:
     waiting, other_job = job("a", 3, nodes=chosen), job("b", 2, 2, nodes=("n1",))
     seen = snapshot(waiting, other_job, placement={"b": {"n1": 2}}, cluster=ALIKE, arrived=("a",))
     decision = brim(seen)
@@ -462,7 +460,7 @@ def cycles(draw: st.DrawFn, choosy: bool = False) -> list[tuple[Snapshot, Decisi
 
 
 @given(cycles() | cycles(choosy=True))
-def test_no_plan_mixes_kinds_or_has_more_than_there_is(
+def test_plans_never_mix_kinds_or_overcommit(
     life: list[tuple[Snapshot, Decision, Decision]],
 ) -> None:
     for seen, decision, placed in life:
@@ -492,7 +490,7 @@ def test_no_plan_mixes_kinds_or_has_more_than_there_is(
 
 
 @given(cycles())
-def test_only_exact_and_pinned_jobs_keep_an_exact_job_waiting(
+def test_only_fixed_jobs_block_exact_jobs(
     life: list[tuple[Snapshot, Decision, Decision]],
 ) -> None:
     for seen, decision, placed in life:
@@ -527,7 +525,7 @@ def test_only_exact_and_pinned_jobs_keep_an_exact_job_waiting(
 
 
 @given(cycles() | cycles(choosy=True))
-def test_who_runs_goes_on_and_what_does_not_change_stays(
+def test_unchanged_jobs_stay_in_place(
     life: list[tuple[Snapshot, Decision, Decision]],
 ) -> None:
     for seen, decision, placed in life:
@@ -548,7 +546,7 @@ def test_who_runs_goes_on_and_what_does_not_change_stays(
         )
 
 
-def test_a_thousand_jobs_choose_among_a_thousand_nodes_in_less_than_seconds() -> None:
+def test_choosing_among_a_thousand_nodes_is_quick() -> None:
     """Not in the time of a product: looking at each node for each job takes twelve."""
     cluster = Cluster(nodes=tuple(Node(id=f"n{number:03}", devices=8) for number in range(1000)))
     chosen = tuple(node.id for node in cluster.nodes[::2])

@@ -12,7 +12,7 @@ from brim.train.exchange.contribution import Contributions
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, False), (1 << 20, True)])
-def test_gradients_of_a_large_model_are_kept_only_for_the_update(
+def test_large_gradients_live_until_the_update(
     monkeypatch: pytest.MonkeyPatch, most: int, kept: bool
 ) -> None:
     monkeypatch.setattr(contribution, "READY_BYTES", most)

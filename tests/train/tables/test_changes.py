@@ -7,7 +7,7 @@ import numpy as np
 from brim.embeddings.tables.changes import Changes
 
 
-def test_more_keys_than_are_worth_it_are_not_followed() -> None:
+def test_excess_keys_are_not_followed() -> None:
     changes = Changes(rows=50_000_000)
     changes.begin(3)
     for step in range(4, 24):
@@ -23,7 +23,7 @@ def test_more_keys_than_are_worth_it_are_not_followed() -> None:
     assert changes.keys_since(39) is not None
 
 
-def test_a_small_table_is_looked_at_as_soon_as_many_of_its_rows_changed() -> None:
+def test_small_tables_are_scanned_early() -> None:
     changes = Changes(rows=100_000)
     changes.begin(0)
     changes.add(1, np.arange(66_000))

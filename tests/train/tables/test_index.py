@@ -129,7 +129,7 @@ def test_large_tables_hold_their_limit(seed: int) -> None:
     assert_is(index, model, mix(ids).tolist())
 
 
-def test_a_full_partition_takes_no_more_and_the_other_does() -> None:
+def test_only_the_full_partition_refuses() -> None:
     index = empty()
     low, high = list(range(100, 130)), [(1 << 62) + key for key in range(5)]
     model = add(index, low + high)
@@ -219,7 +219,7 @@ def test_a_mending_writer_may_die_as_well() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 10, 1000, 1_000_000, 100_000_000])
-def test_a_shape_has_room_for_its_limit_and_little_more(limit: int) -> None:
+def test_a_shape_barely_exceeds_its_limit(limit: int) -> None:
     shape = Shape.for_keys(limit)
     assert shape.all_places >= limit
     assert shape.all_places <= 1.04 * limit + 64 * 40 + limit**0.5 * 40
