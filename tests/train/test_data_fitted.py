@@ -42,7 +42,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_rows_use_the_fitted_encoding(tmp_path: Path) -> None:
     dataset = train_on(tmp_path / "train.csv")
     (tmp_path / "other.csv").write_text("late,size,color\n1,3,blue\n0,1,violet\n")
-    inputs, target = dataset.of_files(tmp_path / "other.csv").take(np.array([0, 1]))
+    inputs, target = dataset.over(tmp_path / "other.csv").take(np.array([0, 1]))
     known, _ = dataset.take(np.array([1, 0]))
     assert inputs["ids"][0].tolist() == known["ids"][0].tolist()
     assert inputs["ids"][1, 0] == 0, "what was not seen in training has the id 0"

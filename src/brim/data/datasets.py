@@ -38,7 +38,7 @@ class Opener(Protocol):
     @property
     def encoder(self) -> Encoder: ...
 
-    def of_files(self, path: Paths) -> Columnar: ...
+    def over(self, path: Paths) -> Columnar: ...
 
     def inputs_of(self, path: Paths) -> Columnar: ...
 
@@ -88,7 +88,7 @@ class Columnar(Dataset[Sample]):
         """
         return self.survey.quarantine.path
 
-    def of_files(self, path: Paths) -> Columnar:
+    def over(self, path: Paths) -> Columnar:
         """Return all samples of other files, encoded as this dataset is.
 
         Means and vocabularies are those of this dataset.
@@ -99,7 +99,7 @@ class Columnar(Dataset[Sample]):
         Raises:
             SpecError: a file or column is missing or not as described, or there are no rows.
         """
-        return self._opener.of_files(path)
+        return self._opener.over(path)
 
     def inputs_of(self, path: Paths) -> Columnar:
         """Like `over`, for prediction: without a target, and ignoring `keep=`."""

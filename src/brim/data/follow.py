@@ -114,13 +114,13 @@ class _Parts(IterableDataset[Any]):
 
     def _part(self, number: int) -> Columnar:
         if self._open is None or self._open[0] != number:
-            self._open = number, self._columnar.of_files(self._folder / self._names[number])
+            self._open = number, self._columnar.over(self._folder / self._names[number])
         return self._open[1]
 
     def _read_next(self) -> None:
         """Wait for the next part, and read it."""
         name = self._next()
-        part = self._columnar.of_files(self._folder / name)
+        part = self._columnar.over(self._folder / name)
         self._open = len(self._names), part
         self._ends.append((self._ends[-1] if self._ends else 0) + len(part))
         self._names.append(name)

@@ -183,7 +183,7 @@ class _Opener:
     plan: Plan
     encoder: Encoder
 
-    def of_files(self, path: Paths) -> Columnar:
+    def over(self, path: Paths) -> Columnar:
         return _read(
             self.source.with_files(path), replace(self.plan, test=None), None, self.encoder
         )

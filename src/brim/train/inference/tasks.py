@@ -95,7 +95,7 @@ def _rows(module: ModuleType, inference: Inference) -> Any:
             need="columns of brim.data, which can be read from other files",
             hint="--split NAME takes the rows of dataset(NAME)",
         )
-    return (trained_on.inputs_of if inference.kind == "predict" else trained_on.of_files)(
+    return (trained_on.inputs_of if inference.kind == "predict" else trained_on.over)(
         inference.input
     )
 
