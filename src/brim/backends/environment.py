@@ -83,7 +83,7 @@ def environment_of_jobs(
 
 
 def keep_environment_of_jobs(declared: Mapping[str, str]) -> None:
-    """Forget all variables that jobs are not to have, in whatever way this process was started.
+    """Forget all variables that jobs should not have, however this process was started.
 
     Args:
         declared: what all jobs are to have beside.

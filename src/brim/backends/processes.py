@@ -91,5 +91,5 @@ class Processes(Protocol):
         ...
 
     async def force(self, launch: Launch, workers: ByNode) -> None:
-        """End what is beyond so many workers, at once; with none, all processes."""
+        """End the processes beyond so many workers, at once; with none, all processes."""
         ...

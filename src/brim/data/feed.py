@@ -125,7 +125,7 @@ class Reads(Iterator[Read]):
             self._read_ahead = error
 
     def close(self) -> None:
-        """Drop what was read ahead, and read nothing more."""
+        """Drop prefetched batches, and read nothing more."""
         self._read_ahead = None
         self._reads.close()
 
@@ -254,7 +254,7 @@ class Feed:
         loaders: int | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Generator[Read]:
-        """Read what is requested, in this order.
+        """Read the requested batches, in this order.
 
         The caller closes the generator where it wants no more.
 
@@ -331,7 +331,7 @@ class Feed:
         return fetch(self.dataset, np.arange(count), self._description.collate)
 
     def check(self) -> None:
-        """Read two samples twice: what differs by who reads it, or when, cannot be trained exactly.
+        """Read two samples twice: data that depends on reader or time cannot be trained exactly.
 
         A stream is begun twice for this, and goes on from there where no other process reads it.
 
@@ -374,7 +374,7 @@ class Feed:
             self._stream = stream
 
     def look_into(self, steps: SamplesRead) -> None:
-        """Look into what another worker was reading when it died.
+        """Look into another worker's last read before it died.
 
         Raises:
             UserCodeError: one of these samples kills its reader.
@@ -430,7 +430,7 @@ class Feed:
         return sample
 
     def _start_loader(self, number: int) -> None:
-        """Do what torch does in a new loader process.
+        """Start a loader process as torch does.
 
         `get_worker_info` gives there what `worker_init_fn` asks for.
 

@@ -129,7 +129,7 @@ def arrow(
     in_memory: bool = True,
     **unknown: Never,
 ) -> Columnar:
-    """Read Arrow IPC (Feather) files, whatever their suffix; see `parquet`.
+    """Read Arrow IPC (Feather) files, with any suffix; see `parquet`.
 
     Raises:
         SpecError: see `parquet`.

@@ -55,7 +55,7 @@ class SurveyedPart:
 
     @property
     def total(self) -> int:
-        """Rows of the part, whatever they are like."""
+        """Rows of the part, good or bad."""
         return self.size + len(self.skipped)
 
     @property

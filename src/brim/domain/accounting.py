@@ -295,7 +295,7 @@ def _audit_epoch(
 
 
 def _with_other_contents(steps: Sequence[StepRecord]) -> Iterator[StepRecord]:
-    """Yield the steps of a stream whose parts do not add up to what was read of it.
+    """Yield the steps of a stream whose parts do not add up to the samples read of it.
 
     What comes after such a step is compared from there on.
     """

@@ -1,4 +1,4 @@
-"""The course of a cluster: who had how many workers when and why, and what was promised to whom.
+"""The course of a cluster: workers by time with reasons, and the promises.
 
 Pure. A scheduler's book, a simulation and a journal that was decided again all give this one value,
 and `brim.report` draws it. Times are seconds on one axis: since 1970 where a cluster is real, since

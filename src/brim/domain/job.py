@@ -64,7 +64,7 @@ class WorkerRange:
         )
 
     def times(self, count: int) -> WorkerRange:
-        """Return the range of what there is `count` times of each worker."""
+        """Return the range of things that exist `count` times per worker."""
         return WorkerRange(minimum=count * self.minimum, maximum=count * self.maximum)
 
     @classmethod
@@ -89,7 +89,7 @@ class WorkerRange:
 
 
 def default_micro_batches(workers: WorkerRange) -> int:
-    """The parts of a step where nobody says: 8, so that runs with 1 to 8 workers agree bit for bit.
+    """The default parts of a step: 8, so that runs with 1 to 8 workers agree bit for bit.
 
     A job whose maximum is larger takes the next power of two at or above it, so that every worker
     has work.

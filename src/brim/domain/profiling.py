@@ -1,4 +1,4 @@
-"""The profile of a model that nobody has measured.
+"""The profile of an unmeasured model.
 
 It says which number of workers comes next, and when the profile is complete. Pure.
 

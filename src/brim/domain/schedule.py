@@ -91,7 +91,7 @@ Verdict = Admitted | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A job's verdict as it stands: what was decided about it last, and what follows from that.
+    """A job's verdict as it stands: the last decision about it, and its consequences.
 
     Args:
         promised: its deadline is.
@@ -121,7 +121,7 @@ UNJUDGED = Judgement()
 
 
 def judge(verdict: Verdict, deadline: float | None) -> Judgement:
-    """Say what a verdict makes of a job: live, simulated or foretold.
+    """Say what a verdict makes of a job: live, simulated or foreseen.
 
     Args:
         deadline: of the job; without one there is nothing to promise.

@@ -91,7 +91,7 @@ class Lineage:
     parent_step: int = 0
 
     def includes(self, id: str, step: int) -> bool:
-        """Return whether a state of this lineage once was what a checkpoint of another one holds.
+        """Return whether this lineage contains the checkpoint of another one.
 
         >>> [Lineage(id="b", parent="a", parent_step=20).has(*each) for each in [("b", 50), ("a", 20), ("a", 50)]]
         [True, True, False]

@@ -114,7 +114,7 @@ class RowTable(Protocol):
         ...
 
     def put(self, chunk: Chunk) -> None:
-        """Take rows in place of what is there."""
+        """Take rows in place of the present ones."""
         ...
 
 

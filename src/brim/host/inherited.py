@@ -85,7 +85,7 @@ class Inherited:
 
 
 def inherited_by_forks() -> Inherited:
-    """Return what forks of this process would share with it; called just before a fork.
+    """Return the descriptors that forks of this process would share; called just before a fork.
 
     Raises:
         SpecError: a file is open that this process may not open again.

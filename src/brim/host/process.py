@@ -104,7 +104,7 @@ def die_with_adopter(adopter: int) -> None:
 
 
 class Orphans:
-    """Processes that this one has adopted, and nobody waits for.
+    """Processes that this one has adopted, unawaited.
 
     What is started in a container and left alone becomes the first process's, and stays in the table
     of processes until that has taken note of its end.
@@ -209,7 +209,7 @@ def variable_of(pid: int, name: str) -> str:
 
 
 def state_of(pid: int) -> str:
-    """The kernel's letter for what a process is at.
+    """The kernel's letter for a process's state.
 
     `R`, `S`, `D`, `T` (stopped), `Z`; empty where it is gone.
     """
@@ -217,7 +217,7 @@ def state_of(pid: int) -> str:
 
 
 def work_of(pid: int) -> str:
-    """Return what tells how much a process has computed so far; empty where that is not known."""
+    """Return a measure of a process's computation so far; empty where unknown."""
     return " ".join(_facts_of(pid)[11:13]).strip()  # ticks in its own code and in the kernel
 
 

@@ -1,4 +1,4 @@
-"""The way to the terminal: whatever is written passes `printable`, wherever it came from."""
+"""The way to the terminal: all text passes `printable`, from any source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Guarded:
 
 
 def guarded(stream: TextIO) -> TextIO:
-    """Return a stream that writes to this one what is printable."""
+    """Return a stream that writes printable text to this one."""
     return stream if isinstance(stream, _Guarded) else cast(TextIO, _Guarded(stream))
 
 

@@ -98,7 +98,7 @@ class Guests:
         self._nodes.kill_job(job, [self._name])
 
     def agents(self, node: int) -> tuple[AgentThere, ...]:
-        """List the agents that are there now; what has ended leaves nothing.
+        """List the agents that are there now; ended ones leave nothing.
 
         Args:
             node: the process that forks them; 0: there is none.

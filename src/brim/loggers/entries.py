@@ -143,7 +143,7 @@ class Batch:
 
 
 def gather(items: Iterable[Entry | Rewind], *, first: int = 0) -> Batch:
-    """Keep what still counts at the end of `items`, of steps from `first` on.
+    """Keep the items that still count at the end of `items`, of steps from `first` on.
 
     >>> def at(step):
     ...     return Entry(step=step, at=0.0, values={})

@@ -1,4 +1,4 @@
-"""The follower of a run's records: the logger gets each step once, whatever is killed."""
+"""The follower of a run's records: the logger gets each step once, despite kills."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Follower:
         return self._merge.step
 
     def poll(self) -> int:
-        """Tell what is new; how many entries that were.
+        """Tell new entries; their number.
 
         Raises:
             Exception: whatever the logger raises.
@@ -124,7 +124,7 @@ class Follower:
             self._waiting_events.append(event)
 
     def _begin(self, started: RunStarted) -> tuple[Logger, int]:
-        """Take the run up where it was left: what may not have arrived is told again."""
+        """Take the run up at its last place: entries that may not have arrived are told again."""
         place = self._read_place()
         self._write_place(place)
         logger = self._make()

@@ -192,7 +192,7 @@ def _write_summary(path: Path, summary: dict[str, Any]) -> None:
 
 
 async def _clear_away_orphans() -> None:
-    """Do what the first process of a container has to do for others."""
+    """Do the duties of a container's first process."""
     orphans = Orphans()
     while os.getpid() == 1:
         orphans.clear_away()
@@ -237,7 +237,7 @@ async def _lead(master: Master, leaving: asyncio.Future[None], *, patience: floa
 
 
 async def _wait_for_agents(master: Master, patience: float) -> None:
-    """End a run for which nobody works, and nobody comes."""
+    """End a run without workers, and without newcomers."""
     last = monotonic()
     while True:
         if master.has_agents:

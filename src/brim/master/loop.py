@@ -1,4 +1,4 @@
-"""The master: journals what agents and people say, asks what to decide, and performs it."""
+"""The master: journals messages of agents and people, asks for decisions, performs them."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Master:
         )
 
     def _wake(self, agents: Iterable[str]) -> None:
-        """Have something said to these agents; who keeps a copy gets its next part then.
+        """Wake these agents' connections; keepers of a copy get its next part then.
 
         So nobody is told for long what is in no copy.
         """
@@ -319,7 +319,7 @@ class Master:
     def _hear_unheard(
         self, agent: str, session: AgentSession, unheard: Iterable[wire.Unheard]
     ) -> None:
-        """Hear what an agent that was killed had still to say, before it counts as replaced."""
+        """Hear the last messages of a killed agent, before it counts as replaced."""
         for note in unheard:
             if self._decisions.agents.get(agent) is not session:
                 return  # what it said made no sense
@@ -352,7 +352,7 @@ class Master:
             self._take(entry)
 
     async def _send(self, session: AgentSession, connection: _Connection, reply: Reply) -> None:
-        """Say everything that is new, and with it what was heard; ends when the stream does.
+        """Say everything that is new, with acknowledgements; ends when the stream does.
 
         Where nothing is new, somebody wants to know what was heard.
         """
@@ -400,7 +400,7 @@ class Master:
             self.look()
 
     def look(self) -> None:
-        """Take in what only time brings, and let agents know what was heard of them."""
+        """Take in the passing of time, and acknowledge messages of agents."""
         now = self._clock.now()
         agents = self._decisions.agents
         self._wake(

@@ -235,7 +235,7 @@ class Records:
         _tell(line)
 
     def close(self) -> None:
-        """Leave the files; on disk, since nobody replays the journal of a run that is done."""
+        """Leave the files; on disk, since the journal of a finished run is not replayed."""
         self._journal.close()
         for file in self._files.values():
             with contextlib.suppress(OSError):
@@ -266,7 +266,7 @@ def _tell(line: bytes) -> None:
 
 
 def _in_a_line(value: object) -> object:
-    """Return a field of an event without what needs lines of its own, such as stacks.
+    """Return a field of an event without multi-line parts, such as stacks.
 
     The records have all of it.
     """

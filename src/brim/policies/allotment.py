@@ -75,7 +75,7 @@ class _Allotment:
         self.free -= count
 
     def _measure(self) -> None:
-        """Run the jobs that cannot be judged before they are measured, on what promises leave.
+        """Run the jobs that cannot be judged before they are measured, on devices left by promises.
 
         That takes seconds.
         """

@@ -103,7 +103,7 @@ def _lend_idle(
     allowed: Mapping[str, int],
     ask: Callable[[Tenant, int], _Parts],
 ) -> dict[str, int]:
-    """Give what tenants may use and cannot to others, where a job needs it to run at all.
+    """Lend unusable allowances of tenants to others, where a job needs them to run at all.
 
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
     once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
@@ -154,7 +154,7 @@ def _used(
 
 
 def _tenants(snapshot: Snapshot) -> list[Tenant]:
-    """The tenants, with an owner of nothing for every job whose tenant nobody declared."""
+    """The tenants, with an owner of nothing for every job of an undeclared tenant."""
     declared = {tenant.id for tenant in snapshot.tenants}
     undeclared = sorted({state.job.tenant for state in snapshot.jobs} - declared)
     return [*snapshot.tenants, *(replace(_DEFAULT_TENANT, id=name) for name in undeclared)]
@@ -301,7 +301,7 @@ def _settled(
 def _reclaimed(
     states: Sequence[JobState], wished: Mapping[str, int], needed: Mapping[str, int]
 ) -> list[ReclaimCandidate]:
-    """Return what jobs of a tenant that must give back would keep.
+    """Return the workers that jobs of a reclaiming tenant would keep.
 
     Running jobs keep what they hold, newcomers only what they need.
     """

@@ -72,7 +72,7 @@ def _halves(total: int) -> list[int]:
 
 
 class _Trees:
-    """Free blocks by size, and who holds what."""
+    """Free blocks by size, and their holders."""
 
     def __init__(self, devices: int) -> None:
         self.free: dict[int, list[int]] = {}
@@ -197,7 +197,7 @@ def place(
 
 
 class _Placing:
-    """Blocks that are due, largest first, and what has been placed."""
+    """Blocks that are due, largest first, and the placed ones."""
 
     def __init__(self, devices: int, pinned: frozenset[str]) -> None:
         self.trees = _Trees(devices)
@@ -330,7 +330,7 @@ def _kept_by_others(
     staying: Mapping[str, Mapping[str, int]],
     cluster: Cluster,
 ) -> dict[str, dict[str, int]]:
-    """Return what others can keep beside those that have their nodes already."""
+    """Return the devices that others can keep beside those that have their nodes already."""
     free = {node.id: node.devices for node in cluster.nodes}
     found: dict[str, dict[str, int]] = {}
     for job, nodes in {**restricted, **staying}.items():
@@ -341,7 +341,7 @@ def _kept_by_others(
 
 
 def _remaining(nodes: Mapping[str, int], count: int) -> dict[str, int]:
-    """Return what a job that shrinks keeps.
+    """Return the remaining workers of a job that shrinks.
 
     It leaves the nodes where it has the fewest workers, of equal ones the last.
     """

@@ -46,7 +46,7 @@ class Promise:
 
 
 def need_of(state: JobState, *, now: float, overheads: Overheads, doubt: float = 0.0) -> Need:
-    """Return what `state` needs to be done by its deadline.
+    """Return the needs of `state` to be done by its deadline.
 
     Args:
         doubt: seconds that it may lose first.
@@ -208,7 +208,7 @@ def as_planned(promise: Promise, bare: Need, now: float) -> Promise | None:
 
 
 def _spare(pieces: Sequence[Piece], need: Need, now: float) -> float:
-    """Return what `pieces` can do beyond the need, in seconds of the fastest one.
+    """Return the capacity of `pieces` beyond the need, in seconds of the fastest one.
 
     Negative where it is too little.
 

@@ -117,7 +117,7 @@ class Timeline:
 
     @classmethod
     def without_pieces(cls, pieces: Sequence[Piece], *, now: float, devices: int) -> Timeline:
-        """Return what `pieces` leave of `devices`.
+        """Return the rest of `devices` without `pieces`.
 
         Where pieces are many, each may last a little longer here.
         """
@@ -134,7 +134,7 @@ class Timeline:
         return line
 
     def give_back(self, pieces: Iterable[Piece]) -> None:
-        """Undo a reservation; what was rounded up stays reserved."""
+        """Undo a reservation; rounding stays reserved."""
         for piece in pieces:
             first = self._break(piece.start)
             last = self._break(piece.stop)

@@ -179,7 +179,7 @@ def find_run(
 
 
 def read_run(name: str | None, *, state: Path | None = None) -> tuple[Path, RunHistory]:
-    """The directory of a run that has begun, and what its records say.
+    """The directory of a run that has begun, and the content of its records.
 
     Raises:
         SpecError: there is no such run, or its records do not say how it started.

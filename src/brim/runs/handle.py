@@ -119,7 +119,7 @@ class Handle(abc.ABC):
         """The directory with its records, or with a copy of them."""
 
     def history(self) -> RunHistory:
-        """Return what its records say by now, with every step."""
+        """Return the present content of its records, with every step."""
         if self._reader is None:
             from brim.telemetry.history import RunReader
 
@@ -145,7 +145,7 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def resize(self, workers: WorkerRange | None, *, servers: int | None = None) -> str:
-        """Ask for other workers or servers; returns what was asked for, as a part of a sentence.
+        """Ask for other workers or servers; returns the request, as a part of a sentence.
 
         Args:
             workers: None for as many as before.
@@ -187,7 +187,7 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def logs(self, *, worker: str = "", follow: bool = False) -> Iterator[tuple[str, str]]:
-        """Yield what its processes printed, as (worker, line).
+        """Yield the output of its processes, as (worker, line).
 
         Args:
             worker: only the lines of this worker; empty for all.
@@ -286,7 +286,7 @@ def _has_job(scheduler: Client, job: str) -> bool:
 
 
 class RunHandle(Handle):
-    """A run without a scheduler: its records say what was, its master what is."""
+    """A run without a scheduler: its records have the past, its master the present."""
 
     def __init__(self, run_dir: Path) -> None:
         super().__init__(str(run_dir))
@@ -297,7 +297,7 @@ class RunHandle(Handle):
         return self._run_dir
 
     def _ask(self) -> dict[str, Any] | None:
-        """Ask its master for what it knows beyond the records; None where there is no master."""
+        """Ask its master for knowledge beyond the records; None where there is no master."""
         try:
             return client.status(self._run_dir)
         except EnvironmentFault:
@@ -406,7 +406,7 @@ class StoredHandle(RunHandle):
         self.name = url
 
     def _ask(self) -> dict[str, Any] | None:
-        """Bring the copy up to date; None where nobody adds to the run any more."""
+        """Bring the copy up to date; None where the run does not grow any more."""
         run_dir = copy_of_stored(self.name)
         return {} if is_kept_alive(run_dir) else None
 

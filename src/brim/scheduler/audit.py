@@ -1,4 +1,4 @@
-"""The audit log of a scheduler: who asked for which change, from where, and whether it was made."""
+"""The audit log of a scheduler: requests for changes with caller, origin and outcome."""
 
 from __future__ import annotations
 

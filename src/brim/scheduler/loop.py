@@ -1,4 +1,4 @@
-"""The scheduler: the cluster loop with a policy and a journal, and what people may ask of it."""
+"""The scheduler: the cluster loop with a policy and a journal, and people's requests."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class LiveCluster(Backend, Protocol):
     def problem(self) -> str: ...
 
     def handle(self, event: Event) -> object:
-        """Hear of an event; what follows is on disk when it returns."""
+        """Take in an event; its consequences are on disk when it returns."""
         ...
 
     def close(self) -> None: ...
@@ -381,7 +381,7 @@ class Scheduler:
         return self._view(job)
 
     async def forecast(self, request: Submit) -> Forecast:
-        """Return what would happen to a job, which is not taken in.
+        """Return the forecast for a job, which is not taken in.
 
         The answer is worked out in a thread, for it takes many cycles.
 

@@ -103,7 +103,7 @@ def replay(
 
 @dataclass(slots=True)
 class CourseOfDecisions:
-    """Makes a course of what was decided, cycle by cycle.
+    """Makes a course of decisions, cycle by cycle.
 
     A job ends in it when the cycles saw it end.
     """
@@ -199,7 +199,7 @@ class CourseOfDecisions:
 
 
 class _Journal:
-    """A `Backend` whose world is a journal: what is decided about it is compared, not done."""
+    """A `Backend` whose world is a journal: decisions about it are compared, not done."""
 
     def __init__(self, rows: Iterator[CycleRow], policy: str | None) -> None:
         self._rows, self._replayed_policy = rows, policy

@@ -82,7 +82,7 @@ def _sizes(folders: Iterable[Path]) -> list[int]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of all files of a folder; 0 where nobody can tell."""
+    """Bytes of all files of a folder; 0 where unknown."""
     try:
         with os.scandir(folder) as entries:
             return sum(entry.stat().st_size for entry in entries)

@@ -152,7 +152,7 @@ class Exporter:
     def delta(
         self, directory: Path, *, base_version: str | Exported, step: int | None = None
     ) -> Exported:
-        """Write what changed since a version: rows of embeddings, and all other weights.
+        """Write the changes since a version: rows of embeddings, and all other weights.
 
         Args:
             base_version: a version, of which the run has the checkpoint; the directory of a bundle or a

@@ -49,7 +49,7 @@ class BundledTable(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool = False
 
     def sibling(self, name: str) -> str:
-        """Return the full name of what has this name beside the weight."""
+        """Return the full name of a part with this name beside the weight."""
         return f"{self.name.rpartition('.')[0]}.{name}"
 
 
@@ -121,7 +121,7 @@ def write_manifest(draft: Path, manifest: BundleManifest) -> BundleManifest:
 
 
 def read_manifest(directory: Path) -> BundleManifest:
-    """Read what a bundle or a delta says of itself.
+    """Read the manifest of a bundle or a delta.
 
     Raises:
         SpecError: this is none, or one that others may write to.

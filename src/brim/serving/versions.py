@@ -47,7 +47,7 @@ class Versions:
         self.problems: dict[Path, str] = {}
 
     def look(self) -> list[Found]:
-        """Find what is there and was not refused, the earliest step first.
+        """Find the present versions that were not refused, the earliest step first.
 
         Raises:
             SpecError: the directory is gone.

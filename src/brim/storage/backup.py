@@ -141,7 +141,7 @@ def _others_in(state: Path) -> dict[str, bytes]:
 
 
 def _copy_of(database: Path, copy: Path, progress: Progress) -> None:
-    """Raises StorageFault where it is damaged: nobody should learn that when it is needed."""
+    """Raises StorageFault where it is damaged: that must be known before it is needed."""
     with contextlib.closing(
         sqlite3.connect(f"file:{database}?mode=rw", uri=True, isolation_level=None)
     ) as sql:
@@ -221,7 +221,7 @@ def read_manifest(path: Path) -> Manifest:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tarfile.TarFile]:
-    """Raises SpecError where what is read from it, within, is no backup."""
+    """Raises SpecError where the content read within is no backup."""
     need = "a file that brim backup wrote"
     try:
         file = path.open("rb")
@@ -349,7 +349,7 @@ def _unpack(path: Path, folder: Path) -> Manifest:
 
 
 def _suspended(path: Path, state: Path, *, written: float, now: float) -> RestoredBackup:
-    """Let the records say what is so: no job has a process."""
+    """Let the records tell the truth: no job has a process."""
     jobs = state / "jobs"
     folders = {folder.name for folder in jobs.iterdir()} if jobs.is_dir() else set()
     numbers = [int(found[1]) for found in map(_NUMBER.search, folders) if found]

@@ -32,7 +32,7 @@ _Port = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
-    """The address of a master, and what callers need.
+    """The address of a master, and the callers' credentials.
 
     Args:
         address: `HOST:PORT`, or that of a Unix socket.
@@ -143,7 +143,7 @@ def read_token(environment: Mapping[str, str]) -> str:
 
 
 def token_in(path: Path, *, field: str) -> str:
-    """The token in a file that nobody else can read.
+    """The token in a private file.
 
     Args:
         field: what named the file, for the error.

@@ -107,7 +107,7 @@ class ReceivedCopy:
         self._files[name].write(data)
 
     def keep(self) -> None:
-        """Have the files in the directory; what was there is set aside. Raises OSError."""
+        """Put the files into the directory; present ones are set aside. Raises OSError."""
         for name, file in self._files.items():
             file.flush()
             os.fsync(file.fileno())

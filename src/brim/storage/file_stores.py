@@ -40,7 +40,7 @@ class FileStore(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def write(self, name: str, data: Data) -> None:
-        """Store a file that nobody looks at yet, durably."""
+        """Store a file without readers yet, durably."""
         ...
 
     def replace(self, name: str, data: Data) -> None:

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever dies while they are written."""
+"""Files that are whole or absent, even if their writer dies."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _remove_dead(folder: Path) -> None:
 
 
 def write_through(path: Path, content: bytes | bytearray) -> None:
-    """Write a file that nobody looks at yet, down to the disk."""
+    """Write a file without readers yet, down to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -191,7 +191,7 @@ def write_in_place(path: Path, content: bytes) -> None:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """A file behind which a process writes what it prints; nobody reads it but people."""
+    """A file for a process's output, read by people alone."""
     return path.open("ab")
 
 

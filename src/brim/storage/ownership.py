@@ -15,7 +15,7 @@ from brim.errors import SpecError
 
 
 def make_ours(directory: Path, *, mode: int = 0o755) -> None:
-    """Make a directory in which nobody else may write, whatever the umask permits.
+    """Make a private directory, whatever the umask permits.
 
     The same holds for those above it that are made.
 
@@ -27,7 +27,7 @@ def make_ours(directory: Path, *, mode: int = 0o755) -> None:
 
 
 def check_ours(directory: Path, *, field: str) -> None:
-    """Check that no other account, but root, may change what is in a directory.
+    """Check that no other account, but root, may change the content of a directory.
 
     Args:
         field: what named it, for the error.

@@ -104,7 +104,7 @@ class Door:
         self._let_wait(connection)
 
     def admit(self, client: tuple[str, int] | None, caller: str, *, all_room: bool) -> bool:
-        """Serve a request of one who has shown a token; False where there is no room for another.
+        """Serve a request of an authenticated caller; False where there is no room for another.
 
         Args:
             client: the address at the other end of the connection.
@@ -158,7 +158,7 @@ class Door:
             del self._by_address[connection.client]
 
     def close(self) -> None:
-        """Send away all whose handshake is not over."""
+        """Send away all connections before the end of their handshake."""
         for connection in list(self._handshakes):
             self._send_away(connection)
 
@@ -192,7 +192,7 @@ class Door:
             self._strangers.pop(connection).cancel()
 
     def _late(self, connection: H11Protocol, repeats: bool, bytes_before: int) -> None:
-        """Close a connection whose time is over, unless it reads what it was answered before.
+        """Close a connection whose time is over, unless it reads earlier answers.
 
         Where this process was late itself, first look at what has come meanwhile.
         """
@@ -220,7 +220,7 @@ class Door:
         return 0
 
     def _next_to_go(self) -> H11Protocol:
-        """Return the oldest of the host with the most, of those who ask nothing if there are any."""
+        """Return the oldest of the host with the most, of silent ones if there are any."""
         waiting = [stranger for stranger in self._strangers if not _has_asked(stranger)] or [
             *self._strangers
         ]

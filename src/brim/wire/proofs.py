@@ -27,7 +27,7 @@ def workers_secret(token: str) -> bytes:
 
 
 def proof(secret: bytes, *words: bytes) -> bytes:
-    """Return what shows that its sender has the secret and means these words, in this order."""
+    """Return a proof that its sender has the secret and means these words, in this order."""
     return _hmac(secret, words)
 
 

@@ -47,7 +47,7 @@ class Outbox(Generic[T]):
         return self.last
 
     def take_back(self, last: int) -> None:
-        """Forget what was put behind this number, none of which has been sent."""
+        """Forget messages behind this number, none of which has been sent."""
         del self.unacknowledged[last - self.acknowledged :]
 
     def acknowledge(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Turns of asynchronous training: the order in which workers apply batches, and who waits. Pure.
+"""Turns of asynchronous training: the order in which workers apply batches, and their waits. Pure.
 
 Where training is asynchronous, each worker computes whole batches by itself. It asks for a turn
 once it has a batch's gradients; turns are granted one at a time, in the order in which they are
@@ -147,7 +147,7 @@ class Turns:
         return [applied, *self._proceed(), *self._grant()]
 
     def rest(self, member: str, round: int) -> list[Answer]:
-        """A member has no batch any more, until all are level: nobody waits for it."""
+        """A member has no batch any more, until all are level: others do not wait for it."""
         if round != self.round or self._closed:
             return []
         self._resting.add(member)

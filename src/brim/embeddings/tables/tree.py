@@ -14,7 +14,7 @@ PLACES = "places of tables"  # in the dense part: which optimizer has each, and 
 
 
 def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
-    """Return what each optimizer of a state keeps of its parameters, by their numbers."""
+    """Return each optimizer's states of its parameters, by their numbers."""
     optimizers = tree["optimizer"] if isinstance(tree["optimizer"], list) else [tree["optimizer"]]
     return [optimizer.get("state", {}) for optimizer in optimizers]
 

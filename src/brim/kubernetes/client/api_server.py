@@ -376,7 +376,7 @@ class ApiServer:
         tail: int | None = None,
         previous: bool = False,
     ) -> bytes:
-        """Return what a container has printed, at most 16 MiB of it.
+        """Return the output of a container, at most 16 MiB of it.
 
         Args:
             container: empty: the only one.
@@ -512,7 +512,7 @@ class ApiServer:
             await asyncio.sleep(turn_at - now)
 
     async def _ready(self, renewed: bool) -> tuple[Transport, Mapping[str, str]]:
-        """Return the connections to use, and the headers that say who calls."""
+        """Return the connections to use, and the headers that identify the caller."""
         proof = await self.access.credentials.proof(renewed=renewed)
         if self._transport is None or self._proof != (proof.certificate, proof.key):
             await self._connect(proof)
@@ -576,7 +576,7 @@ def _read(decoder: msgspec.json.Decoder[T], content: bytes | msgspec.Raw, subjec
 
 
 def _query(**parameters: object) -> dict[str, str]:
-    """Return what is asked, without what is empty."""
+    """Return the query without empty parameters."""
     return {key: str(value) for key, value in parameters.items() if value not in ("", None)}
 
 

@@ -126,7 +126,7 @@ class Candidate:
         return now < self.holds_until
 
     def step(self, now: float) -> LeaseStep:
-        """Return what to do now."""
+        """Return the next action."""
         if now < self._due:
             return WaitForLease(self._due)
         if not self._is_current:
@@ -163,7 +163,7 @@ class Candidate:
         self._due = sent + self._terms.retry
 
     def failed(self, now: float, *, changed: bool) -> None:
-        """Take in that a look or a write came to nothing, or that nobody knows.
+        """Take in that a look or a write failed, or that its outcome is unknown.
 
         Args:
             changed: the object is not as it was: look at once.

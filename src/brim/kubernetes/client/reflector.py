@@ -1,4 +1,4 @@
-"""Keeps what is known of an API server's objects: a list, then a watch for as long as it lasts.
+"""Keeps copies of an API server's objects: a list, then a watch for as long as it lasts.
 
 A connection that breaks is opened again at the last version that was seen, so nothing is missed and
 nothing is listed. Where the server has forgotten that version (410), all is listed again, and the

@@ -44,7 +44,7 @@ def read_time(text: object, *, field: str) -> float:
 
 
 def write_time(seconds: float | None) -> str | None:
-    """Return a time as text, in whole seconds; None where there is none, or nobody can say.
+    """Return a time as text, in whole seconds; None where there is none, or it is unknown.
 
     >>> write_time(1796112000.9), write_time(float("inf"))
     ('2026-12-01T08:00:00Z', None)

@@ -66,7 +66,7 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self, *, patience: float) -> Iterator[None]:
-        """Be the only process that changes what is shared.
+        """Be the only process that changes the shared state.
 
         The kernel frees the lock of one that dies.
 

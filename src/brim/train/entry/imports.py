@@ -44,7 +44,7 @@ def be_script(command: Sequence[str], seed: int) -> None:
 
 
 def import_ahead(command: Sequence[str], seed: int) -> None:
-    """Import what `python script.py arguments…` imports before it does anything else."""
+    """Import the leading imports of `python script.py arguments…` in advance."""
     be_script(command, seed)
     with join.nobody_joins(), contextlib.suppress(BaseException):
         for statement in leading_imports(Path(command[1])):
@@ -55,7 +55,7 @@ def import_ahead(command: Sequence[str], seed: int) -> None:
 
 
 def leading_imports(file: Path, seen: frozenset[Path] = frozenset()) -> Iterator[ast.stmt]:
-    """The import statements that a file begins with, up to whatever may depend on something else.
+    """The import statements that a file begins with, before any dependent code.
 
     That is any other statement, and a module beside the script: of that one, its own leading
     imports are the last.

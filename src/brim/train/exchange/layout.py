@@ -49,7 +49,7 @@ class RowPiece:
     tensors: tuple[int, ...]
 
     def slices(self, row: Tensor, index: int, count: int) -> list[Tensor]:
-        """Slice `index` of `count` of what lies in it, as tensors of one dimension."""
+        """Slice `index` of `count` of its content, as tensors of one dimension."""
         bounds = [(section.dtype, *section.slice(index, count)) for section in self.sections]
         return [row[start:stop].view(dtype) for dtype, start, stop in bounds]
 

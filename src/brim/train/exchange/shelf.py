@@ -1,4 +1,4 @@
-"""Memory that all workers of a host share: rows of contributions, and what is ready of them."""
+"""Memory that all workers of a host share: rows of contributions, and their readiness."""
 
 from __future__ import annotations
 
