@@ -1,6 +1,6 @@
 """The environment that jobs of a scheduler start from.
 
-The environment has what programs need to run, and no secrets.
+The environment has the variables that programs need to run, and no secrets.
 """
 
 from __future__ import annotations

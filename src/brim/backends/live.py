@@ -255,7 +255,7 @@ class LiveBackend:
         return wake if deadline is None else min(wake, deadline)
 
     async def decide_meanwhile(self, deciding: Awaitable[Decision]) -> Decision:
-        """Wait for a decision that takes long; until then, give jobs back what they lose.
+        """Wait for a decision that takes long; until then, give jobs their lost workers back.
 
         For another worker in the place of one that is lost, nothing of the next plan need be known.
         """

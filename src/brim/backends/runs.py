@@ -395,7 +395,7 @@ def _surroundings(user: str) -> dict[str, str]:
 def _let_through(folder: Path) -> None:
     """Let all accounts reach the directories below this one by name.
 
-    What else is in the directory above is ours alone.
+    Everything else in the directory above is ours alone.
     """
     for path in folder.parent.iterdir():
         if path != folder:

@@ -1,6 +1,6 @@
 """`python -m brim.backends.up STATE_DIR`.
 
-The scheduler of one cluster, put together with what runs its jobs; they outlive it.
+The scheduler of one cluster, put together with its backend; jobs outlive it.
 """
 
 from __future__ import annotations

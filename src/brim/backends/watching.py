@@ -186,7 +186,7 @@ class RunWatch:
     def beyond(self, workers: Mapping[str, int]) -> list[int]:
         """Process ids to end so that so many workers of each agent are left.
 
-        Who is in no round goes, and the last of its members.
+        Workers in no round go, and the last of its members.
         """
         room = Counter(workers)
         lives = {life.worker: life for life in self._computing}

@@ -236,7 +236,7 @@ class Feed:
         """Samples per step.
 
         Raises:
-            SpecError: nobody said how many.
+            SpecError: the number is unset.
         """
         if self._description.batch_size is None:
             raise SpecError(
@@ -267,7 +267,7 @@ class Feed:
         Raises:
             UserCodeError: the user's code raised in a process that reads; in the step, what it
                 raised comes as it is.
-            SpecError: the data is not what it promised to be.
+            SpecError: the data breaks its promises.
             EnvironmentFault: processes that read died three times over the same data.
         """
         works = map(self._work, requests)
@@ -432,7 +432,7 @@ class Feed:
     def _start_loader(self, number: int) -> None:
         """Start a loader process as torch does.
 
-        `get_worker_info` gives there what `worker_init_fn` asks for.
+        `get_worker_info` gives there the values for `worker_init_fn`.
 
         Behind it `get_worker_info` says nothing: streams that shard themselves by it would leave
         samples out.

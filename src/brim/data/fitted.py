@@ -51,9 +51,9 @@ class _Fit(msgspec.Struct):
 def remember(run_directory: str, files: Sequence[str], encoder: Encoder) -> None:
     """Add fitted columns to the run's file.
 
-    What it says already stays: a run that is resumed began with it.
+    Its entries stay: a run that is resumed began with them.
 
-    Several processes may write at once: each writes what the others do.
+    Several processes may write at once: each writes the same.
 
     Args:
         run_directory: the run's directory; empty writes nothing.

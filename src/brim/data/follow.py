@@ -38,7 +38,7 @@ def follow(
         patience: seconds to wait for the next file.
 
     Returns:
-        What `dataset("train")` of a training file may return.
+        A result for `dataset("train")` of a training file.
 
     Raises:
         SpecError: no table, no whole number of rows, or wildcards in the folder of the parts.

@@ -70,7 +70,7 @@ class Loaders(Generic[Work]):
     ) -> Iterator[tuple[Work, Any]]:
         """Each piece of work with its loaded data, in order.
 
-        What an earlier call left unread is dropped.
+        Unread items of an earlier call are dropped.
 
         Args:
             works: what to read; taken some way ahead of what is given out.

@@ -1,6 +1,6 @@
 """A survey: one pass over all rows.
 
-It finds the samples, the splits, the bad rows, and what the columns hold.
+It finds the samples, the splits, the bad rows, and the columns' content.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def deadline_kept(
             own, as at the end of a simulation.
 
     Returns:
-        None where it has no deadline, may yet keep it, or nobody wants it any more.
+        None where it has no deadline, may yet keep it, or is cancelled.
 
     >>> deadline_kept(9.0, 8.0), deadline_kept(9.0, None, now=8.0), deadline_kept(9.0, None)
     (True, None, False)

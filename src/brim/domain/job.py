@@ -172,7 +172,7 @@ class JobSpec:
             "loop.py")`.
         directory: where relative paths of `file`, `command` and `parameters` begin; empty for
             wherever the job's processes are started.
-        inference: what to do with a model that is trained already; None trains one.
+        inference: the use of a trained model; None trains one.
         include: globs of files beside the code that are sent with it.
         bundle: the sha256 of the bundle whose code is run, of which `file`, or the script of
             `command`, is a file; empty where the file is run where it is.
@@ -419,7 +419,7 @@ class JobSpec:
         """Check every field that can be wrong by itself or beside another.
 
         Raises:
-            SpecError: naming the option, what it was given, what it needs and how to mend it.
+            SpecError: naming the option, its value, its need and the remedy.
         """
         self._check_source()
         self._check_bundle()

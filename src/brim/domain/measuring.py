@@ -41,8 +41,8 @@ class Measured:
     def add(self, workers: int, seconds: float) -> None:
         """One step on so many workers took so long.
 
-        A process that was stopped for a while says nothing about a size. Who is slower from now on
-        is believed soon.
+        A process that was stopped for a while says nothing about a size. A lasting slowdown is
+        believed soon.
         """
         seconds = min(max(seconds, _SHORTEST), _LONGEST)
         steps, total = self.totals.get(workers, (0.0, 0.0))

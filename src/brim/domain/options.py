@@ -162,7 +162,7 @@ def whole(
     """Whole numbers.
 
     Args:
-        hint: what to write instead; empty: the option with the least number that means something.
+        hint: the replacement; empty: the option with the least number that means something.
     """
 
     def read(text: str, option: str) -> int:

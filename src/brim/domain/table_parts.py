@@ -160,7 +160,7 @@ def disused(
         dropped: what checkpoints named that are gone now: their files are no drafts, whichever
             worker wrote them.
         writers: who may be about to name what they wrote.
-        at_hand: what this process is about to name.
+        at_hand: files that this process is about to name.
 
     >>> there = [f"tables/{name}.safetensors" for name in ("w1-a", "w1-b", "w2-c", "w2-d")]
     >>> disused(there, named=there[:1], dropped=there[2:3], writers=["w2"])

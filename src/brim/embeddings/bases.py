@@ -1,6 +1,6 @@
 """Stored rows of large tables that the next checkpoint builds on.
 
-Parts of the last one, new bases, and what changed since.
+Parts of the last one, new bases, and later changes.
 
 All of it is found, or written, while training goes on. A part may have rows that were read while a
 step wrote to them. Each of these is in the next delta: that has all rows which changed since the

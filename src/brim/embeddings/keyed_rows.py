@@ -49,7 +49,7 @@ class KeyedRows(TrainedByRows):
             the module's ids.
 
     Raises:
-        SpecError: the optimizer does what cannot be done by rows.
+        SpecError: the optimizer cannot step by rows.
     """
 
     def __init__(

@@ -178,7 +178,7 @@ def joined(slices: Sequence[GradientRows]) -> GradientRows:
 class RowSums:
     """Sums of the rows of one worker's micro-batches.
 
-    `accumulate.Accumulator` does the same for what is dense.
+    `accumulate.Accumulator` does the same for dense gradients.
 
     Args:
         parts: micro-batches of a step.

@@ -7,7 +7,7 @@ connection cannot be opened again: in the child it is closed as if the other sid
 that a client connects again or fails with an error, and never reads another's answer. LMDB counts
 its readers by process in a lock file: an environment that locks is of no use in a fork.
 
-Memory maps, pipes and what is only written to stay as they are.
+Memory maps, pipes and write-only files stay as they are.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def guarded_streams() -> Iterator[None]:
 def console(stream: TextIO, **options: Any) -> Console:
     """Return rich's console on a stream.
 
-    What it draws is guarded, and it alone may move the cursor.
+    Its drawing is guarded, and it alone may move the cursor.
     """
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment

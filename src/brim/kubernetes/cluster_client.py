@@ -56,7 +56,7 @@ class KubeJobs(Client):
 
     Args:
         namespace: empty: that of the kubeconfig.
-        notice: is told what a waiting user should know.
+        notice: is told news for a waiting user.
 
     Attributes:
         choices: about the pods of jobs that are submitted.

@@ -27,7 +27,7 @@ class Merge:
 
     Two lives of a run may disagree about the time.
 
-    A restore says behind how many commits it stands; what is about a step stands behind that step.
+    A restore names its number of commits; events of a step stand behind that step.
     `events` and `steps` count what was given out: with these many records of each file again, a new
     `Merge` is where this one is. `step` is the last one that counts.
     """

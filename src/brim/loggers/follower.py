@@ -25,7 +25,7 @@ _READ_BYTES = 4 << 20  # bytes of steps that are in memory at once
 class _FollowedSoFar(msgspec.Struct, frozen=True, kw_only=True):
     """The records that a logger certainly has: the first `events` and `steps`.
 
-    Of what came behind them it may have anything, all of it of `step` or later.
+    It may have any of the later ones, all of `step` or later.
     """
 
     logger: str
@@ -93,7 +93,7 @@ class Follower:
         """Tell new entries; their number.
 
         Raises:
-            Exception: whatever the logger raises.
+            Exception: the logger's.
         """
         self._read_events()
         count = 0

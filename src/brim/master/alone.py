@@ -60,9 +60,9 @@ class LoneMaster(msgspec.Struct, frozen=True, kw_only=True):
         patience: seconds without any agent after which the run is suspended.
         rejoining: seconds that agents have which keep a copy of the journal of this start, before it
             counts as one that was never begun, or is lost; None: it is known which.
-        note: a warning for those who follow a run that it begins, or nothing.
-        shows_token: who reads what it says may know the token.
-        heartbeat: a file that is touched for who watches over it.
+        note: a warning for followers of a run that it begins, or nothing.
+        shows_token: readers of its output may know the token.
+        heartbeat: a file that is touched for its monitor.
         summary: a file to which the summary of a run that ends is written.
     """
 

@@ -202,7 +202,7 @@ class Records:
     def _put_instead(self, entry: Began | Restated) -> None:
         """Replace the journal.
 
-        What it led to must be on disk before: nothing could write that again.
+        Its consequences must be on disk before: nothing could write them again.
         """
         for file in self._files.values():
             file.sync()
@@ -250,7 +250,7 @@ def _size_of(written: Written) -> int:
 def _tell(line: bytes) -> None:
     """Log an event as it is recorded.
 
-    Rounds and failures are for all readers, the rest is for those who look for a fault.
+    Rounds and failures are for all readers, the rest is for fault finding.
     """
     if not _log.isEnabledFor(logging.ERROR):
         return

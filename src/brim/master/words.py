@@ -42,7 +42,7 @@ def host_given_up(given_up: GiveUpOn, *, host: str, run: str, spec: JobSpec) -> 
 
 
 def waiting_for(late: wire.Late, *, worker: str) -> str:
-    """A wait: for whom, during which activity, for how long, until when, and the code's place."""
+    """A wait: for whom, during which activity, how long, until when, and the code's place."""
     end = "never given up" if late.limit is None else f"given up at {format_duration(late.limit)}"
     stack = (
         f"its stack, the most recent call last:\n{late.stack}"

@@ -113,7 +113,7 @@ def _lend_idle(
         parts: the decisions for each tenant; those of tenants that are lent something are replaced.
 
     Returns:
-        What these tenants may use.
+        The devices that these tenants may use.
     """
     owners = {tenant.id: tenant for tenant in tenants}
     lent: dict[str, int] = {}
@@ -198,7 +198,7 @@ def _kept_for_running(
 def _assured(tenant: Tenant, tenants: Sequence[Tenant], snapshot: Snapshot, capacity: int) -> int:
     """Return the devices that a tenant's promises may count on.
 
-    These are its guarantee, and its weight's part of what nobody owns.
+    These are its guarantee, and its weight's part of the unowned devices.
     """
     unowned = snapshot.capacity - sum(tenant.guaranteed for tenant in tenants)
     part = (
@@ -303,7 +303,7 @@ def _reclaimed(
 ) -> list[ReclaimCandidate]:
     """Return the workers that jobs of a reclaiming tenant would keep.
 
-    Running jobs keep what they hold, newcomers only what they need.
+    Running jobs keep their workers, newcomers only their needs.
     """
     lowest = min(state.job.priority for state in states if state.workers)
     holdings = []
@@ -336,7 +336,7 @@ def _holding(state: JobState, count: int, needed: Mapping[str, int]) -> ReclaimC
 class _Books:
     """The devices of each tenant before and after.
 
-    They show who took what from whom.
+    They show the devices taken from each tenant, and the takers.
     """
 
     def __init__(

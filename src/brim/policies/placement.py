@@ -1,6 +1,6 @@
 """Placement of workers: buddy blocks of devices.
 
-What does not change stays, and migrations are a last resort.
+Unchanged jobs stay, and migrations are a last resort.
 
 Pure. Devices are numbered along nodes, and nodes along switches, so that an aligned block of 2^k
 devices is as close together as 2^k devices can be. Any number of workers is placed as the powers of
@@ -14,7 +14,7 @@ s). With s devices free by count some region is free of blocks of size s or more
 smaller, is moved, and is due later in the same order. (Jobs that are pinned can break the second
 sentence; then the block is halved, and the job sits apart.)
 
-Source: ElasticFlow, section 4.3 (buddy allocation); the choice of what to move is ours.
+Source: ElasticFlow, section 4.3 (buddy allocation); the choice of moves is ours.
 """
 
 from __future__ import annotations

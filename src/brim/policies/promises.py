@@ -164,7 +164,7 @@ def mend(
 
     Jobs that are in time by the last plan go on with it; the others fit in or are left out.
 
-    So what one job has lost is not made good at the cost of another.
+    So a job's loss is not made good at the cost of another.
     """
     plans: dict[str, Promise] = {}
     timeline = Timeline(now=now, devices=devices)

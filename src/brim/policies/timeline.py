@@ -175,7 +175,7 @@ class Timeline:
     def fit(self, need: Need, *, last_plan: Iterable[Piece] = ()) -> list[Piece] | None:
         """Find the smallest share that is done by `need.due`.
 
-        It is cut to what is free where less is. None if none is enough.
+        It is cut to the free devices where fewer are. None if none is enough.
 
         Args:
             last_plan: the job's; where its share still is the smallest, two looks are enough.

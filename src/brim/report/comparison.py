@@ -51,7 +51,7 @@ def write_pngs(out_folder: Path, courses: Courses, summary: Mapping[str, Any]) -
     """deadline_ratio.png, devices.png, jct.png, queue.png and tenants.png into `out_folder`.
 
     Args:
-        summary: what `brim simulate --json` prints.
+        summary: of `brim simulate --json`.
     """
     paint = light_colours()
     for chart in _charts(courses, summary):

@@ -733,7 +733,7 @@ def _draw_deadline(axis: Axes, view: View, row: int, job: JobCourse, paint: Pain
 def _panel_tenants(course: Course) -> list[str]:
     """Tenants with a panel: those that own something, or several that do not.
 
-    Who had most comes first.
+    The largest holder comes first.
     """
     names = course.tenants
     owners = {

@@ -101,7 +101,7 @@ class Handle(abc.ABC):
     """A run or a job, as people look at it, change it and wait for it.
 
     Args:
-        name: what people call it.
+        name: for people.
 
     Attributes:
         ended_by: the verb that ends it.
@@ -140,7 +140,7 @@ class Handle(abc.ABC):
         """Return all that `brim status` shows.
 
         Raises:
-            SpecError: it has not begun, and nobody prepares it.
+            SpecError: it has not begun, and is not being prepared.
         """
 
     @abc.abstractmethod
@@ -160,7 +160,7 @@ class Handle(abc.ABC):
     def suspend(self) -> str:
         """Pause it with a checkpoint at its next step.
 
-        Returns what continues it, as a part of a sentence.
+        Returns the continuing command, as a part of a sentence.
 
         Raises:
             EnvironmentFault: it is not running.
@@ -171,7 +171,7 @@ class Handle(abc.ABC):
         """Let it go on from its last checkpoint.
 
         Returns:
-            What the caller starts and follows; None for a job, which its scheduler starts.
+            The run for the caller to start and follow; None for a job, which its scheduler starts.
 
         Raises:
             SpecError: it cannot go on, or not with these.
@@ -206,7 +206,7 @@ class Handle(abc.ABC):
 
         Raises:
             TimeoutError: it has not ended after that time.
-            SpecError: its records say nothing yet, and nobody answers.
+            SpecError: its records say nothing yet, and it does not answer.
         """
 
 

@@ -95,7 +95,7 @@ def bundle_of(spec: JobSpec, *, warn: Callable[[str], None]) -> bytes:
     """Return the bundle of a job's code; empty where it names no Python file.
 
     Args:
-        warn: is told what the job visibly needs and is not in the bundle.
+        warn: is told of the job's visible needs outside of the bundle.
 
     Raises:
         SpecError: it is too large, or cannot be read.

@@ -33,7 +33,7 @@ class Trained:
 
     Args:
         place: directory or URL of the run's checkpoints.
-        where: what people call the checkpoint.
+        where: the name of the checkpoint for people.
     """
 
     run_dir: Path

@@ -46,7 +46,7 @@ class _Allowance:
     """The lines that one caller may still cause without a change.
 
     Attributes:
-        untold: what it did since its last line.
+        untold: refusals since its last line.
     """
 
     def __init__(self, limit: int, now: float) -> None:

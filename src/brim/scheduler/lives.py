@@ -133,7 +133,7 @@ class Lives:
 
         Args:
             kill: end the processes of jobs at once, also while it holds.
-            actor: who wants it.
+            actor: the caller.
         """
         if not self.problem:
             self.now.down(kill=kill, actor=actor)

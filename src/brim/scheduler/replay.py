@@ -55,7 +55,8 @@ class Replay:
         policies: that decided then, in their order.
         first, last: when the first and the last of these cycles were, seconds since 1970; None
             without cycles.
-        then, again: what the cycles gave to whom, as they were decided and as they are now.
+        then, again: the workers that the cycles gave to jobs, as they were decided and as they are
+        now.
     """
 
     cycles: int

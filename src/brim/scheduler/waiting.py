@@ -27,7 +27,7 @@ class Waiting:
         self._looking: asyncio.Task[None] | None = None
 
     def ring(self, job: str) -> None:
-        """Tell of news of a job; those who are woken look for themselves."""
+        """Tell of news of a job; the woken tasks look for themselves."""
         for waiting in (self._for_news, self._for_lines):
             event = waiting.pop(job, None)
             if event is not None:

@@ -111,7 +111,7 @@ class Body:
 
         Raises:
             Malformed: a cell is none.
-            SpecError: this is not what the model takes.
+            SpecError: the model does not take this.
         """
         reader = model.reader
         if isinstance(reader, TensorReader):

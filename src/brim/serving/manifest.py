@@ -66,11 +66,11 @@ class BundleManifest(msgspec.Struct, frozen=True, kw_only=True):
         versions: of what wrote it.
         columns_sha256: of what was fitted to the training rows; empty where the data has no
             columns.
-        inputs: what the program takes, where there are no columns.
+        inputs: of the program, where there are no columns.
         nulls: texts that mean an empty cell.
         program: file of the traced model; empty where the training file makes it.
         code: the training file, where it is needed; empty where it is not.
-        left_out: what is needed and not in here, in words.
+        left_out: files that are needed and not in here, in words.
         tables: the embeddings that are files of rows.
         files: name -> size and checksum.
     """

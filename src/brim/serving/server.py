@@ -147,7 +147,7 @@ class _Watch:
     """Looks for new versions, has each take over, and says why one does not.
 
     Args:
-        candidates: what was there when the version that is served was chosen.
+        candidates: those present when the served version was chosen.
 
     Attributes:
         problems: versions that are not served, and why.

@@ -102,7 +102,7 @@ class RestoredBackup(msgspec.Struct, frozen=True, kw_only=True):
 def write_backup(state: Path, path: Path, *, now: float, progress: Progress) -> Manifest:
     """Write a backup, with or without a running scheduler.
 
-    Afterwards there is all of it, or what was there before.
+    Afterwards there is all of it, or the previous content.
 
     Raises:
         StorageFault: the database cannot be read, or the disk does not take the backup.
@@ -322,7 +322,7 @@ def _check_nobody_trains(jobs: Path) -> None:
 def _has_processes(run_dir: Path) -> bool:
     """Return whether a job has processes.
 
-    Where nobody can tell, it may have.
+    Where that is unknown, it may have.
     """
     try:
         return any(is_locked(lock) for pattern in _LOCKS for lock in run_dir.glob(pattern))
@@ -414,7 +414,7 @@ def finish_restore(state: Path) -> Path | None:
     The caller has the lock of the directory.
 
     Returns:
-        The directory that now has what was there before; None where nothing was to be done.
+        The directory that now has the previous content; None where nothing was to be done.
 
     Raises:
         StorageFault: the disk does not take it; the next attempt goes on.

@@ -226,7 +226,7 @@ class Book:
     def forget_unused_bundles(self) -> None:
         """Drop the code of jobs that were never saved.
 
-        Only who takes jobs in may do so, when it begins.
+        Only the intake of jobs may do so, when it begins.
         """
         self._forget_bundles(self._database.bundles())
 

@@ -242,7 +242,7 @@ def _held_whole(folder: Path, files: Mapping[str, bytes]) -> int:
     """Have a folder there, whole, and return a descriptor that keeps it there.
 
     Raises:
-        OSError: the disk does not take it, or does not give back what was written.
+        OSError: the disk does not take it, or gives other bytes back.
     """
     for _ in range(_ATTEMPTS):
         if (descriptor := _hold(folder, files)) is not None:

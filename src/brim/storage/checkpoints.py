@@ -211,7 +211,7 @@ class Store:
                 them.
 
         Raises:
-            EnvironmentFault: the place does not answer, so nobody knows.
+            EnvironmentFault: the place does not answer, so that is unknown.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
@@ -437,7 +437,7 @@ class Store:
     def _named_parts(self, names: Mapping[str, int], *, drafts: bool = True) -> set[str] | None:
         """Return the files of tables that a manifest names.
 
-        None where nobody can tell: then all may be needed.
+        None where that is unknown: then all may be needed.
 
         Args:
             drafts: those that drafts name count as well.
@@ -551,7 +551,7 @@ def _write_manifest(manifest: _Manifest) -> bytes:
 def _read_manifest(content: bytes, path: str) -> _Manifest:
     """Decode a manifest.
 
-    Raises EnvironmentFault where the bytes are no manifest of this version, whatever they are.
+    Raises EnvironmentFault where the bytes are no manifest of this version.
     """
     try:
         fields = json.loads(content)

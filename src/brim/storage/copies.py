@@ -88,7 +88,7 @@ class ReceivedCopy:
     """A copy on its way into a run's directory; a context, which drops it unless it was kept.
 
     Args:
-        run_dir: the directory, in which nobody writes meanwhile.
+        run_dir: the directory, without other writers meanwhile.
 
     Raises:
         OSError: it cannot be written.

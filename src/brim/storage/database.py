@@ -272,7 +272,7 @@ class Database:
     def give_back(self) -> None:
         """Give some of the forgotten jobs' room back to the disk.
 
-        Little of it at a time, since nobody else is answered meanwhile.
+        Little of it at a time, since no other caller is answered meanwhile.
         """
         free = self._row("pragma freelist_count")[0]
         if not free:
@@ -298,7 +298,7 @@ class Database:
     def history(self, job: str) -> list[HistoryRow]:
         """Return a job's events: at, job, event, before, after, reason, detail.
 
-        Estimates, which were once written there every 15 s, are left out: nobody reads them.
+        Estimates, which were once written there every 15 s, are left out: they are never read.
         """
         query = (
             f"select {_HISTORY} from history where job = ? and event != 'estimate' order by number"
@@ -335,7 +335,7 @@ class Database:
         """Keep a cycle, and forget the oldest beyond the limit.
 
         Args:
-            memory: what it leaves to the next one.
+            memory: for the next one.
         """
         names = "at, policy, content, memory"
         number = self._write(

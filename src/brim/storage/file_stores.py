@@ -131,7 +131,7 @@ class Directory:
 class Remote:
     """A store of objects: each is put whole or not at all.
 
-    What fails is tried again for `patience` seconds.
+    Failures are tried again for `patience` seconds.
 
     Args:
         system: fsspec's file system.

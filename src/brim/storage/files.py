@@ -62,7 +62,7 @@ def is_lock_of(descriptor: int, path: Path) -> bool:
 def is_locked(path: Path) -> bool:
     """Return whether a process has the lock that a file stands for.
 
-    What is no regular file is nobody's lock.
+    A special file is no lock.
 
     Raises:
         OSError: nobody can tell now; a caller that took that for "no" would start a second one
@@ -126,7 +126,7 @@ def write_whole(
 def drafts_beside(path: Path) -> Iterator[Path]:
     """A new directory beside `path`, for drafts of it.
 
-    Nobody else can read them, or had a chance to plant any.
+    Others cannot read them, and had no chance to plant any.
 
     It is removed at the end; and so are, before, those of the dead, where the file system knows
     locks.

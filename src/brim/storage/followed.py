@@ -43,7 +43,7 @@ class FollowedRecords:
         """Return the bytes of each file that is followed, events before steps.
 
         Args:
-            marks: what a follower has, by name.
+            marks: of a follower, by name.
         """
         found = {}
         for name in (EVENTS, STEPS, *self._names_of_logs(marks)):

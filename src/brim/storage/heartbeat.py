@@ -20,7 +20,7 @@ class HeartbeatFile:
     The file says `ready` or `waiting`, and is removed at the end.
 
     Args:
-        path: of the file; None: nobody looks.
+        path: of the file; None: it is not watched.
 
     Raises:
         SpecError: it cannot be written.

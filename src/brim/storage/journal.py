@@ -116,7 +116,7 @@ def _lock_of(path: Path) -> Path:
 def set_aside_if_damaged(path: Path) -> str:
     """Make way for a new journal where this one cannot be read.
 
-    Return what is wrong with it, or nothing.
+    Return its problem, or nothing.
     """
     try:
         content = read_regular(path, at_most=_MAX_JOURNAL_BYTES)

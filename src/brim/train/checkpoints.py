@@ -395,7 +395,7 @@ class Checkpoints:
                 nothing is.
 
         Returns:
-            Where the checkpoint is, or nothing; and what is wrong with newer ones.
+            Where the checkpoint is, or nothing; and the problems of newer ones.
 
         Raises:
             SpecError: there are checkpoints, and all are damaged.

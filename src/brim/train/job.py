@@ -45,7 +45,7 @@ class Job:
         scaler: for losses in float16, or None.
 
     Attributes:
-        parts: what the job is assembled of, for brim itself.
+        parts: of the job, for brim itself.
     """
 
     def __init__(

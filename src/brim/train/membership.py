@@ -103,7 +103,7 @@ class StateKeeper(Protocol):
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Take the stored state, up to the last step on record.
 
-        Returns where it came from, and what is wrong with newer states.
+        Returns where it came from, and the problems of newer states.
         """
         ...
 
@@ -115,7 +115,7 @@ class StateKeeper(Protocol):
         """Have this very state in storage when this returns.
 
         Args:
-            ahead: raise LookAhead where what comes next can be noted in it, and is not.
+            ahead: raise LookAhead where the next work can be noted in it, and is not.
         """
         ...
 
@@ -200,8 +200,8 @@ class Members(Protocol):
             How contributions are combined in this round.
 
         Raises:
-            LookAhead: the state is to be written, and what comes next is not noted in it.
-            SystemExit: nothing of this worker is needed any more.
+            LookAhead: the state is to be written, and the next work is not noted in it.
+            SystemExit: this worker is not needed any more.
         """
         ...
 
@@ -480,8 +480,7 @@ class Membership:
     def _beat(self) -> None:
         """Send a sign of life.
 
-        It is heard also where the main thread is at something long behind steps that nobody knows
-        of.
+        It is heard also where the main thread is at something long behind unreported steps.
         """
         self._tell_made()
         self._link.send(Beat(moves=self._moves))

@@ -1,4 +1,4 @@
-"""Finds what other packages add to brim, by entry points: brim imports none of them by name.
+"""Finds additions of other packages to brim, by entry points: brim imports none of them by name.
 
 `brim.verbs`: click commands. The name is the words behind `brim`, with dots between them: `chaos`,
 `simulate.figures`. `brim.policies`: mappings of policies for `brim simulate`, in which each is
@@ -35,7 +35,7 @@ _INSTALL_LABORATORY = "pip install brim-lab, or pip install ./lab in a checkout 
 
 
 def plugins(group: str) -> dict[str, EntryPoint]:
-    """Return what is installed for one of the groups, by name, without importing it."""
+    """Return the installed plugins of one of the groups, by name, without importing them."""
     from importlib.metadata import entry_points  # costs a tenth of `brim --help`, so not for all
 
     return {entry.name: entry for entry in sorted(entry_points(group=group))}

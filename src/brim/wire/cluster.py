@@ -152,7 +152,7 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         lines: (worker, text).
-        after: what to ask with for those that follow.
+        after: the place to ask for the following ones.
         ended: there will be no more.
     """
 
@@ -162,7 +162,7 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """The quota of a tenant, and what it holds now, of which some may be borrowed."""
+    """The quota of a tenant, and its present devices, of which some may be borrowed."""
 
     tenant: str
     cohort: str

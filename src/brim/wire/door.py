@@ -1,4 +1,4 @@
-"""The way into an HTTP API: who has not shown a token yet has little room in it, and little time.
+"""The way into an HTTP API, with little room and time for unauthenticated callers.
 
 A connection is a stranger's until a request on it is admitted, and again once that was answered.
 Strangers may be few, and the oldest of the host that has the most of them makes way for the next: so
@@ -194,7 +194,7 @@ class Door:
     def _late(self, connection: H11Protocol, repeats: bool, bytes_before: int) -> None:
         """Close a connection whose time is over, unless it reads earlier answers.
 
-        Where this process was late itself, first look at what has come meanwhile.
+        Where this process was late itself, first look at the arrivals since.
         """
         if connection in self._readers:  # it has another deadline
             self._let_wait(connection)
@@ -304,7 +304,7 @@ async def answering(
     context: ssl.SSLContext | None = None,
     to_end: int,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Answer those who call a listener, until the end of the block.
+    """Answer the callers of a listener, until the end of the block.
 
     Args:
         application: of ASGI.
@@ -314,7 +314,7 @@ async def answering(
         to_end: seconds for requests that are under way in the end.
 
     Yields:
-        A task that ends by itself only where nobody can be let in any more.
+        A task that ends by itself only where no caller can be let in any more.
     """
     tell_seldom(asyncio.get_running_loop())
     protocol = protocol_behind(door)
@@ -426,7 +426,7 @@ class _Seldom(logging.Filter):
 
 
 def tell_seldom(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep logs small whatever strangers do: what they can cause is told at most once a minute."""
+    """Keep logs small despite strangers: their messages are told at most once a minute."""
     seldom = _Seldom()
     for log in (_log, logging.getLogger("uvicorn.error")):
         log.addFilter(seldom)

@@ -168,7 +168,7 @@ def hint_of(error: Exception, url: str) -> str:
 
 
 class _SchedulerConnection(http.client.HTTPConnection):
-    """A connection to a scheduler whose authority is known, by whatever address it is called."""
+    """A connection to a scheduler whose authority is known, by any of its addresses."""
 
     def __init__(self, address: str, authority: bytes, *, timeout: float) -> None:
         super().__init__(address, timeout=timeout)

@@ -103,7 +103,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Let a node in.
 
     Args:
-        notice: what its user should know; may be empty.
+        notice: for its user; may be empty.
     """
 
     notice: str = ""
@@ -404,7 +404,7 @@ class Enrolled:
         """Call the scheduler.
 
         Raises:
-            NobodyListens: its host answers, and nobody listens.
+            NobodyListens: its host answers, without a listener.
             OSError, EnvironmentFault: it does not answer, or not as the scheduler of this cluster.
         """
         try:

@@ -8,7 +8,7 @@ is lost after 3 s, which its kernel tells.
 Between hosts all of it is encrypted (TLS 1.3), and both ends show certificates of the run's
 authority first. Within a host, and where the run is `--insecure`, it is plain. Either way both ends
 prove that they are of the same run before anything else is said. A caller that does not is a
-stranger: it gets nothing, and holds nobody up.
+stranger: it gets nothing, and delays no other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Listener:
 
         Raises:
             Interrupted: the agent spoke first.
-            PeerLost: nobody greeted so in time.
+            PeerLost: no worker greeted so in time.
         """
         deadline = monotonic() + timeout
         while greeting not in self._waiting:

@@ -1,6 +1,6 @@
 """Proofs that both ends of a connection have the same secret, which neither says.
 
-Each end sends an HMAC of what this connection is about. A stranger that listens in the place of a
+Each end sends an HMAC of the connection's purpose. A stranger that listens in the place of a
 process that has died learns nothing that it can use elsewhere.
 """
 

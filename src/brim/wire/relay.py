@@ -62,7 +62,7 @@ class _End(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading from the other end, and expect progress in time.
 
-        While the other end is not read, nobody sees that it has closed.
+        While the other end is not read, its closing is not seen.
         """
         if self.peer is not None:
             self.peer.transport.pause_reading()
@@ -199,7 +199,7 @@ class Relay:
         identity: that callers are shown.
 
     Attributes:
-        called_at: when somebody called for the last time who is not for one of the others.
+        called_at: when a caller that is not for one of the others called for the last time.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Relay:
     def stop(self) -> None:
         """Accept nothing more, and close the connections.
 
-        The listener stays open for those who have it besides.
+        The listener stays open for its other holders.
         """
         if self._server is not None:
             self._server.close()

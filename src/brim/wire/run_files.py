@@ -63,11 +63,11 @@ class FileRequest(msgspec.Struct, frozen=True, kw_only=True):
         verb: `names`, `read`, `write` or `remove`; `bundle` for the code of the job; `follow` for
             what is new in its records.
         name: of the file, relative to the place.
-        size: bytes that follow: what is to be written.
-        marks: what a follower has of the records.
+        size: bytes that follow, to be written.
+        marks: the follower's places in the records.
         steps_at_most: bytes of steps that it has a use for; None: all.
         wait: seconds for which there may be nothing new.
-        linger: seconds that what is new may wait for more, where it is no event.
+        linger: seconds that new parts may wait for more, where they are no event.
     """
 
     verb: Literal["names", "read", "write", "remove", "bundle", "follow"]
@@ -482,7 +482,7 @@ class RunFiles:
 
         Raises:
             OSError: it does not answer.
-            PermissionError: what listens there is not of this run.
+            PermissionError: the listener there is not of this run.
         """
         *earlier_addresses, last = self._address.split(",")
         for address in earlier_addresses:

@@ -27,7 +27,7 @@ class RunIdentity:
 
     Args:
         secret: of the run's workers.
-        role: what this process may serve as.
+        role: that this process may serve as.
     """
 
     def __init__(self, secret: bytes, role: str) -> None:
@@ -77,7 +77,7 @@ def run_identity(secret: bytes, role: str) -> RunIdentity:
     """Return the identity of this process in the run whose workers have this secret.
 
     Args:
-        role: what it may serve as.
+        role: that it may serve as.
     """
     return RunIdentity(secret, role)
 

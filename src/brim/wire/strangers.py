@@ -14,7 +14,7 @@ Stranger = TypeVar("Stranger")
 
 
 def first_of_crowd(hosts: Mapping[Stranger, str]) -> Stranger:
-    """Return the first of those who call from the host with the most.
+    """Return the first caller of the host with the most.
 
     Args:
         hosts: by stranger, the oldest first.

@@ -22,7 +22,7 @@ NAME = "torch._dynamo"
 class _Deferred(ModuleType):
     """The module before it has run, which it does at the first use of anything without stand-in.
 
-    It stays the same object: who has it already has the whole of it then.
+    It stays the same object: its earlier holders have the whole of it then.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -35,7 +35,8 @@ class _Deferred(ModuleType):
 def defer() -> None:
     """Have `import torch._dynamo` import nothing until somebody compiles.
 
-    Until then it has what torch asks of it without: in optimizers, and where a process group forms.
+    Until then it has the attributes that torch needs of it: in optimizers, and where a process
+    group forms.
     """
     spec = None if NAME in sys.modules else importlib.util.find_spec(NAME)
     if spec is None:

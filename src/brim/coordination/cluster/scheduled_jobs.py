@@ -780,7 +780,7 @@ class ScheduledJobs:
     ) -> dict[str, int]:
         """Return as many workers of a job that others place, on the nodes where they are.
 
-        Who is on a node that everybody is to leave, and is not to stay there, counts elsewhere.
+        Workers on a node to be left, except those that may stay, count elsewhere.
 
         Args:
             rest: see `as_placed`.
@@ -911,7 +911,7 @@ class ScheduledJobs:
         has now are not asked before for what they may have given, or got, long ago.
 
         Args:
-            addressed: jobs that are asked for what the plan has.
+            addressed: jobs that are asked for the plan's workers.
         """
         return [
             Resize(job.id, job.allocation.told) if job.allocation.told else Suspend(job.id)

@@ -117,8 +117,8 @@ class Tracking:
     def look(self, now: float, *, unseen: float = 0.0) -> None:
         """Begin a look.
 
-        How long things took while the host slept, or this process was stopped, nobody knows; nor
-        while nobody could see.
+        Durations while the host slept, or this process was stopped, are unknown; as are those of an
+        outage.
 
         Args:
             unseen: seconds of that.
@@ -173,7 +173,7 @@ class Tracking:
     def end(self, job: ScheduledJob, now: float) -> Track:
         """Forget its processes, which have ended, and return the last sight of them.
 
-        What was measured is enough for its profile: it may be long until it runs again.
+        The measurements are enough for its profile: it may be long until it runs again.
         """
         if self._measured(job).rates:
             job.profile = None
@@ -270,7 +270,7 @@ class Tracking:
     def speed(self, job: ScheduledJob) -> tuple[float | None, float | None]:
         """Return the steps per second of a running job, and the gain of one more worker.
 
-        None stands for what nobody knows.
+        None stands for the unknown.
         """
         track, rates = self.track(job), self._measured(job).rates
         workers = job.target
@@ -294,7 +294,7 @@ class Tracking:
     def profile(self, job: ScheduledJob, capacity: int) -> Profile | None:
         """Return the profile that a job would begin with.
 
-        Only a model that nobody has measured gets one, if sizes can be tried.
+        Only an unmeasured model gets one, if sizes can be tried.
         """
         if job.submission.opaque or job.starts.launches or self._measured(job).rates:
             return None
@@ -308,7 +308,7 @@ class Tracking:
     def advance(self, job: ScheduledJob, capacity: int, now: float) -> str:
         """Go on with the profile of a job that runs.
 
-        Return what was measured, or why it is over, in words.
+        Return the measurement, or why it is over, in words.
         """
         profile = job.profile
         if profile is None or self.track(job).seen.first_step is None:

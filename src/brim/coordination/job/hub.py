@@ -36,7 +36,7 @@ _LOCAL_PHASES = ("blocks",)  # these concern the workers of one host only
 class Count:
     """The command to count a step.
 
-    The master must hear of it, whatever becomes of this process, before a worker does.
+    The master must hear of it, even if this process ends, before a worker does.
     """
 
     record: CommitRecord

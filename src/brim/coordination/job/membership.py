@@ -76,8 +76,8 @@ class World:
         members: in rank order; members of one agent are contiguous, its workers before its servers.
             Agents of one machine follow each other, but for those without workers.
         donors: worker that lacks the state → member that gives it.
-        restore: nobody has the state: the first member takes it from storage (or starts afresh) and
-            donates.
+        restore: no member has the state: the first member takes it from storage (or starts afresh)
+        and donates.
         shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
             share is a server; the first has one.
         newcomers: workers that have made no step, where another one has.
@@ -327,7 +327,7 @@ class Hurry:
     """The job should end, and its next boundary does not come: late members are left out.
 
     Args:
-        late: workers, and what each has been at for too long.
+        late: workers, and the activity of each that takes too long.
     """
 
     late: Mapping[str, str]
@@ -381,7 +381,7 @@ class Install:
     """Name a round.
 
     Args:
-        still: nobody makes a step in it: all leave the step that is under way, and stand at the
+        still: no step is made in it: all leave the step that is under way, and stand at the
             boundary before it.
     """
 

@@ -82,7 +82,7 @@ class Rendezvous:
         expected_agents: agents to wait for before any worker is started.
         parts: micro-batches of a step; 0 gives each rank one part, however many there are.
         attempts: how hosts are treated whose workers die young.
-        roster: who is there.
+        roster: of agents and workers.
         stands_alone: the job outlives its last agent, and waits for another.
     """
 

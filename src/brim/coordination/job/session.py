@@ -54,7 +54,7 @@ class Outbox(Generic[T]):
         """The other end has everything up to this number; an old acknowledgement says nothing new.
 
         Raises:
-            ProtocolError: it claims to have what was never said.
+            ProtocolError: it claims unsent messages.
         """
         if number > self.last:
             raise ProtocolError(f"message {number} was acknowledged, the last one is {self.last}")

@@ -104,7 +104,7 @@ class Turns:
     def lose(self, member: str) -> None:
         """A member is dead.
 
-        Who follows must find the state of the last commit: there are no more of this round.
+        Its followers must find the state of the last commit: there are no more of this round.
         """
         if member in self._members:
             self.close()
@@ -178,7 +178,7 @@ class Allotment:
 
     Each begins with one, and takes the next in its turn.
 
-    Who commits knows how many were taken before: so nothing is kept of it.
+    The committer knows how many were taken before: so nothing is kept of it.
 
     Args:
         free: batches that nobody has applied, ascending.

@@ -74,7 +74,7 @@ class Candidates:
     def begin(self, step: int, partitions: range) -> None:
         """Let those of some partitions that were full before a step begin again.
 
-        To be undone by nobody.
+        This cannot be undone.
         """
         full = self._full[partitions.start : partitions.stop]
         cleared = (((full > 0) & (full <= step)).nonzero().flatten() + partitions.start).tolist()

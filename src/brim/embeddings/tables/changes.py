@@ -84,7 +84,7 @@ class Changes:
     def keys_since(self, step: int) -> _Keys | None:
         """Return a superset of the keys written since the step: ascending, each once.
 
-        None where nobody knows.
+        None where unknown.
         """
         if self._first is None or step < self._first:
             return None

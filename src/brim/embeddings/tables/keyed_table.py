@@ -168,7 +168,7 @@ class KeyedTable:
     def fill(self, tree: Mapping[str, Any], fresh: Mapping[str, float]) -> None:
         """Store the content of `get`, and nothing else.
 
-        Nobody else may use the table meanwhile.
+        No other process may use the table meanwhile.
 
         Args:
             tree: what it gave.
@@ -207,7 +207,7 @@ class KeyedTable:
     def clear(self) -> None:
         """Remove all rows, and all that could be taken back.
 
-        Nobody else may use the table meanwhile.
+        No other process may use the table meanwhile.
         """
         self._heads.zero_()
         self.roster.clear()
@@ -230,7 +230,7 @@ class KeyedTable:
             owner: who writes; each has a log of its own.
 
         Returns:
-            What is there, of each field, [M, D]: views of the log.
+            The present values of each field, [M, D]: views of the log.
         """
         head, counted = self._heads[owner], change.counted
         rows, known_starts = self._starts(partitions.start)

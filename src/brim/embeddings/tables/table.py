@@ -108,7 +108,7 @@ class Table:
             at: where in the log: a place that no other owner's part of this step reaches.
 
         Returns:
-            What is there, of each field, [N, D]: views of the log.
+            The present values of each field, [N, D]: views of the log.
         """
         part = slice(at, at + len(places))
         self._places[part] = places

@@ -22,7 +22,7 @@ def states_of(tree: Mapping[str, Any]) -> list[dict[Any, Any]]:
 def joined(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state without tables: their rows are in weights and optimizers instead.
 
-    What optimizers keep is in new dicts; tensors are not copied.
+    The optimizers' states are in new dicts; tensors are not copied.
     """
     weights = dict(tree["model"])
     optimizers = [  # a wrapper around another optimizer may have no "state"

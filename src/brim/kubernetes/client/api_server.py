@@ -238,7 +238,7 @@ class ApiServer:
         """Create an object.
 
         Args:
-            body: all of it, of what JSON is made of, or a struct.
+            body: all of it, plain JSON values, or a struct.
 
         Raises:
             AlreadyExists: one of its name does.
@@ -583,7 +583,7 @@ def _query(**parameters: object) -> dict[str, str]:
 def _pause_before_next(code: int, retry_after: float | None) -> float | None:
     """Return the seconds before a request is sent again; None: it is not.
 
-    Where the server says after how long, it has not done what it was asked, whatever the code.
+    Where the server says after how long, it has not carried the request out, with any code.
     """
     if code != 429 and (code < 500 or retry_after is None):
         return None

@@ -203,7 +203,7 @@ class KubePod(ObjectFields, frozen=True, kw_only=True):
 
     @property
     def lacks_room(self) -> bool:
-        """True where it is refused since too little is left of what it requests."""
+        """True where it is refused since its node has too little of its requests left."""
         message = self.why_unschedulable or ""
         return self.is_refused and any(words in message for words in _NO_ROOM)
 

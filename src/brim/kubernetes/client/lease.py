@@ -139,7 +139,7 @@ class Candidate:
         """Take in the object as it was read.
 
         Args:
-            now: after it was read: what is in it was written before.
+            now: after it was read: its content was written before.
             lease: None: it does not exist.
         """
         if lease is None or lease.holder != self._identity:
@@ -178,7 +178,7 @@ class Candidate:
             lease: as it was read just now: a renewal may have been under way.
 
         Returns:
-            What tells the others so; None: the Lease is another's.
+            The Lease that tells the others so; None: the Lease is another's.
         """
         self._renewed = -math.inf
         return self._write(lease, "") if lease.holder == self._identity else None

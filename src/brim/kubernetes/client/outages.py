@@ -54,7 +54,7 @@ class Outages:
     def doubts(self, now: float) -> bool:
         """Return whether unheard nodes may be alive: they could not say so.
 
-        Who watches them counts the time of an outage against them.
+        The watcher counts the time of an outage against them.
         """
         return now - self._outage_start >= _LONG or now < self._doubted
 

@@ -1,6 +1,6 @@
 """Readings of objects that people write: a field's value, or an error that names it. Pure.
 
-What cannot be understood is a value too, so an object, whatever is in it, ends nothing but itself.
+A misunderstood object is a value too, so it ends nothing but itself.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Reflector(Generic[T]):
         server: to ask.
         resource: the kind. An object that cannot be decoded to its type is logged, and what was
             known of it stays.
-        changed: called with each change, in order; it must not wait. What it raises ends `run`.
+        changed: called with each change, in order; it must not wait. Its errors end `run`.
         namespace: in which; empty: all.
         labels: a label selector; empty: all.
         fields: a field selector; empty: all.

@@ -81,7 +81,7 @@ class Refusal(EnvironmentFault):
 
     Args:
         called: the request, such as `GET /api/v1/pods`.
-        status: what the server said.
+        status: by the server.
 
     Attributes:
         code: of HTTP.

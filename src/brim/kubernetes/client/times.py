@@ -18,7 +18,7 @@ def read_time(text: object, *, field: str) -> float:
     """Return the seconds since 1970 of a time.
 
     Args:
-        text: what was written there, of whatever type.
+        text: of any type, as written.
         field: where, for the error.
 
     Raises:

@@ -70,7 +70,7 @@ class HttpStream:
         """Yield its lines, without their ends.
 
         Args:
-            silence: seconds without a byte after which nobody is taken to be there.
+            silence: seconds without a byte after which the other end counts as gone.
 
         Raises:
             NoAnswer: the connection broke, or nothing came for so long.

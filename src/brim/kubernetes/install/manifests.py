@@ -260,7 +260,7 @@ def _rule(
 def _callers(chosen: Installation) -> Manifest:
     """The operator calls the masters of jobs; metrics collectors may call its port.
 
-    Kubelets may call pods of their own nodes whatever a policy says.
+    Kubelets may call pods of their own nodes under any policy.
     """
     return _object("networking.k8s.io/v1", "NetworkPolicy", chosen.namespace) | {
         "spec": {

@@ -118,7 +118,7 @@ async def made_by_others(server: ApiServer, things: Sequence[PlainObject]) -> li
 async def apply_all(server: ApiServer, things: Sequence[PlainObject]) -> list[AppliedObject]:
     """Have all these objects be as they are given, in this order.
 
-    Fields that others have changed are taken back; those that nobody names stay.
+    Fields that others have changed are taken back; unnamed ones stay.
 
     Raises:
         EnvironmentFault: the server said no to one; the error says how many it has taken before.

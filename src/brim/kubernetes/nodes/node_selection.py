@@ -224,7 +224,7 @@ ANY_NODE = NodeChoice()
 def choice_in(spec: object) -> NodeChoice:
     """Return the choice of nodes in the spec of a pod.
 
-    What the server refuses chooses nothing: once a pod is made, the server says what is wrong.
+    A refused selector chooses nothing: once a pod is made, the server names its fault.
     """
     required = part_of(part_of(part_of(spec, "affinity"), "nodeAffinity"), _REQUIRED)
     try:

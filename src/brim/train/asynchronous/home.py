@@ -95,7 +95,7 @@ class Home:
     def begin(self, tree: Any, step: int) -> None:
         """Store this state and no other.
 
-        Nobody else may use this memory meanwhile.
+        No other process may use this memory meanwhile.
         """
         for slot in range(2):
             self._head(slot)[_STEP] = 0

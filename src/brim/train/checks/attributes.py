@@ -1,6 +1,6 @@
 """Attributes of modules, which are not carried to other workers.
 
-No micro-batch may learn from them what another left.
+No micro-batch may learn from them about another.
 
 What a forward pass leaves in an attribute is of use to that pass, or to code that looks at it
 behind the step (the last attention, a cache of masks). Read by the next micro-batch it would make a

@@ -2,7 +2,7 @@
 
 They show in a loss or in the script.
 
-Each of these trains, the same on all workers, and not what the script meant.
+Each of these trains, the same on all workers, but not as the script meant.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def of_script(path: str) -> str:
     Empty where there are none.
 
     Args:
-        path: of a script; what cannot be read or compiled has nothing.
+        path: of a script; an unreadable one has nothing.
     """
     try:
         names = set(_names(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)))

@@ -45,7 +45,7 @@ class ScheduleWatch:
         """Check that a loop has stepped no scheduler since.
 
         Raises:
-            SpecError: it has stepped one of brim's, or one that nobody carries to other workers.
+            SpecError: it has stepped one of brim's, or one that is not carried to other workers.
         """
         self.check_steps()
         has_changed = self._rates is not None and self._rates_now() != self._rates

@@ -3,8 +3,8 @@
 The template makes them once, and every worker forked from it has them at once.
 
 Imports at the top of a script are what each worker would begin with anyway. The script itself is
-not run, nor is any module that lies beside it: what those do is the worker's. Whatever goes wrong
-here goes wrong in the worker, with its words.
+not run, nor is any module that lies beside it: those are the worker's. Errors here recur in the
+worker, with its words.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Fitting:
     def forward(self, module: Any, inputs: Mapping[str, Any]) -> Any:
         """Return the loss of `training_step`.
 
-        In eval mode, return what `validation_step` logs.
+        In eval mode, return the values that `validation_step` logs.
 
         Args:
             module: this one, or a copy of it.

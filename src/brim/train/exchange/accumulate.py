@@ -28,7 +28,7 @@ def combine(left: Sequence[Tensor], right: Sequence[Tensor], out: Sequence[Tenso
 def _take_in(left: Contribution, right: Contribution) -> None:
     """Compute `left += right` where `left` has no other readers.
 
-    One call does it for all sums, since calls are what small tensors cost.
+    One call does it for all sums, since small tensors cost mostly calls.
 
     A maximum is another tensor: contributions may share those, and where both have the same there
     is nothing to do.
@@ -89,8 +89,8 @@ class Accumulator:
     def add_early(self, index: int, tensor: Tensor) -> None:
         """Take one tensor of the last micro-batch's contribution, and leave its sum in the row.
 
-        All before that micro-batch have been added, and its whole contribution will be: what was
-        taken early is then left out.
+        All before that micro-batch have been added, and its whole contribution will be: the early
+        part is then left out.
         """
         assert self._last is not None, "somebody has computed"
         row = self._rows[self._last.start]

@@ -40,8 +40,8 @@ class StepOutcome:
 class _Buffer:
     """A buffer of the network: the tensor that it was at first, wherever modules hold it.
 
-    A module may assign another tensor to its buffer. What counts is what the modules hold when a
-    micro-batch is done.
+    A module may assign another tensor to its buffer. The modules' tensors at the end of a micro-
+    batch count.
     """
 
     def __init__(self, name: str, tensor: Tensor) -> None:
@@ -140,7 +140,7 @@ def _empty_buffers_of(
 ) -> list[tuple[dict[str, Tensor | None], str, Tensor | None]]:
     """Buffers that start with nothing in them, and that a forward pass may fill.
 
-    What one leaves there has the shape of its samples, or is a cache.
+    A value left there has the shape of its samples, or is a cache.
     """
     return [
         (module._buffers, key, tensor)

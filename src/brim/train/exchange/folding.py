@@ -52,8 +52,8 @@ class Exchange(Protocol):
 
         Call it once all members have passed the last of `stages`.
 
-        Only of a job that clips gradients or delays changes, and of one worker alone: nobody else
-        needs all of them.
+        Only of a job that clips gradients or delays changes, and of one worker alone: others do not
+        need all of them.
         """
         ...
 

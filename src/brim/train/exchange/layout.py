@@ -41,7 +41,7 @@ class RowPiece:
     """Part of a row that may go out before the rest of it is there.
 
     Attributes:
-        sections: what it has of the row's sections.
+        sections: of the row's sections.
         tensors: that lie in it, wholly or in part.
     """
 

@@ -56,7 +56,7 @@ class Parts:
     def restore(self, recorded: int | None = None) -> tuple[str, list[str]]:
         """Count the files that are there.
 
-        Return their directory, if there are any, and what is wrong with one.
+        Return their directory, if there are any, and the problem of one.
 
         Raises:
             SpecError: they are of other data.

@@ -259,7 +259,7 @@ class InstallRound(Message, frozen=True):
     It is None where the records know nothing.
 
     Args:
-        still: nobody makes a step in it; what follows is on its way.
+        still: no step is made in it; its consequences are on their way.
     """
 
     world: World
