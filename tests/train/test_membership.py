@@ -49,7 +49,7 @@ SAID = Unheard(session="s", number=1, message=Warn(message="of the agent"))
 class Calm:
     """No signal ever comes."""
 
-    asked, wakeup = False, None
+    is_requested, wakeup = False, None
 
 
 class Nothing:
