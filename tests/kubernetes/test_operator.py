@@ -30,7 +30,7 @@ from brim.kubernetes.objects.identities import SERVICE
 from brim.kubernetes.objects.schemas import crds
 from brim.kubernetes.operator import Operator, OperatorSettings
 from brim.kubernetes.pods.pod_requests import PODS
-from brim.kubernetes.pods.processes import KubeProcesses
+from brim.kubernetes.pods.processes import PodProcesses
 from brim.storage.mirror import RecordsMirror
 from brim.telemetry.record_files import EVENTS
 from brim_lab.kubernetes.api import PATCH
@@ -768,16 +768,16 @@ def test_a_job_at_which_the_operator_fails_is_stalled_alone(
             raise LookupError("nor of this")
         return wishes(thing, record)
 
-    look = KubeProcesses.look
+    look = PodProcesses.look
 
-    def unsound_look(self: KubeProcesses, launch: Launch) -> Seen:
+    def unsound_look(self: PodProcesses, launch: Launch) -> Seen:
         if launch.job.endswith("blind"):
             raise LookupError("nor of that")
         return look(self, launch)
 
     monkeypatch.setattr(operator, "read_job", unsound)
     monkeypatch.setattr(operator, "wishes_of", unsound_wishes)
-    monkeypatch.setattr(KubeProcesses, "look", unsound_look)
+    monkeypatch.setattr(PodProcesses, "look", unsound_look)
 
     async def work() -> None:
         async with house.operator() as task:

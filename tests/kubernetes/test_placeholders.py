@@ -407,7 +407,7 @@ def test_a_worker_is_made_once_nothing_stands_in_its_place(tmp_path: Path) -> No
     async def make_way(nodes: Collection[str]) -> Collection[str]:
         return blocked & set(nodes)
 
-    world.processes._make_way = make_way
+    world.processes._placeholders.make_way = make_way
     world.submit()
     world.look()
     world.decide(flights={"node0": 1, "node1": 1})

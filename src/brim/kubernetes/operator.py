@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import hmac
 import logging
@@ -37,9 +38,8 @@ from brim.kubernetes.client.refusals import AlreadyExists, NotFound, Refusal
 from brim.kubernetes.client.resources import ObjectKey, PlainObject, Resource
 from brim.kubernetes.install.manifests import MEMORY, NAME
 from brim.kubernetes.kubeflow.jobs import KubeflowJobs
+from brim.kubernetes.kubeflow.kubeflow_pods import KubeflowPods
 from brim.kubernetes.kubeflow.placeholders import of_kubeflow_job
-from brim.kubernetes.kubeflow.processes import KubeflowProcesses, ProcessesOfEachKind
-from brim.kubernetes.kubeflow.requests import KubeflowRequests
 from brim.kubernetes.metrics import ClusterFigures, JobFigures
 from brim.kubernetes.nodes.neighbours import handed_on
 from brim.kubernetes.nodes.node_selection import (
@@ -62,6 +62,7 @@ from brim.kubernetes.objects.status import (
 )
 from brim.kubernetes.objects.templates import PodTemplates, claim_for, read_templates
 from brim.kubernetes.objects.tenants import KnownTenants, read_tenants, with_tenants
+from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.eviction_responder import EvictionResponder
 from brim.kubernetes.pods.job_faults import JobFaults
 from brim.kubernetes.pods.known_pods import KnownPods
@@ -69,7 +70,7 @@ from brim.kubernetes.pods.manifests import USUAL_GRACE, Manifest, PodWishes
 from brim.kubernetes.pods.placeholder_keeper import PlaceholderKeeper
 from brim.kubernetes.pods.placeholders import of_elastic_job
 from brim.kubernetes.pods.pod_requests import CONFIG_MAPS, PODS, SECRETS, PodRequests
-from brim.kubernetes.pods.processes import AskToSuspend, KubeProcesses, PodOrder
+from brim.kubernetes.pods.processes import AskToSuspend, PodProcesses
 from brim.kubernetes.pods.runs_seen import FollowRun, RunsSeen, follow_by_port
 from brim.kubernetes.record import (
     ELASTIC_JOBS,
@@ -164,7 +165,7 @@ class Operator:
     """One operator's life.
 
     Args:
-        follow, ask_to_suspend: see `RunsSeen` and `KubeProcesses`.
+        follow, ask_to_suspend: see `RunsSeen` and `PodProcesses`.
     """
 
     def __init__(
@@ -334,13 +335,16 @@ class Operator:
             clock=self._seen_clock,
         )
         shared = await requests.shared(settings.watched)
-        elastic = KubeProcesses(
+        processes = PodProcesses(
             requests,
             self._pods,
             self._places,
             RunsSeen(jobs, self._follow),
-            order=self._order,
-            token=self._token,
+            shape=lambda job: KubeflowPods(job) if job.kind else ElasticPods(job),
+            order=lambda job: (
+                self._kubeflow.order(job) if KubeJob.parse(job).kind else self._order(job)
+            ),
+            objects=self._kubeflow.ids,
             ask_to_suspend=self._ask,
             clock=self._seen_clock,
             untouched=unreadable,
@@ -349,25 +353,11 @@ class Operator:
             settled=keeper.settled,
             doubts=lambda: self._server.outages.doubts(self._clock.now()),
             shared=shared,
-            make_way=placeholders.make_way,
+            placeholders=placeholders,
         )
         for namespace in shared:
             if not self._has_jobs(namespace):
-                await elastic.leave_namespace(namespace)
-        kubeflow = KubeflowProcesses(
-            KubeflowRequests(self._server, self._kubeflow),
-            self._pods,
-            self._places,
-            order=self._kubeflow.order,
-            autoscaler=self._kubeflow.autoscaler,
-            clock=self._seen_clock,
-            tell=keeper.tell,
-            untouched=unreadable,
-            faults=faults,
-            settled=keeper.settled,
-            make_way=placeholders.make_way,
-        )
-        processes = ProcessesOfEachKind(elastic, kubeflow, placeholders, self._kubeflow.ids, faults)
+                await processes.leave_namespace(namespace)
         backend = LiveBackend(
             book,
             processes,
@@ -503,7 +493,8 @@ class Operator:
             anywhere=templates.anywhere,
             node_labels=settings.node_labels,
         )
-        return PodOrder(uid=thing["metadata"]["uid"], wishes=wishes)
+        uid = thing["metadata"]["uid"]
+        return PodOrder(uid=uid, wishes=wishes, token=functools.partial(self._token, uid))
 
     def _know_choice(self, life: _OperatorLife, job: str) -> None:
         record = life.book.jobs.get(job)
@@ -727,7 +718,7 @@ class _OperatorLife:
     book: Book
     database: Database
     keeper: RecordKeeper
-    processes: ProcessesOfEachKind
+    processes: PodProcesses
     backend: LiveBackend
     scheduler: Scheduler
     unreadable: frozenset[str]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from brim.kubernetes.client.kube_types import KubePod
 from brim.kubernetes.objects.identities import KubeJob, identity_of
-from brim.kubernetes.pods.difference import (
+from brim.kubernetes.pods.start_pods import (
     NewWorker,
     PodChanges,
     beyond,
