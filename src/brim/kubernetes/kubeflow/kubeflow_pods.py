@@ -70,7 +70,7 @@ from brim.kubernetes.pods.pod_commands import (
     Stage,
 )
 from brim.kubernetes.pods.pod_faults import stall_of
-from brim.kubernetes.pods.retries import Retries
+from brim.kubernetes.pods.retries import MASTERS, Retries
 
 _ANYWHERE = ""  # in place of a node: an autoscaler is on none
 
@@ -274,6 +274,8 @@ class KubeflowPods(JobPods[KubeflowOrder]):
                 self._rights = rights or self._rights
             case Annotate(_, notes) if answer.fault is None:
                 self._told = notes[HOSTS]
+            case MakePod() if answer.fault is None:
+                self.retries.made(MASTERS)  # all that it needs was made before
         super()._take(answer, sight)
 
     # What is over ---------------------------------------------------------------------------------

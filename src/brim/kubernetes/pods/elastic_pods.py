@@ -275,8 +275,8 @@ class ElasticPods(JobPods[PodOrder]):
             *([volume_claim(start, wishes.claim)] if wishes.claim else []),
         ]
         group = self._group(launch, order)
-        kept = (KeepObjects((group,)),) if group is not None else ()
-        return [(*kept, *map(MakeObject, manifests))]
+        kept: Stage = (KeepObjects((group,)),) if group is not None else ()
+        return [kept, tuple(map(MakeObject, manifests))]
 
     def _gang_to_keep(self, launch: Launch, sight: Sight[PodOrder]) -> Stage:
         """Have the PodGroup of a job say how many workers are its fewest now."""

@@ -182,13 +182,15 @@ class JobPods(ABC, Generic[Order]):
             for manifest in command.manifests:
                 if manifest["kind"] == POD_GROUP:
                     self._gang = manifest
-        if isinstance(command, MakePod | MakeObject | KeepObjects):
-            slot = command.slot if isinstance(command, MakePod) else MASTERS
-            if fault is None:
-                self.retries.made(slot)
-            else:
-                stall = stall_of(fault, to_change=self._fields(sight))
-                self.retries.failed(slot, now, stall, mine=not fault.retryable)
+        if not isinstance(command, MakePod | MakeObject | KeepObjects):
+            return
+        # What all pods of a job need is missing where its master would be.
+        slot = command.slot if isinstance(command, MakePod) else MASTERS
+        if fault is not None:
+            stall = stall_of(fault, to_change=self._fields(sight))
+            self.retries.failed(slot, now, stall, mine=not fault.retryable)
+        elif not isinstance(command, MakeObject):  # others may be missing still
+            self.retries.made(slot)
 
 
 def is_lost(pod: KubePod, sight: Sight[Order]) -> bool:
