@@ -110,7 +110,7 @@ class ElasticPods(JobPods[PodOrder]):
         return super().stall or self._unplaced.stall
 
     def is_calm(self, now: float) -> bool:
-        return super().is_calm(now) and self._unplaced.is_calm
+        return super().is_calm(now) and self._unplaced.is_calm()
 
     def forgive(self) -> None:
         super().forgive()

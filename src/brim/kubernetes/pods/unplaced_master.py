@@ -47,9 +47,8 @@ class UnplacedMaster:
         self._known: _Unplaced | None = None
         self._placed = 0  # the last start of which a master had a node
 
-    @property
     def is_calm(self) -> bool:
-        """True while no time that passes changes anything."""
+        """Return whether no time that passes changes anything."""
         return self._known is None or self._known.makes_way or self._known.asks_for_room
 
     def look(self, launch: int, master: KubePod | None, now: float) -> None:
