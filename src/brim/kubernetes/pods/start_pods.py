@@ -23,7 +23,7 @@ class NewWorker(NamedTuple):
     node: str
 
 
-class PodChanges(NamedTuple):
+class WorkerChanges(NamedTuple):
     """The changes that are left to make.
 
     Attributes:
@@ -98,7 +98,7 @@ def differences(
     workers: Mapping[str, int],
     *,
     waits: Collection[str] = (),
-) -> PodChanges:
+) -> WorkerChanges:
     """Return how to get from the pods that are there to so many workers on each node.
 
     A pod that was asked to end holds its slot until it is gone: none is made in its place before.
@@ -127,7 +127,7 @@ def differences_anywhere(
     *,
     left: Collection[str] = (),
     waits: bool = False,
-) -> PodChanges:
+) -> WorkerChanges:
     """Return how to get to so many workers in all, of a job whose pods others place.
 
     Pods that are bound to no node go first, then those that do not train yet, those that are more
@@ -152,13 +152,13 @@ def differences_anywhere(
 
 def _changes(
     there: StartPods, job: KubeJob, launch: int, over: Iterable[KubePod], new: Iterable[str]
-) -> PodChanges:
+) -> WorkerChanges:
     """Return the changes that end these pods, and all that are of no use, and make one on each node."""
     over = [*over, *there.others, *(pod for pod in there.workers.values() if pod.has_ended)]
     names = {pod.metadata.name for pod in [*there.others, *there.workers.values()]}
     free = (name for k in itertools.count() if (name := job.worker(launch, k)) not in names)
     end = {pod.metadata.name for pod in over if not pod.is_leaving}
-    return PodChanges(tuple(sorted(end)), tuple(NewWorker(next(free), node) for node in new))
+    return WorkerChanges(tuple(sorted(end)), tuple(NewWorker(next(free), node) for node in new))
 
 
 def beyond(there: StartPods, workers: Mapping[str, int]) -> tuple[str, ...]:
