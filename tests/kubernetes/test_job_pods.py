@@ -26,26 +26,26 @@ from brim.kubernetes.objects.identities import identity_of
 from brim.kubernetes.pods.elastic_pods import ElasticPods, PodOrder
 from brim.kubernetes.pods.job_pods import JobPods
 from brim.kubernetes.pods.pod_commands import (
-    Answered,
-    Asked,
     AskMaster,
     AwaitRecord,
     Begun,
     ClearWay,
     Command,
+    CommandEnded,
     EndPod,
     Event,
     Forced,
+    JobSight,
     KeepObjects,
     Left,
-    Looked,
     MakeObject,
     MakePod,
+    PodsSeen,
     Refuse,
     RemoveObject,
-    Sight,
     Suspended,
     Swept,
+    WorkersAsked,
 )
 from kube_objects import JOB, SLOT, WISHES, master, start_of, worker
 from submissions import submission
@@ -67,7 +67,7 @@ class Table:
         """The commands that follow from an event, in their order."""
         self.now += after
         self.pods = pods or self.pods
-        sight = Sight(self.now, 1e9 + self.now, self.order, self.pods, self.nodes, self.run)
+        sight = JobSight(self.now, 1e9 + self.now, self.order, self.pods, self.nodes, self.run)
         return [command for stage in self.job.handle(event, sight) for command in stage]
 
 
@@ -101,7 +101,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def test_a_start_needs_its_objects_before_its_pods(table: Table) -> None:
-    commands = table(Asked(launch(), {"n1": 1, "n2": 1}, begins=True))
+    commands = table(WorkersAsked(launch(), {"n1": 1, "n2": 1}, begins=True))
     kinds = [type(command) for command in commands]
     assert kinds == [ClearWay, MakeObject, MakeObject, MakePod, MakePod, MakePod]
     objects = [each.manifest["kind"] for each in commands if isinstance(each, MakeObject)]
@@ -111,12 +111,12 @@ def test_a_start_needs_its_objects_before_its_pods(table: Table) -> None:
 
 def test_a_gang_has_its_group_before_all_else(table: Table) -> None:
     table.order = GANG
-    commands = table(Asked(launch(), {"n1": 1}, begins=True))
+    commands = table(WorkersAsked(launch(), {"n1": 1}, begins=True))
     group = next(each for each in commands if isinstance(each, KeepObjects))
     assert commands.index(group) < min(map(commands.index, made_of(commands, MakeObject)))
-    table(Answered(group, None, table.now))
-    assert not table(Looked(launch()), master(), worker(0))
-    larger = table(Looked(launch(workers="2:4")))
+    table(CommandEnded(group, None, table.now))
+    assert not table(PodsSeen(launch()), master(), worker(0))
+    larger = table(PodsSeen(launch(workers="2:4")))
     assert [each.manifests[0]["spec"] for each in larger if isinstance(each, KeepObjects)]
 
 
@@ -143,16 +143,16 @@ def test_a_resize_makes_and_ends_the_difference(
     make: list[str],
     end: dict[str, int | None],
 ) -> None:
-    commands = table(Asked(launch(), wanted), master(), *pods)
+    commands = table(WorkersAsked(launch(), wanted), master(), *pods)
     assert (made(commands), ended(commands)) == (make, end)
 
 
 def test_a_master_is_made_again_and_waits_for_copies(table: Table) -> None:
-    commands = table(Asked(launch(), {"n1": 1}), worker(0))
+    commands = table(WorkersAsked(launch(), {"n1": 1}), worker(0))
     (command,) = [each for each in commands if isinstance(each, MakePod)]
     assert command.slot == ""
     assert command.beside_slots == WISHES.master
-    gone = table(Asked(launch(), {"n1": 1}), master(phase="Failed"), worker(0))
+    gone = table(WorkersAsked(launch(), {"n1": 1}), master(phase="Failed"), worker(0))
     assert ended(gone) == {"flights-master": 0}
     assert not made(gone), "its name is taken until it is gone"
 
@@ -160,7 +160,7 @@ def test_a_master_is_made_again_and_waits_for_copies(table: Table) -> None:
 def test_an_object_that_is_gone_gets_no_pods(table: Table) -> None:
     table.order = None
     with pytest.raises(EnvironmentFault, match=r"the object of team\.flights is gone"):
-        table(Asked(launch(), {"n1": 1}))
+        table(WorkersAsked(launch(), {"n1": 1}))
     assert table(Suspended(launch()), master(), worker(0)) == []
 
 
@@ -170,7 +170,7 @@ def test_a_master_suspends_its_run(table: Table) -> None:
     )
     (command,) = table(Suspended(launch()), with_address, worker(0))
     assert command == AskMaster("10.0.0.9:7077", "t1")
-    table(Answered(command, None, table.now))
+    table(CommandEnded(command, None, table.now))
     assert ended(table(Forced(launch(), {}))) == {"flights-1-0": 1, "flights-master": 1}
 
 
@@ -181,7 +181,7 @@ def test_a_master_without_an_address_is_asked_again(table: Table) -> None:
 
 
 def test_force_ends_no_more_than_the_surplus(table: Table) -> None:
-    table(Asked(launch(), {"n1": 2}), master(), worker(0), worker(1))
+    table(WorkersAsked(launch(), {"n1": 2}), master(), worker(0), worker(1))
     assert ended(table(Forced(launch(), {"n1": 1}))) == {"flights-1-1": 1}
     assert set(ended(table(Forced(launch(), {})))) == {
         "flights-1-0",
@@ -200,13 +200,13 @@ def test_a_job_leaves_a_node_unless_others_place_it(table: Table) -> None:
 
 
 def test_nodes_on_which_nothing_is_missing_have_agents(table: Table) -> None:
-    table(Asked(launch(), {"n1": 1, "n2": 1}), master(), worker(0))
-    table(Looked(launch()))
+    table(WorkersAsked(launch(), {"n1": 1, "n2": 1}), master(), worker(0))
+    table(PodsSeen(launch()))
     assert table.job.seen.agents == {"(masters)", "n1"}
-    table(Looked(launch()), master(), worker(0), worker(1, "n2"))
+    table(PodsSeen(launch()), master(), worker(0), worker(1, "n2"))
     assert table.job.seen.agents == {"(masters)", "n1", "n2"}
     assert table.job.seen.workers == {"n1": 1, "n2": 1}
-    table(Looked(launch()), worker(0), worker(1, "n2"))
+    table(PodsSeen(launch()), worker(0), worker(1, "n2"))
     assert table.job.seen.agents == {"(masters)"}, "its master is missing"
 
 
@@ -217,9 +217,9 @@ def test_a_pod_that_fails_is_made_again_later_each_time(table: Table) -> None:
             worker(number, phase="Failed"),
             metadata=msgspec.structs.replace(worker(number).metadata, uid=f"{number}"),
         )
-        table(Looked(launch()), master(), failed)
+        table(PodsSeen(launch()), master(), failed)
         began = table.now
-        while not made(table(Asked(launch(), {"n1": 1}))):
+        while not made(table(WorkersAsked(launch(), {"n1": 1}))):
             table.now += 0.5
         pauses.append(table.now - began)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
@@ -236,13 +236,13 @@ def test_a_pod_that_fails_is_made_again_later_each_time(table: Table) -> None:
 def test_a_refused_pod_stalls_its_job(
     table: Table, fault: EnvironmentFault, reason: str | None
 ) -> None:
-    commands = table(Asked(launch(), {"n1": 1}), master())
+    commands = table(WorkersAsked(launch(), {"n1": 1}), master())
     (pod,) = [each for each in commands if isinstance(each, MakePod)]
-    table(Answered(pod, fault, table.now))
+    table(CommandEnded(pod, fault, table.now))
     stall = table.job.stall
     assert (stall.reason if stall is not None else None) == reason
-    assert not made(table(Asked(launch(), {"n1": 1}))), "not again at once"
-    table(Answered(pod, None, table.now))
+    assert not made(table(WorkersAsked(launch(), {"n1": 1}))), "not again at once"
+    table(CommandEnded(pod, None, table.now))
     assert table.job.stall is None
 
 
@@ -278,7 +278,7 @@ class Town:
     def handle(self, launch: Launch, event: Event) -> None:
         """Carry out what follows, up to where the answer is lost or the operator dies."""
         self.now += self.rng.uniform(0.0, 2.0)
-        sight = Sight(
+        sight = JobSight(
             self.now, 1e9 + self.now, self.order, tuple(self.pods.values()), self.nodes, self.run
         )
         for stage in self.automaton.handle(event, sight):
@@ -287,7 +287,7 @@ class Town:
                     self.automaton = self.shape()  # another operator takes over
                     return
                 fault = self.carry_out(command)
-                self.automaton.handle(Answered(command, fault, self.now), sight)
+                self.automaton.handle(CommandEnded(command, fault, self.now), sight)
                 if fault is not None:
                     return
 
@@ -411,14 +411,14 @@ def test_whatever_happens_pods_become_what_was_asked(tmp_path: Path, kind: str) 
                 plan = plan if any(plan.values()) else {"n1": 1}
             for name, count in plan.items():
                 largest[name] = max(largest[name], count)
-            town.handle(one, Asked(one, plan, begins=turn == 0))
+            town.handle(one, WorkersAsked(one, plan, begins=turn == 0))
             held = town.held(one)
             assert all(held[name] <= largest[name] for name in held), (seed, turn, held, plan)
             if rng.random() < 0.5:
                 town.strike()
             if rng.random() < 0.5:
                 town.settle()
-            town.handle(one, Looked(one))
+            town.handle(one, PodsSeen(one))
             town.handle(one, Swept(1))
         town.faults = False
         for _ in range(30):
@@ -426,12 +426,12 @@ def test_whatever_happens_pods_become_what_was_asked(tmp_path: Path, kind: str) 
             if isinstance(town.order, KubeflowOrder):  # the record has what a look has counted
                 starts = town.order.starts.after(town.automaton.seen.failed)
                 town.order = replace(town.order, starts=starts)
-            town.handle(one, Looked(one))
-            town.handle(one, Asked(one, plan))
+            town.handle(one, PodsSeen(one))
+            town.handle(one, WorkersAsked(one, plan))
             town.settle()
         wanted = Counter({name: count for name, count in plan.items() if count})
         assert town.held(one) == wanted, (seed, plan)
-        town.handle(one, Looked(one))
+        town.handle(one, PodsSeen(one))
         assert isinstance(town.automaton.seen, Seen)
         assert town.automaton.seen.alive
         for _ in range(3):

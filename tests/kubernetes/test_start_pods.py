@@ -102,7 +102,9 @@ def test_what_is_missing_is_made_by_its_name_and_what_is_too_much_is_ended() -> 
 
 def test_who_has_ended_is_cleared_away_and_another_has_the_next_free_name() -> None:
     there = [worker(0), worker(1, phase="Failed"), worker(2)]
-    assert changes(there, n1=3) == WorkerChanges(("flights-1-1",), (NewWorker("flights-1-3", "n1"),))
+    assert changes(there, n1=3) == WorkerChanges(
+        ("flights-1-1",), (NewWorker("flights-1-3", "n1"),)
+    )
 
 
 def test_a_pod_that_is_to_end_holds_its_slot_until_it_is_gone() -> None:

@@ -59,14 +59,14 @@ from brim.kubernetes.pods.job_pods import JobPods, PodChanges, ends, ends_at_onc
 from brim.kubernetes.pods.manifests import Manifest
 from brim.kubernetes.pods.pod_commands import (
     Annotate,
-    Answered,
     AwaitRecord,
+    CommandEnded,
+    JobSight,
     KeepObjects,
     MakeObject,
     MakePod,
     RemoveObject,
     RemoveServices,
-    Sight,
     Stage,
 )
 from brim.kubernetes.pods.pod_faults import stall_of
@@ -119,7 +119,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     # A look ---------------------------------------------------------------------------------------
 
-    def _look(self, launch: Launch, sight: Sight[KubeflowOrder]) -> list[Stage]:
+    def _look(self, launch: Launch, sight: JobSight[KubeflowOrder]) -> list[Stage]:
         order, pods = sight.order, self._pods(launch.number, sight)
         home = frozenset({launch.home})
         if order is None:
@@ -156,7 +156,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         return [self._gang_to_keep(start), *self._hosts_to_tell(start, pods)]
 
     def _agents(
-        self, order: KubeflowOrder, pods: RankedPods, sight: Sight[KubeflowOrder]
+        self, order: KubeflowOrder, pods: RankedPods, sight: JobSight[KubeflowOrder]
     ) -> frozenset[str]:
         """Return the nodes on which nothing is missing: see `ElasticPods`."""
         if self._wanted is None:
@@ -199,7 +199,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         note = Annotate(launcher, {HOSTS: hosts.mark})
         return [(KeepObjects((hosts_config(start, hosts),)),), (note,)]
 
-    def _pods(self, launch: int, sight: Sight[KubeflowOrder]) -> RankedPods:
+    def _pods(self, launch: int, sight: JobSight[KubeflowOrder]) -> RankedPods:
         uids = {identity.uid for pod in sight.pods if (identity := identity_of(pod)) is not None}
         uid = sight.order.uid if sight.order is not None else min(uids, default="")
         return ranked(sight.pods, launch, uid)
@@ -207,7 +207,11 @@ class KubeflowPods(JobPods[KubeflowOrder]):
     # What is asked --------------------------------------------------------------------------------
 
     def _changes(
-        self, launch: Launch, workers: ByNode, sight: Sight[KubeflowOrder], waits: Collection[str]
+        self,
+        launch: Launch,
+        workers: ByNode,
+        sight: JobSight[KubeflowOrder],
+        waits: Collection[str],
     ) -> PodChanges:
         order = self._order_in(sight)
         todo = changes(order.asked, self._pods(launch.number, sight), workers, waits=waits)
@@ -222,7 +226,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         self,
         launch: Launch,
         make: Collection[MakePod],
-        sight: Sight[KubeflowOrder],
+        sight: JobSight[KubeflowOrder],
         *,
         begins: bool,
     ) -> list[Stage]:
@@ -239,12 +243,14 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         hosts = hosts_to_be(start.asked, self._pods(launch.number, sight), ranks)
         return [gang, (KeepObjects((*rights, hosts_config(start, hosts))),)]
 
-    def _suspend(self, launch: Launch, sight: Sight[KubeflowOrder]) -> list[Stage]:
+    def _suspend(self, launch: Launch, sight: JobSight[KubeflowOrder]) -> list[Stage]:
         self._wanted = {}
         pods = self._pods(launch.number, sight).pods.values()
         return [*self._services(sight.order), ends(pods, sight)]
 
-    def _force(self, launch: Launch, workers: ByNode, sight: Sight[KubeflowOrder]) -> list[Stage]:
+    def _force(
+        self, launch: Launch, workers: ByNode, sight: JobSight[KubeflowOrder]
+    ) -> list[Stage]:
         """End what is too much: first as anybody is asked to end, and at once who was asked before."""
         order, pods = sight.order, self._pods(launch.number, sight)
         if workers and order is not None:
@@ -261,7 +267,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
             return []
         return [(RemoveServices(common_labels(order.asked)),)]
 
-    def _take(self, answer: Answered, sight: Sight[KubeflowOrder]) -> None:
+    def _take(self, answer: CommandEnded, sight: JobSight[KubeflowOrder]) -> None:
         match answer.command:
             case KeepObjects((manifest,)) if manifest["kind"] == AUTOSCALER:
                 fault, fields = answer.fault, "spec.elasticPolicy.metrics"
@@ -280,7 +286,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
 
     # What is over ---------------------------------------------------------------------------------
 
-    def _sweep(self, running: int | None, sight: Sight[KubeflowOrder]) -> list[Stage]:
+    def _sweep(self, running: int | None, sight: JobSight[KubeflowOrder]) -> list[Stage]:
         """End the pods of a job that waits or has ended, and those of other starts."""
         order = sight.order
         if order is not None and order.is_over:
@@ -292,7 +298,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         stages: list[Stage] = [(AwaitRecord(),), *services, over] if over else []
         return [*stages, self._autoscaler(order, sight)] if order is not None else stages
 
-    def _sweep_ended(self, order: KubeflowOrder, sight: Sight[KubeflowOrder]) -> list[Stage]:
+    def _sweep_ended(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> list[Stage]:
         run, stages = order.asked.run, list[Stage]()
         if run.clean != CLEAN_NOTHING:
             running_only = run.clean == CLEAN_RUNNING
@@ -304,7 +310,7 @@ class KubeflowPods(JobPods[KubeflowOrder]):
             stages.append((RemoveObject(_object_of(order)),))
         return stages
 
-    def _autoscaler(self, order: KubeflowOrder, sight: Sight[KubeflowOrder]) -> Stage:
+    def _autoscaler(self, order: KubeflowOrder, sight: JobSight[KubeflowOrder]) -> Stage:
         """Have a job have the autoscaler that it asks for, and no other, until it ends."""
         wanted = None if order.is_over else autoscaler_of(order.asked, order.uid)
         there = order.autoscaler
@@ -324,12 +330,12 @@ class KubeflowPods(JobPods[KubeflowOrder]):
         super()._reset()
         self._last_words, self._rights, self._told = "", [], ""
 
-    def _order_in(self, sight: Sight[KubeflowOrder]) -> KubeflowOrder:
+    def _order_in(self, sight: JobSight[KubeflowOrder]) -> KubeflowOrder:
         if sight.order is None:
             raise EnvironmentFault(f"the object of {self.job.id} is gone")
         return sight.order
 
-    def _fields(self, sight: Sight[KubeflowOrder]) -> str:
+    def _fields(self, sight: JobSight[KubeflowOrder]) -> str:
         return f"spec.{sight.order.asked.kind.specs}" if sight.order is not None else "spec"
 
 

@@ -41,18 +41,18 @@ from brim.kubernetes.pods.manifests import (
     worker_pod,
 )
 from brim.kubernetes.pods.pod_commands import (
-    Answered,
     AskMaster,
     AwaitRecord,
+    CommandEnded,
     FollowRun,
     HoldBack,
+    JobSight,
     KeepObjects,
     MakeObject,
     MakePod,
     MakeRoom,
     Refuse,
     RemoveObject,
-    Sight,
     Stage,
 )
 from brim.kubernetes.pods.retries import ANY_NODE, MASTERS, ended_by_itself
@@ -118,7 +118,7 @@ class ElasticPods(JobPods[PodOrder]):
 
     # A look ---------------------------------------------------------------------------------------
 
-    def _look(self, launch: Launch, sight: Sight[PodOrder]) -> list[Stage]:
+    def _look(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         pods, now = self._pods(launch.number, sight), sight.now
         self.retries.note(_failed(pods), now)
         self._unplaced.look(launch.number, pods.master, now)
@@ -144,7 +144,7 @@ class ElasticPods(JobPods[PodOrder]):
             [self._useless(pods, sight)] if is_over else []
         )
 
-    def _notes(self, launch: Launch, pods: StartPods, sight: Sight[PodOrder]) -> Stage:
+    def _notes(self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
         """Return what a look says to those who follow runs and choose nodes."""
         notes: list[FollowRun | HoldBack | MakeRoom] = []
         now, master = sight.now, pods.master
@@ -159,16 +159,14 @@ class ElasticPods(JobPods[PodOrder]):
             notes.append(FollowRun(address, token, master.metadata.resource_version))
         return tuple(notes)
 
-    def _useless(self, pods: StartPods, sight: Sight[PodOrder]) -> Stage:
-        """Return the ends of workers of a run that is over: one that waits for a node would do so
-        for nothing.
-        """
+    def _useless(self, pods: StartPods, sight: JobSight[PodOrder]) -> Stage:
+        """Return the ends of workers of a run that is over: a node would come for nothing."""
         if pods.master is not None and not pods.master.has_ended:
             return ()
         return ends((pod for pod in pods.workers.values() if not pod.has_ended), sight)
 
     def _agents(
-        self, launch: Launch, pods: StartPods, sight: Sight[PodOrder], *, is_over: bool
+        self, launch: Launch, pods: StartPods, sight: JobSight[PodOrder], *, is_over: bool
     ) -> Collection[str]:
         """Return the nodes on which nothing is missing.
 
@@ -188,7 +186,7 @@ class ElasticPods(JobPods[PodOrder]):
         full = {node for node, count in wanted.items() if pods.held.get(node, 0) >= count}
         return {*pods.held, *waits} - (wanted.keys() - full - waits)
 
-    def _pods(self, launch: int, sight: Sight[PodOrder]) -> StartPods:
+    def _pods(self, launch: int, sight: JobSight[PodOrder]) -> StartPods:
         """Return the pods of the job, sorted again where one has changed since."""
         uid = sight.order.uid if sight.order is not None else ""
         known = self._sorted
@@ -200,7 +198,7 @@ class ElasticPods(JobPods[PodOrder]):
     # What is asked --------------------------------------------------------------------------------
 
     def _ask(
-        self, launch: Launch, workers: ByNode, sight: Sight[PodOrder], *, begins: bool
+        self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder], *, begins: bool
     ) -> list[Stage]:
         if not begins and _is_over(self._pods(launch.number, sight), sight):
             # To one who takes over, a run that begins again is over until its master says so.
@@ -209,7 +207,7 @@ class ElasticPods(JobPods[PodOrder]):
         return super()._ask(launch, workers, sight, begins=begins)
 
     def _changes(
-        self, launch: Launch, workers: ByNode, sight: Sight[PodOrder], waits: Collection[str]
+        self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder], waits: Collection[str]
     ) -> PodChanges:
         order = self._order_in(sight)
         start, pods = self._start(launch.number, order), self._pods(launch.number, sight)
@@ -240,7 +238,7 @@ class ElasticPods(JobPods[PodOrder]):
         return PodChanges((*end, *master.end), (*master.make, *new))
 
     def _master(
-        self, launch: Launch, order: PodOrder, sight: Sight[PodOrder], waits: Collection[str]
+        self, launch: Launch, order: PodOrder, sight: JobSight[PodOrder], waits: Collection[str]
     ) -> PodChanges:
         """Return how to get a master's pod; one that has ended has its name until it is gone."""
         pods, wishes = self._pods(launch.number, sight), order.wishes
@@ -261,7 +259,7 @@ class ElasticPods(JobPods[PodOrder]):
         self,
         launch: Launch,
         make: Collection[MakePod],
-        sight: Sight[PodOrder],
+        sight: JobSight[PodOrder],
         *,
         begins: bool,
     ) -> list[Stage]:
@@ -278,7 +276,7 @@ class ElasticPods(JobPods[PodOrder]):
         kept: Stage = (KeepObjects((group,)),) if group is not None else ()
         return [kept, tuple(map(MakeObject, manifests))]
 
-    def _gang_to_keep(self, launch: Launch, sight: Sight[PodOrder]) -> Stage:
+    def _gang_to_keep(self, launch: Launch, sight: JobSight[PodOrder]) -> Stage:
         """Have the PodGroup of a job say how many workers are its fewest now."""
         group = self._group(launch, sight.order) if sight.order is not None else None
         if group is None or group == self._gang or MASTERS in self.retries.waits(sight.now):
@@ -293,20 +291,20 @@ class ElasticPods(JobPods[PodOrder]):
         group = owned(gang.version, POD_GROUP, self.job.name, start)
         return gang.pod_group(group, launch.spec.workers.minimum)
 
-    def _begun(self, launch: Launch, sight: Sight[PodOrder]) -> list[Stage]:
+    def _begun(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if launch.number < 2 or sight.order is None:
             return []
         name = self._start(launch.number - 1, sight.order).files
         meta = {"name": name, "namespace": self.job.namespace}
         return [(RemoveObject({"apiVersion": "v1", "kind": "Secret", "metadata": meta}),)]
 
-    def _leave(self, launch: Launch, node: str, sight: Sight[PodOrder]) -> list[Stage]:
+    def _leave(self, launch: Launch, node: str, sight: JobSight[PodOrder]) -> list[Stage]:
         if launch.anywhere:
             return []
         pods = self._pods(launch.number, sight)
         return [ends((pods.workers[number] for number in pods.by_node.get(node, [])), sight)]
 
-    def _suspend(self, launch: Launch, sight: Sight[PodOrder]) -> list[Stage]:
+    def _suspend(self, launch: Launch, sight: JobSight[PodOrder]) -> list[Stage]:
         if sight.order is None:  # its pods go with its object, and none comes again
             self._wanted = {}
             return []
@@ -318,7 +316,7 @@ class ElasticPods(JobPods[PodOrder]):
         refusal = Refuse(f"the master of {launch.job} has no address now")
         return [master.end, master.make, (refusal,)]
 
-    def _force(self, launch: Launch, workers: ByNode, sight: Sight[PodOrder]) -> list[Stage]:
+    def _force(self, launch: Launch, workers: ByNode, sight: JobSight[PodOrder]) -> list[Stage]:
         pods, wanted = self._pods(launch.number, sight), workers or self._wanted or {}
         # A pod ends by itself: while one is slow to end, those that are to stay train on.
         surplus_of = beyond_anywhere if launch.anywhere else beyond
@@ -330,14 +328,14 @@ class ElasticPods(JobPods[PodOrder]):
             surplus = [*pods.workers.values(), *filter(None, [pods.master])]
         return [ends_at_once(surplus, sight)]
 
-    def _take(self, answer: Answered, sight: Sight[PodOrder]) -> None:
+    def _take(self, answer: CommandEnded, sight: JobSight[PodOrder]) -> None:
         super()._take(answer, sight)
         if isinstance(answer.command, AskMaster) and answer.fault is None:
             self._wanted = {}
 
     # What is over ---------------------------------------------------------------------------------
 
-    def _sweep(self, running: int | None, sight: Sight[PodOrder]) -> list[Stage]:
+    def _sweep(self, running: int | None, sight: JobSight[PodOrder]) -> list[Stage]:
         """End the pods that are of no start that is under way, once the record does without them."""
         if running is None:
             self._reset()
@@ -350,7 +348,7 @@ class ElasticPods(JobPods[PodOrder]):
         super()._reset()
         self._sorted = None
 
-    def _order_in(self, sight: Sight[PodOrder]) -> PodOrder:
+    def _order_in(self, sight: JobSight[PodOrder]) -> PodOrder:
         if sight.order is None:
             raise EnvironmentFault(f"the object of {self.job.id} is gone")
         return sight.order
@@ -358,7 +356,7 @@ class ElasticPods(JobPods[PodOrder]):
     def _start(self, launch: int, order: PodOrder) -> KubeStart:
         return KubeStart(job=self.job, uid=order.uid, launch=launch, token=order.token(launch))
 
-    def _fields(self, sight: Sight[PodOrder]) -> str:
+    def _fields(self, sight: JobSight[PodOrder]) -> str:
         return _FIELDS
 
 
@@ -374,25 +372,25 @@ def _failed(pods: StartPods) -> dict[str, str]:
     return found
 
 
-def _words(pods: StartPods, sight: Sight[PodOrder]) -> dict[str, Any]:
+def _words(pods: StartPods, sight: JobSight[PodOrder]) -> dict[str, Any]:
     """Return the summary that a run has left with its master alone; empty where it has not."""
     run = sight.run
     return {} if run is None or run.summary or run.failed else _last_words(pods.master)
 
 
-def _is_over(pods: StartPods, sight: Sight[PodOrder]) -> bool:
+def _is_over(pods: StartPods, sight: JobSight[PodOrder]) -> bool:
     """Return whether a run has said how it has ended: nothing is made for it any more."""
     run = sight.run
     return bool(run is not None and (run.summary or run.failed)) or bool(_words(pods, sight))
 
 
-def _is_left(name: str, sight: Sight[PodOrder]) -> bool:
+def _is_left(name: str, sight: JobSight[PodOrder]) -> bool:
     """Return whether all pods are to leave a node that is there."""
     node = sight.nodes.get(name)
     return node is not None and (node.lost or node.leaving)
 
 
-def _has_master(pods: StartPods, sight: Sight[PodOrder]) -> bool:
+def _has_master(pods: StartPods, sight: JobSight[PodOrder]) -> bool:
     """Return whether a pod of the master runs, or will."""
     master = pods.master
     return master is not None and not (master.has_ended or is_lost(master, sight))

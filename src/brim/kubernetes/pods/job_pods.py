@@ -20,23 +20,23 @@ from brim.kubernetes.objects.status import Stall
 from brim.kubernetes.pods.gangs import POD_GROUP
 from brim.kubernetes.pods.manifests import Manifest
 from brim.kubernetes.pods.pod_commands import (
-    Answered,
-    Asked,
     Begun,
     ClearWay,
+    CommandEnded,
     EndPod,
     Event,
     Forced,
+    JobSight,
     KeepObjects,
     Left,
-    Looked,
     MakeObject,
     MakePod,
     Order,
-    Sight,
+    PodsSeen,
     Stage,
     Suspended,
     Swept,
+    WorkersAsked,
 )
 from brim.kubernetes.pods.pod_faults import stall_of
 from brim.kubernetes.pods.retries import MASTERS, Retries
@@ -70,18 +70,18 @@ class JobPods(ABC, Generic[Order]):
         self._wanted: dict[str, int] | None = None  # workers by node, as it was asked last
         self._gang: Manifest | None = None  # its PodGroup, as it was kept last
 
-    def handle(self, event: Event, sight: Sight[Order]) -> list[Stage]:
+    def handle(self, event: Event, sight: JobSight[Order]) -> list[Stage]:
         """Take in an event; return the commands that follow from it, by stages.
 
         Raises:
             EnvironmentFault: what was asked for needs an object that is gone.
         """
         match event:
-            case Looked(launch):
+            case PodsSeen(launch):
                 stages = self._look(self._at(launch), sight)
             case Swept(running):
                 stages = self._sweep(running, sight)
-            case Asked(launch, workers, begins):
+            case WorkersAsked(launch, workers, begins):
                 stages = self._ask(self._at(launch), workers, sight, begins=begins)
             case Begun(launch):
                 self.retries.begun()
@@ -92,14 +92,14 @@ class JobPods(ABC, Generic[Order]):
                 stages = self._suspend(self._at(launch), sight)
             case Forced(launch, workers):
                 stages = self._force(self._at(launch), workers, sight)
-            case Answered():
+            case CommandEnded():
                 self._take(event, sight)
                 stages = []
         return [stage for stage in stages if stage]
 
     @property
     def stall(self) -> Stall | None:
-        """Why the pods of the job are not made, or do nothing; None where they are and do."""
+        """The reason why the pods of the job are not made, or do nothing; None where they are and do."""
         return self.retries.stall
 
     def is_calm(self, now: float) -> bool:
@@ -113,41 +113,41 @@ class JobPods(ABC, Generic[Order]):
     # What a shape says ----------------------------------------------------------------------------
 
     @abstractmethod
-    def _look(self, launch: Launch, sight: Sight[Order]) -> list[Stage]:
+    def _look(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
         """Say in `seen` how the job is; return what follows."""
 
     @abstractmethod
-    def _sweep(self, running: int | None, sight: Sight[Order]) -> list[Stage]:
+    def _sweep(self, running: int | None, sight: JobSight[Order]) -> list[Stage]:
         """Return the ends of pods that are of no use."""
 
     @abstractmethod
     def _changes(
-        self, launch: Launch, workers: ByNode, sight: Sight[Order], waits: Collection[str]
+        self, launch: Launch, workers: ByNode, sight: JobSight[Order], waits: Collection[str]
     ) -> PodChanges:
         """Return what is left to do for so many workers, where nothing is made on some nodes."""
 
     @abstractmethod
     def _beside(
-        self, launch: Launch, make: Collection[MakePod], sight: Sight[Order], *, begins: bool
+        self, launch: Launch, make: Collection[MakePod], sight: JobSight[Order], *, begins: bool
     ) -> list[Stage]:
         """Return what pods need that are about to be made."""
 
     @abstractmethod
-    def _suspend(self, launch: Launch, sight: Sight[Order]) -> list[Stage]:
+    def _suspend(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
         """Return how the job is ended for now."""
 
     @abstractmethod
-    def _force(self, launch: Launch, workers: ByNode, sight: Sight[Order]) -> list[Stage]:
+    def _force(self, launch: Launch, workers: ByNode, sight: JobSight[Order]) -> list[Stage]:
         """Return how pods beyond so many are ended at once; with none, all."""
 
     @abstractmethod
-    def _fields(self, sight: Sight[Order]) -> str:
+    def _fields(self, sight: JobSight[Order]) -> str:
         """Return the fields of the job's object that say how its pods are."""
 
-    def _begun(self, launch: Launch, sight: Sight[Order]) -> list[Stage]:
+    def _begun(self, launch: Launch, sight: JobSight[Order]) -> list[Stage]:
         return []
 
-    def _leave(self, launch: Launch, node: str, sight: Sight[Order]) -> list[Stage]:
+    def _leave(self, launch: Launch, node: str, sight: JobSight[Order]) -> list[Stage]:
         return []
 
     def _reset(self) -> None:
@@ -163,7 +163,7 @@ class JobPods(ABC, Generic[Order]):
         return launch
 
     def _ask(
-        self, launch: Launch, workers: ByNode, sight: Sight[Order], *, begins: bool
+        self, launch: Launch, workers: ByNode, sight: JobSight[Order], *, begins: bool
     ) -> list[Stage]:
         """Return how to make the pods that are missing, and end those that are too many."""
         if begins:
@@ -175,7 +175,7 @@ class JobPods(ABC, Generic[Order]):
         beside = self._beside(launch, changes.make, sight, begins=begins)
         return [changes.end, way, *beside, changes.make]
 
-    def _take(self, answer: Answered, sight: Sight[Order]) -> None:
+    def _take(self, answer: CommandEnded, sight: JobSight[Order]) -> None:
         """Take in how a command has ended."""
         command, fault, now = answer
         if isinstance(command, KeepObjects) and fault is None:
@@ -193,15 +193,16 @@ class JobPods(ABC, Generic[Order]):
             self.retries.made(slot)
 
 
-def is_lost(pod: KubePod, sight: Sight[Order]) -> bool:
+def is_lost(pod: KubePod, sight: JobSight[Order]) -> bool:
     """Return whether nobody will ever hear how a pod has ended."""
     node = sight.nodes.get(pod.spec.node_name)
     return bool(pod.spec.node_name) and (node is None or node.lost)
 
 
-def ends(pods: Iterable[KubePod], sight: Sight[Order]) -> tuple[EndPod, ...]:
-    """Ask pods to end that were not asked before. Nobody waits for the word of a node that is lost:
-    what ran there ends where that node comes back.
+def ends(pods: Iterable[KubePod], sight: JobSight[Order]) -> tuple[EndPod, ...]:
+    """Ask pods to end that were not asked before.
+
+    The word of a node that is lost is not waited for: what ran there ends where it comes back.
     """
     return tuple(
         EndPod(pod, 0 if is_lost(pod, sight) else None) for pod in pods if not pod.is_leaving
@@ -209,7 +210,7 @@ def ends(pods: Iterable[KubePod], sight: Sight[Order]) -> tuple[EndPod, ...]:
 
 
 def ends_at_once(
-    pods: Iterable[KubePod], sight: Sight[Order], *, asked: bool = False
+    pods: Iterable[KubePod], sight: JobSight[Order], *, asked: bool = False
 ) -> tuple[EndPod, ...]:
     """End pods by force.
 

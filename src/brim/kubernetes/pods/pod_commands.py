@@ -1,4 +1,4 @@
-"""What a job's pods are told, and what they are due: events and commands. Pure values."""
+"""Events that the automaton of a job's pods takes, and commands that it gives. Pure values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brim.kubernetes.pods.manifests import Manifest
 Order = TypeVar("Order")
 
 
-class Sight(NamedTuple, Generic[Order]):
+class JobSight(NamedTuple, Generic[Order]):
     """The state of the world around one job at an event.
 
     Attributes:
@@ -40,7 +40,7 @@ class Sight(NamedTuple, Generic[Order]):
 # Events -------------------------------------------------------------------------------------------
 
 
-class Looked(NamedTuple):
+class PodsSeen(NamedTuple):
     """A look at the present start of a job: `JobPods.seen` is as it says."""
 
     launch: Launch
@@ -56,7 +56,7 @@ class Swept(NamedTuple):
     running: int | None
 
 
-class Asked(NamedTuple):
+class WorkersAsked(NamedTuple):
     """A wish for so many workers on each node.
 
     Attributes:
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """The end of `Asked` that begins a start: all of it was carried out."""
+    """The end of `WorkersAsked` that begins a start: all of it was carried out."""
 
     launch: Launch
 
@@ -94,7 +94,7 @@ class Forced(NamedTuple):
     workers: ByNode
 
 
-class Answered(NamedTuple):
+class CommandEnded(NamedTuple):
     """The end of a command.
 
     Attributes:
@@ -107,7 +107,7 @@ class Answered(NamedTuple):
     now: float
 
 
-Event = Looked | Swept | Asked | Begun | Left | Suspended | Forced | Answered
+Event = PodsSeen | Swept | WorkersAsked | Begun | Left | Suspended | Forced | CommandEnded
 
 # Commands -----------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from brim.kubernetes.pods.job_faults import JobFault, JobFaults
 from brim.kubernetes.pods.job_pods import JobPods
 from brim.kubernetes.pods.known_pods import KnownPods
 from brim.kubernetes.pods.manifests import Manifest, with_preferred_node
-from brim.kubernetes.pods.pod_commands import Command, Event, Sight, Stage
+from brim.kubernetes.pods.pod_commands import Command, Event, JobSight, Stage
 from brim.kubernetes.pods.pod_faults import NameTaken
 from brim.kubernetes.pods.runs_seen import RunsSeen
 
@@ -35,7 +35,7 @@ _AGAIN, _LONGEST_PAUSE = 0.2, 5.0  # seconds before that is tried again
 _SHARED = 60.0  # seconds for which the Service of a namespace is believed to be there
 # Requests of starts that are sent at once: what jobs that run need finds a connection, and its turn.
 _OF_STARTS = 12
-_OF_RUNS = commands.Looked | commands.Asked  # events for which it counts how a run is
+_OF_RUNS = commands.PodsSeen | commands.WorkersAsked  # events for which it counts how a run is
 _log = logging.getLogger(__name__)
 
 AskToSuspend = Callable[[str, str], Awaitable[None]]
@@ -129,7 +129,7 @@ class Placeholders(Protocol):
 
 
 class NoPlaceholders:
-    """There are none."""
+    """The placeholders of an operator that makes none."""
 
     def is_calm(self) -> bool:
         return True
@@ -238,7 +238,7 @@ class PodProcesses:
 
     def look(self, launch: Launch) -> Seen:
         with self._faults.at(launch.job, "look at it"):
-            stages = self._handle(launch.job, commands.Looked(launch))
+            stages = self._handle(launch.job, commands.PodsSeen(launch))
             self._later(launch.job, [self._do_now(launch.job, stage) for stage in stages])
             return self._jobs[launch.job].seen
 
@@ -248,14 +248,14 @@ class PodProcesses:
         with self._faults.at(launch.job, "start it"):
             if self._job(launch.job).follows_run:
                 self._runs.begin(launch.job, self._clock.wall())
-            await self._persist(launch.job, commands.Asked(launch, workers, begins=True))
+            await self._persist(launch.job, commands.WorkersAsked(launch, workers, begins=True))
             with contextlib.suppress(EnvironmentFault):  # what is left of the last start waits
                 await self._ask(launch.job, commands.Begun(launch))
 
     async def resize(self, launch: Launch, workers: ByNode) -> None:
         with contextlib.suppress(JobFault), self._faults.at(launch.job, "resize it"):
             # Who is not resized by our fault has not kept anybody waiting, and is not forced.
-            await self._ask(launch.job, commands.Asked(launch, workers))
+            await self._ask(launch.job, commands.WorkersAsked(launch, workers))
 
     async def leave(self, launch: Launch, node: str) -> None:
         with self._faults.at(launch.job, "take its pods from a node"):
@@ -303,7 +303,7 @@ class PodProcesses:
     def _handle(self, job: str, event: Event) -> list[Stage]:
         known = self._job(job)
         before = known.stall
-        sight = Sight(
+        sight = JobSight(
             now=self._clock.now(),
             wall=self._clock.wall(),
             order=self._order(job),
@@ -403,11 +403,11 @@ class PodProcesses:
             await self._request(job, command, line)
         except EnvironmentFault as fault:
             before = self._job(job).stall
-            self._handle(job, commands.Answered(command, fault, self._clock.now()))
+            self._handle(job, commands.CommandEnded(command, fault, self._clock.now()))
             if self._job(job).stall not in (None, before):
                 _log.warning("the pods of %s are not made: %s", job, fault)
             raise
-        self._handle(job, commands.Answered(command, None, self._clock.now()))
+        self._handle(job, commands.CommandEnded(command, None, self._clock.now()))
 
     async def _request(self, job: str, command: Command, line: Line) -> None:
         name, server = KubeJob.parse(job), self._server

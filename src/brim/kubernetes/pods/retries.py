@@ -90,7 +90,7 @@ class Retries:
 
     @property
     def stall(self) -> Stall | None:
-        """Why the pods of the job are not made; None where they are."""
+        """The reason why the pods of the job are not made; None where they are."""
         return min(self._stalls, default=self._before)
 
     @property

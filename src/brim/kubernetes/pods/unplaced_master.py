@@ -90,7 +90,7 @@ class UnplacedMaster:
 
     @property
     def stall(self) -> Stall | None:
-        """What is to be said of the job's master; None where a node has taken it."""
+        """The message about the job's master; None where a node has taken it."""
         if self._known is None:
             return None
         known = self._known
