@@ -101,15 +101,8 @@ NAMES_CEILING: dict[str, float] = {
 }
 DOCSTRINGS_CEILING: dict[str, float] = {
     "benchmarks": 16.4,
-    "coordination": 6.6,
     "demo": 23.9,
-    "domain": 7.4,
-    "embeddings": 8.2,
-    "joined": 6.9,
     "kubernetes": 13.7,
-    "policies": 7.8,
-    "scheduler": 9.0,
-    "serving": 7.8,
     "tests": 24.3,
 }
 TEST_NAMES_CEILING = 9.3

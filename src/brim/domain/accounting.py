@@ -30,7 +30,7 @@ class CommittedPart(NamedTuple):
     """One micro-batch of a committed step.
 
     Args:
-        rank: who computed it.
+        rank: of the worker that computed it.
         micro: its index within the step, from 0.
         start: first position in the epoch's order.
         stop: one past the last.
@@ -161,7 +161,7 @@ class Ledger:
     """The account of a whole run.
 
     Args:
-        problems: what is not as it should be, in words.
+        problems: the faults, in words.
         counted: `samples`; `contents` of a stream; or `positions` where nobody but a sampler knew
             which samples were there, or each shard of a stream was read by another worker.
     """
@@ -195,7 +195,7 @@ def sample_checksum(samples: npt.NDArray[np.int64]) -> int:
 def lasting(steps: Iterable[StepRecord], restores: Iterable[Restore]) -> list[StepRecord]:
     """The commits that still count, in order: those past the step of a later restore were undone.
 
-    What came first is told by the places of the records, not by their times: between two lives of a
+    The order follows from the places of the records, not their times: between two lives of a
     run, or between two hosts, a clock may differ. A number that comes twice without a restore
     between stays twice, and the ledger shows it.
 
@@ -342,9 +342,9 @@ def time_breakdown(
     The values add up to the sessions' length.
 
     `start` is until the first step of each session, the phases are those of steps that lasted,
-    `redone` is steps that a restore undid, `re_forming` as measured, `stalled` what else lay
-    between the steps around a round (until a silent worker was given up), and `other` what is left:
-    evaluation, checkpoints.
+    `redone` is steps that a restore undid, `re_forming` as measured, `stalled` the rest between the
+    steps around a round (until a silent worker was given up), and `other` the rest: evaluation,
+    checkpoints.
 
     Args:
         re_forming: seconds of all rounds together.

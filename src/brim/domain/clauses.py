@@ -20,7 +20,7 @@ class Clauses(Generic[K]):
     """One language.
 
     Args:
-        field: what an error calls the text.
+        field: the name of the text in errors.
         forms: by kind; `{name}` is a value.
         example: a value for every name, for hints.
         numbers: names of values that are whole numbers.

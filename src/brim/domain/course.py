@@ -128,8 +128,8 @@ class JobCourse:
     """One job's.
 
     Args:
-        state: what it is at the end of the course.
-        step, steps: that were done, and that there are; None where nobody knows.
+        state: its state at the end of the course.
+        step, steps: that were done, and that there are; None where unknown.
         ended: None: not yet.
         deadline: None where it has none; `promised` where the policy said yes.
         holdings: from its submission to its end, or to the end of the course, without a gap.
@@ -170,7 +170,7 @@ class Course:
     Args:
         subject: where its state is, or its trace.
         running: a scheduler goes on with it.
-        start, end: what is shown.
+        start, end: the period shown.
         supply: in order, the first from `start` on.
         incidents: in order.
         schedulers: that there were, one after the other.

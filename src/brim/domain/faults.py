@@ -2,9 +2,9 @@
 
 Example: `kill rank 1 at step 40; add 2 at step 60; stop rank 0 for 5s at step 80`.
 
-Pure: it names what is to be done and when. Two perform it: the job's own master, at the commit of
-the step, and for what no process of the job could do to itself (a cut network, a full disk) `brim
-chaos`, from outside.
+Pure: it names the actions and their times. Two perform it: the job's own master, at the commit of
+the step, and for acts that no process of the job could do to itself (a cut network, a full disk)
+`brim chaos`, from outside.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Fault:
         count: how many workers `add` adds or `remove` removes.
         host: which is killed, whose agent is killed or asked to go, whose cable is cut or delayed;
             hosts count from 1, the master's.
-        seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for what has no length.
+        seconds: how long it lasts; 0 for a `stop` that lasts for ever, and for faults without a
+            length.
         by: seconds that packets are delayed, that the clock jumps, which may be back, or that a
             slow rank stands still at each of its stops.
     """

@@ -43,7 +43,7 @@ class Part:
         place: of the first of them in the file.
         size: bytes.
         lines: that were left out before them, of which only the number counts.
-        again: what the follower has is of another file: this one begins.
+        again: the follower's part is of another file: this one begins.
     """
 
     name: str

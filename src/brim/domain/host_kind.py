@@ -101,7 +101,7 @@ def unlike(hosts: tuple[str, str], found: Collection[str], *, exact: bool) -> st
 
     Args:
         hosts: the one that is not like the other, and that one.
-        found: what `differences` gave.
+        found: the result of `differences`.
         exact: the run is to have the same bits on any hosts.
     """
     difference = f"{hosts[0]} is not like {hosts[1]}: {'; '.join(found)}"

@@ -20,7 +20,7 @@ class Inference:
         run: directory of the run that trained the model.
         checkpoints: directory or URL of the run's checkpoints.
         step: of the checkpoint that has the weights.
-        checkpoint: what people call it.
+        checkpoint: its name for people.
         split: what the training file's `dataset` is asked for, where there is no `input`.
         input: a file to read with the columns as they were fitted in training; empty for none.
         output: the file that predictions go to.

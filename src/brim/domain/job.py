@@ -163,8 +163,7 @@ class JobSpec:
     """The spec of a run: all that it was asked to do.
 
     The spec is written into the run's directory and never changed. The fields with an `option` are
-    what its user can say; `help` describes each, and comments add what only a reader of this code
-    wants to know.
+    for its user to set; `help` describes each, and comments are for readers of this code.
 
     Args:
         file: path of the training file (level 1), or empty where `command` is given.

@@ -8,7 +8,7 @@ submitted ──▶ admitted ──▶ running ──▶ done, failed
 ```
 
 A job is `suspended` where it ran and has no processes now: a plan took its workers, or they died,
-or its owner holds it. It runs again by the same event by which it ran first. What its owner wants
+or its owner holds it. It runs again by the same event by which it ran first. The wish of its owner
 (`Wish`) is beside the phase: a job that is to be suspended or cancelled is still running until its
 processes have ended.
 """

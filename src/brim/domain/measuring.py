@@ -2,7 +2,7 @@
 
 Seconds per step by number of workers, and the curve they make. Pure.
 
-A job that nobody has measured is believed to scale as its micro-batches divide, with a twentieth of
+A job without measurements is believed to scale as its micro-batches divide, with a twentieth of
 a step that no worker can share: hopeful, so that it is given more workers and measured there.
 """
 
@@ -140,8 +140,8 @@ def curve_of(rates: Mapping[int, float], *, parts: int, minimum: int, maximum: i
 def gain_of_one_more(rates: Mapping[int, float], *, parts: int, workers: int) -> float | None:
     """Return the steps per second that one more worker would add; None where nothing was measured.
 
-    Where steps divide no better on one more, it is the part of a worker in what the next number
-    adds that is faster.
+    Where steps divide no better on one more, it is the share of a worker in the gain of the next
+    faster number.
 
     Args:
         rates, parts: as those of `curve_of`.

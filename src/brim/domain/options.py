@@ -68,10 +68,10 @@ class Option:
 
     Args:
         kind: of its values.
-        help: what people are told of it.
+        help: its text for people.
         flag: on the command line, such as `--workers`, or `--exact/--no-exact` for a switch.
         shown: its default as people write it; None where it has none, or the help says it.
-        unset: the value of a spec in which nobody said; it stands for itself, and is not checked.
+        unset: the value of a spec that is silent; it stands for itself, and is not checked.
         decides: the result depends on it, so that a run that is resumed must keep it.
         scheduled: a job of a scheduler has it, too.
         many: it can be repeated, and each value is `NAME=VALUE`.
@@ -102,7 +102,7 @@ def option(kind: Kind, *, default: Any = MISSING, unset: Any = MISSING, **settin
 
     Args:
         default: as people write it: the help shows it.
-        unset: the field's value where nobody says; the help shows none.
+        unset: the field's value where it is not given; the help shows none.
         settings: the rest of an `Option`.
     """
     if default is not MISSING:

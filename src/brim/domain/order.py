@@ -2,8 +2,8 @@
 
 Pure: numpy and arithmetic.
 
-Every rank computes the samples of its own positions from (seed, epoch, size) alone, so nobody sends
-a list of indices, a cursor is the only state of an epoch, and a resize cannot lose or repeat a
+Every rank computes the samples of its own positions from (seed, epoch, size) alone, so no list of
+indices is sent, a cursor is the only state of an epoch, and a resize cannot lose or repeat a
 sample.
 """
 

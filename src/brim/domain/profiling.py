@@ -30,7 +30,7 @@ class Profile:
     Args:
         size: workers that it is measured on.
         since: when it was first wanted there, seconds; None before the first step of all.
-        until: when the profile ends, whatever was measured.
+        until: when the profile ends, with any number of measurements.
     """
 
     size: int

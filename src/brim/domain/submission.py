@@ -59,7 +59,7 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
     """A name for everything that decides how long a step takes, and how many there are.
 
     Args:
-        source: the bytes of the training file, or of whatever the command runs.
+        source: the bytes of the training file, or of the program that the command runs.
         processes: of each worker.
 
     >>> from brim.domain.job import WorkerRange
@@ -79,8 +79,8 @@ def fingerprint(spec: JobSpec, source: bytes, *, processes: int = 1) -> str:
 def by_tenant(submission: Submission) -> Submission:
     """The same job with a fingerprint that no other tenant's job has, made by the scheduler itself.
 
-    What a client says counts only for code that was not sent: with any word of its own it could
-    teach others wrong speeds, and be taught them.
+    A client's word counts only for code that was not sent: with any word of its own it could teach
+    others wrong speeds, and be taught them.
     """
     spec = submission.spec
     decides = (

@@ -77,8 +77,8 @@ class StoredTable:
 class Lineage:
     """The history that a state has behind it: a worker that restores a checkpoint begins a new one.
 
-    Rows that changed since a checkpoint can be put on top of it only by a state that once was what
-    it holds. A worker that was cut off may publish one of a history that the others have left.
+    Rows that changed since a checkpoint can be put on top of it only by a state that once equalled
+    it. A worker that was cut off may publish one of a history that the others have left.
 
     Args:
         id: told apart from all others; empty before anybody began one.
@@ -122,8 +122,8 @@ def outweighs(parts: Sequence[TablePart], coming: int = 0) -> bool:
         parts: a base, and deltas.
         coming: bytes of one more delta.
 
-    So what is read to restore is at most about one and a half times the table and one delta, and
-    what is written beside the deltas is one base for as many bytes of them as half of it.
+    So a restore reads at most about one and a half times the table and one delta, and beside the
+    deltas one base is written for as many bytes of them as half of it.
     """
     base, *deltas = parts
     return coming + sum(delta.size_bytes for delta in deltas) > _MOST_OF_BASE * base.size_bytes
@@ -159,7 +159,7 @@ def disused(
         named: by official checkpoints and drafts.
         dropped: what checkpoints named that are gone now: their files are no drafts, whichever
             worker wrote them.
-        writers: who may be about to name what they wrote.
+        writers: those that may be about to name their files.
         at_hand: files that this process is about to name.
 
     >>> there = [f"tables/{name}.safetensors" for name in ("w1-a", "w1-b", "w2-c", "w2-d")]

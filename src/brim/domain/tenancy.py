@@ -19,7 +19,7 @@ class Tenant:
     """One owner of quota, in devices.
 
     Args:
-        cohort: tenants of one cohort lend each other what they do not use.
+        cohort: tenants of one cohort lend each other their idle devices.
         guaranteed: its own (nominal quota): lent when idle, taken back on demand.
         exclusive: the part of `guaranteed` that is never lent.
         limit: the most it may hold, borrowed devices included; None has no limit.

@@ -186,8 +186,8 @@ class Bases:
 
         It may not be called while a step is applied, or a checkpoint written.
 
-        A step that wrote to rows while they were read counts by now; and what is undone from here
-        on was not read.
+        A step that wrote to rows while they were read counts by now; and rows undone from here on
+        were not read.
         """
         if self._coming is None or not self._coming.done():
             return False
@@ -205,7 +205,7 @@ class Bases:
         """Learn the official state.
 
         Args:
-            tables: None where a checkpoint failed: what it was put on top of may be gone.
+            tables: None where a checkpoint failed: its base may be gone.
             round: in which that was so: see `hand_over`; None: this one.
         """
         with self._lock:

@@ -25,7 +25,7 @@ class RowSource(Protocol):
     """The source in which an embedding looks up rows.
 
     Attributes:
-        is_jobs: a job trains them, so that nobody else may replace them.
+        is_jobs: a job trains them, so that only the job may replace them.
     """
 
     is_jobs: bool

@@ -44,9 +44,9 @@ class KeyedRows(TrainedByRows):
     Attributes:
         table: where its rows are while the job runs.
         is_jobs: the job's loop has not ended.
-        refused: ids that would have got a row, if there were room, since somebody asked.
-        tells_states: what the optimizer keeps of each row is in its `state_dict`, in the order of
-            the module's ids.
+        refused: ids that would have got a row, if there were room, since the last query.
+        tells_states: the optimizer's state of each row is in its `state_dict`, in the order of the
+            module's ids.
 
     Raises:
         SpecError: the optimizer cannot step by rows.

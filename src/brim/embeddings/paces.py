@@ -3,7 +3,7 @@
 A slower owner gets a smaller part of the next step's rows.
 
 All must cut a step at the same ids. So each writes how long it took between the barriers `summed`
-and `commit`, and all read it between `blocks` and `summed` of the next step, when nobody writes.
+and `commit`, and all read it between `blocks` and `summed` of the next step, when no worker writes.
 Which owner applies a row changes no bit.
 """
 

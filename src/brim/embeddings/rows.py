@@ -1,7 +1,7 @@
 """The gradient of an embedding's weight by rows: of those that a step looks up, and of no others.
 
-A row that a micro-batch does not look up adds zero to the step's sum, and what it would add is left
-out. So the bits are those of the dense gradient, folded along the same tree.
+A row that a micro-batch does not look up adds zero to the step's sum, and its part is left out. So
+the bits are those of the dense gradient, folded along the same tree.
 """
 
 from __future__ import annotations

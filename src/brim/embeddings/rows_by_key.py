@@ -1,8 +1,8 @@
 """A table whose keys come and go, as checkpoints see it.
 
 It is read while steps are made, as an ordinary one is; and here a place may get another key
-meanwhile. So the reader of a row asks last when it changed: what changed after the boundary at
-which reading began is left out, since the next delta has it, if it is still there.
+meanwhile. So the reader of a row asks last when it changed: rows changed after the boundary at
+which reading began are left out, since the next delta has them, if they are still there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RowsByKey:
         step: committed steps.
         oldest: of each of so many ranges of keys the first step whose rows are there, as
             `StoredTable` has it.
-        changes: which keys steps write to, as somebody tells it who sees them.
+        changes: which keys steps write to, as told by an observer of the steps.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
 
     Args:
         keys: ascending, each once; int64, [N].
-        fields: such as the weight, and what the optimizer keeps of each row; [N, D] each.
+        fields: such as the weight, and the optimizer's state of each row; [N, D] each.
         changed: the committed step that wrote each row last; int64, [N].
     """
 
@@ -125,9 +125,9 @@ class NumberedRows:
 
     Args:
         name: of the parameter.
-        fields: the weight, and what the optimizer keeps of each row; [R, D] each.
+        fields: the weight, and the optimizer's state of each row; [R, D] each.
         changed: the committed step that wrote each row last; int64, [R].
-        changes: which rows steps write, where somebody tells it who sees them.
+        changes: which rows steps write, as told by an observer of the steps.
     """
 
     oldest: tuple[int, ...] = ()

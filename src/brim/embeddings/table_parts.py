@@ -72,8 +72,8 @@ def take(
     """Copy the changes of a table since a chain of parts; all of it where there is none.
 
     Args:
-        step: committed steps; nobody may write to the table meanwhile.
-        oldest: as the chain has it: what is gone there stays gone.
+        step: committed steps; the table is not written to meanwhile.
+        oldest: as the chain has it: rows gone there stay gone.
     """
     chunks = table.chunks(rows_of_file(table))
     rows = [table.changed_since(chain[-1].step)] if chain else list(map(_copy, chunks))
@@ -180,7 +180,7 @@ def latest(store: Store, stored: StoredTable, field: str) -> tuple[Tensor, Tenso
     """Read one field of a table whose keys may be anything; raises as `read_table` does.
 
     Returns:
-        The keys, ascending, and what the field has of each.
+        The keys, ascending, and the field's value of each.
     """
     pieces = [(rows.keys, rows.fields[field]) for rows in read_table(store, stored)]
     if not pieces:

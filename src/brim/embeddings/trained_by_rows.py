@@ -28,7 +28,7 @@ class TrainedByRows:
         weight: the parameter.
         place: in its optimizer.
         number: of its optimizer among those of the job.
-        hint: what to do where gradients are computed in another way.
+        hint: the remedy where gradients are computed in another way.
 
     Attributes:
         is_backward: `job.step` is at its backward pass.

@@ -1,6 +1,6 @@
 """A node that has joined a cluster: it renews its lease, and obeys the scheduler.
 
-What it runs are children of a process of its own host, as on the scheduler's. It ends them before
+Its processes are children of a process of its own host, as on the scheduler's. It ends them before
 the scheduler may count on that: see `brim.coordination.cluster.joined_nodes`.
 """
 
@@ -64,7 +64,7 @@ class JoinedNode:
 
     Args:
         folder: is its own.
-        node: what it brings.
+        node: its offer.
         schedulers: call it, each at one of the addresses where it may be.
         stored_life: see `brim.coordination.cluster.joined_nodes`.
         say: tells the user.
@@ -283,7 +283,7 @@ def serve(
     """Offer this host to a scheduler until SIGTERM; all its agents have left, or ended, then.
 
     Args:
-        node: what it brings.
+        node: its offer.
         addresses: hosts and ports at which the scheduler may be.
         token: `SECRET.FINGERPRINT`, of the file `nodes.token` in the scheduler's state directory.
         folder: the node's own, which is made.

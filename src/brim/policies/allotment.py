@@ -1,6 +1,7 @@
 """Allotments: the workers that jobs have now.
 
-They follow from plans, from what is free beside the plans, and from what jobs have had. Pure.
+They follow from plans, from the devices free beside the plans, and from the past holdings of jobs.
+Pure.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class _Allotment:
     def _begin_early(self) -> None:
         """Promises that are to begin later and have little to spare begin now, if devices are free.
 
-        That costs them nothing: their plan pays for a start when they are to begin. What is late
-        takes what there is.
+        That costs them nothing: their plan pays for a start when they are to begin. Late jobs take
+        all there is.
         """
         if self.free <= 0:
             return
@@ -117,7 +118,7 @@ class _Allotment:
 
         Where devices can be reclaimed, always.
 
-        So nobody is stopped for less than a change or two costs, and a tenant that must give
+        So no job is stopped for less than a change or two costs, and a tenant that must give
         devices back shrinks all its jobs before it stops one.
         """
         has_tenants = bool(self.snapshot.tenants)

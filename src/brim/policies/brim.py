@@ -63,10 +63,10 @@ class Remembered:
 
     Args:
         plans: of all jobs that are promised or hoped for.
-        arrivals: what earlier jobs have cost.
+        arrivals: costs of earlier jobs.
         planned: when all plans were made again.
         devices: for which they were made.
-        paces: what jobs were measured to be, against their profiles: when, and how fast.
+        paces: measured speeds of jobs, against their profiles: when, and how fast.
     """
 
     plans: Mapping[str, Promise] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """One pass of the scheduler: rights, then the policy inside each right, then places. Pure.
 
-Who can take devices from whom, and why that ends:
+The rules for taking devices from others, and why that ends:
 
-* An owner takes back what it lent: from a borrower, which by definition is above its guarantee. The
+* An owner takes back its loans: from a borrower, which by definition is above its guarantee. The
   borrower cannot take them back, for they are not its own; it gets them again when the owner stops
   asking.
 * A higher priority takes from a lower one of the same tenant, never the other way round.
@@ -107,7 +107,7 @@ def _lend_idle(
 
     Jobs of two tenants could else wait for each other for ever, where each needs more workers at
     once than its tenant may have. Jobs that run come first, so nothing changes from one cycle to
-    the next, then the one submitted first. A promise never counts on what is lent here.
+    the next, then the one submitted first. A promise never counts on these loans.
 
     Args:
         parts: the decisions for each tenant; those of tenants that are lent something are replaced.

@@ -66,7 +66,7 @@ def plan_jointly(
 
     Args:
         last: earlier plans: their shares are guessed first.
-        fixed_plans: plans that stay as they are, and are in what is returned.
+        fixed_plans: plans that stay as they are, and are in the result.
         givable: those of them that may be given up for a cheaper job.
     """
     if not fixed_plans:

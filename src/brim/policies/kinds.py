@@ -5,8 +5,8 @@ computed, on those of the kind on which it began (`Job.kinds`). And an owner may
 a job (`Job.nodes`). A policy counts devices, and knows nothing of either. So it is asked with each such
 job limited to what it could have (`ask_within`): first to the devices of its nodes of the largest kind,
 and then, where its workers do not fit beside those of others, to as many as do; it is asked again until
-nobody is given what cannot be used. A job that cannot have its minimum is left out for this cycle: it
-takes nothing from others, and nothing is idle for it.
+no job is given devices that it cannot use. A job that cannot have its minimum is left out for this
+cycle: it takes nothing from others, and nothing is idle for it.
 
 What fits (`on_some_nodes`): first each exact job has its base: its minimum, and where its deadline is
 promised as much of all that it was given as there is room for. Those that hold devices come first,

@@ -286,9 +286,10 @@ def on_nodes(snapshot: Snapshot, decision: Decision) -> Decision:
     """The decision with its workers placed on nodes, given on which they are now.
 
     Every node has as many places as the next power of two that holds the largest, so that each is a
-    whole block; nobody sits on those that it has no devices for. Places within a node mean nothing,
-    so nothing is remembered: what jobs hold on a node is packed again each time, from the largest
-    block to the smallest, which always fits. Jobs that cannot be on all nodes are placed first.
+    whole block; those that it has no devices for stay empty. Places within a node mean nothing,
+    so nothing is remembered: the holdings of jobs on a node are packed again each time, from the
+    largest block to the smallest, which always fits. Jobs that cannot be on all nodes are placed
+    first.
     """
     cluster = snapshot.cluster
     width = 1 << (max(node.devices for node in cluster.nodes) - 1).bit_length()

@@ -38,8 +38,8 @@ def allowances(
 
     Args:
         demand: devices that each tenant's jobs could use; tenants not named want none.
-        capacity: at least what is guaranteed in all; where services have taken some of that,
-            guarantees shrink in proportion, rounded down.
+        capacity: at least what is guaranteed in all; where services have taken some, guarantees
+            shrink in proportion, rounded down.
 
     >>> a, b = Tenant(id="a", guaranteed=8), Tenant(id="b", guaranteed=8, exclusive=2)
     >>> allowances([a, b], {"a": 16}, 16), allowances([a, b], {"a": 16, "b": 5}, 16)

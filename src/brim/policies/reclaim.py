@@ -18,8 +18,8 @@ class ReclaimCandidate(NamedTuple):
             elastic surplus.
         priority: whole jobs of the lowest go first.
         promised: its deadline is; among equals it goes last.
-        lost: seconds of work since its last checkpoint, times its workers: what a suspension may
-            undo.
+        lost: seconds of work since its last checkpoint, times its workers: the work that a
+            suspension may undo.
     """
 
     job: str
@@ -40,8 +40,8 @@ def give_back(holdings: Sequence[ReclaimCandidate], limit: int) -> dict[str, int
 
     Surplus goes first, from as few jobs as can give it. Only where all surplus is not enough whole
     jobs are suspended: the lowest priority first and wholly before the next, in it the fewest jobs,
-    and of those the ones that lose least. What a suspended job gives beyond the need spares others'
-    surplus.
+    and of those the ones that lose least. Devices that a suspended job gives beyond the need spare
+    others' surplus.
 
     >>> a, b = ReclaimCandidate("a", 10, 1, lost=60.0), ReclaimCandidate("b", 2, 1)
     >>> give_back([a, b], 8), give_back([a, b], 1)

@@ -24,7 +24,8 @@ class SurplusClaim(NamedTuple):
         base: what it has for certain; grants come on top.
         holds: workers that it has now: units up to there are worth `stay` times as much, so that
             two jobs of nearly equal return do not pass devices back and forth.
-        remaining: seconds that it still needs on one worker's speed, or any measure of what is left.
+        remaining: seconds that it still needs on one worker's speed, or any measure of the
+            remaining work.
     """
 
     job: str
@@ -40,7 +41,7 @@ def share_out(claims: Sequence[SurplusClaim], free: int, *, stay: float = 1.0) -
     """Give out `free` devices along the corners of each job's concave envelope.
 
     A worker's return is its efficiency, to the fourth power, over the time that the job would still
-    take on its smallest size. Efficiency is the speed that the worker adds over what each of the
+    take on its smallest size. Efficiency is the speed that the worker adds over that of each of the
     first ones adds: on a cluster that is too small an inefficient worker takes from others what
     they would have made more of. Dividing by what is left finishes short jobs first, which lowers
     the mean completion time most (Source: Berg et al., heSRPT, SIGMETRICS 2020). A job never gets a

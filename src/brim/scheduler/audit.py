@@ -27,7 +27,7 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         at: seconds since 1970.
-        who: the tenant, or the administrator; empty: nobody whose token is known.
+        who: the tenant, or the administrator; empty: the token is unknown.
         origin: where the request came from.
         request: method and path.
         status: of the answer, as in HTTP.
@@ -77,9 +77,9 @@ class _Allowance:
 class Audit:
     """Appends to the log in a state directory.
 
-    Each change has a line. Of refusals a caller can cause any number, and they would push out what
-    others have changed: so many of a caller's have a line each, and then one a minute has, with the
-    number of those before it.
+    Each change has a line. Of refusals a caller can cause any number, and they would push out
+    the changes of others: so many of a caller's have a line each, and then one a minute
+    has, with the number of those before it.
 
     Args:
         clock: stamps the lines.

@@ -1,7 +1,7 @@
 """The lives of a cluster's scheduler, one after the other in one process.
 
-Where a scheduler cannot remember any more what it decides, its life ends as if it had been killed:
-what is on disk is what is so, and its jobs train on. Until the next life can begin, nothing is
+Where a scheduler cannot remember its decisions any more, its life ends as if it had been killed:
+the state on disk is valid, and its jobs train on. Until the next life can begin, nothing is
 decided, people can ask and are told why.
 """
 
@@ -46,8 +46,8 @@ _UNKNOWN = ClusterView(
 class Lives:
     """A scheduler that goes on when it can.
 
-    What is on disk may be unreadable from the start: then there is no scheduler yet, and callers
-    are told why.
+    The files may be unreadable from the start: then there is no scheduler yet, and callers are told
+    why.
 
     Args:
         begin: opens what is on disk, and says what is to be called where that fails; raises

@@ -104,7 +104,7 @@ def decide(snapshot: Snapshot, policy: str, *, left_by: str, ahead: bool = False
         policy: its name.
         left_by: the policy that left the snapshot's memory: another has no use for what it
             remembers.
-        ahead: it is only looked ahead: nobody asks where workers would be.
+        ahead: it is only looked ahead: places of workers do not matter.
     """
     if policy != left_by and isinstance(snapshot.memory, CycleMemory):
         snapshot = replace(snapshot, memory=CycleMemory(blocks=snapshot.memory.blocks))
@@ -357,7 +357,7 @@ class Scheduler:
         Its code was checked by `check_bundle`.
 
         Args:
-            by: who wants it, and from where, for its story; so in all of these.
+            by: the person who wants it, and from where, for its story; so in all of these.
 
         Raises:
             SpecError: it can never run here, or the key is that of another.
@@ -408,8 +408,8 @@ class Scheduler:
     def _by_own_clock(self, submission: Submission) -> Submission:
         """Translate the times of a submission into our own clock.
 
-        A user who submits goes by the host's clock, which somebody may have set; what is promised
-        goes by our own.
+        A user who submits goes by the host's clock, which somebody may have set; promises go by our
+        own.
         """
         offset = self._clock.set_by()
         if submission.deadline is None or not offset:

@@ -37,7 +37,7 @@ class Difference:
     Args:
         cycle: its number in the journal, from 1.
         at: seconds since 1970.
-        what: one sentence for each thing that differs, what was decided then first.
+        what: one sentence for each thing that differs, the decision of that time first.
     """
 
     cycle: int
@@ -56,7 +56,7 @@ class Replay:
         first, last: when the first and the last of these cycles were, seconds since 1970; None
             without cycles.
         then, again: the workers that the cycles gave to jobs, as they were decided and as they are
-        now.
+            now.
     """
 
     cycles: int
@@ -80,10 +80,10 @@ def replay(
     Args:
         rows: in order. Where the first is not number 1, what came before is forgotten: it only says
             what it left.
-        policy: decides instead of those that did, with a memory of its own, on what was really so
-            at each cycle; only workers and verdicts are compared then.
+        policy: decides instead of those that did, with a memory of its own, on the true state at
+            each cycle; only workers and verdicts are compared then.
         subject: where the cluster's state is.
-        states: what became of jobs, by id; of others, only that they ended is known.
+        states: the fate of jobs, by id; of others, only that they ended is known.
     """
     journal = _Journal(iter(rows), policy)
     asyncio.run(run_cluster(journal, journal.decide))

@@ -101,10 +101,10 @@ def application(
     """The ASGI application.
 
     Args:
-        batches: what answers.
+        batches: the model's batches.
         token: that each request but `/health` must have; empty for none.
         door: which connections this is served on.
-        figures: what is counted.
+        figures: the counters.
         problems: versions that are not served, and why.
     """
     digest = _digest(token)

@@ -33,7 +33,7 @@ class Model:
 
     Args:
         manifest: of the bundle, or of the delta that made it this version.
-        program: what computes; versions of one bundle share it.
+        program: the computation; versions of one bundle share it.
         reader: of requests.
         state: the weights.
         sides: of the rows.

@@ -293,7 +293,7 @@ def export_each(
     """Write each new checkpoint of a run as a version, until `stop`.
 
     The first is a bundle, and so is each that comes when the deltas since the last bundle outgrew
-    it; the others are deltas. What is older than the bundle before the last one is removed.
+    it; the others are deltas. Versions older than the bundle before the last one are removed.
 
     Args:
         folder: for a directory for each version, named by its step.

@@ -80,11 +80,11 @@ def columns_of_rows(
 class ColumnReader:
     """Reads the cells of requests as those of the training data were read.
 
-    A request has few rows, so what numpy takes for a call counts: plain columns are looked up cell
-    by cell, and all numbers are transformed at once, element by element as `Encoder` does it.
+    A request has few rows, so the cost of a numpy call counts: plain columns are looked up cell by
+    cell, and all numbers are transformed at once, element by element as `Encoder` does it.
 
     Args:
-        encoder: with what was fitted to the training rows.
+        encoder: with the values fitted to the training rows.
         nulls: texts that mean an empty cell.
     """
 
@@ -111,8 +111,8 @@ class ColumnReader:
             The inputs, and how many rows they are.
 
         Raises:
-            SpecError: a column is missing, unknown or of another length, or a cell is not what it
-                must be.
+            SpecError: a column is missing, unknown or of another length, or a cell does
+                not fit its column.
         """
         count = self._check(columns)
         tensors: dict[str, Tensor] = {}

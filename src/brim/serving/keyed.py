@@ -23,7 +23,7 @@ class KeyedLookup(nn.Module):
     """Looks up a vector for each id as the embedding does of which this is made.
 
     Args:
-        embedding: whose rows these are, and what ids without a row have.
+        embedding: whose rows these are, and the value of ids without a row.
         name: for messages.
 
     Attributes:

@@ -255,7 +255,7 @@ class Sides:
     changed.
 
     Args:
-        files: by the name of the weight; nobody writes to them.
+        files: by the name of the weight; they are never written to.
 
     Raises:
         EnvironmentFault: a file is damaged.

@@ -159,7 +159,7 @@ def next_of(
         current: the served one; None where there is none yet.
 
     Returns:
-        What to load, or None; and what is to be said of deltas that wait for another version.
+        The version to load, or None; and the notice about deltas that wait for another version.
     """
     newer = [
         version for version in found if current is None or version.manifest.step > current.step
@@ -193,9 +193,9 @@ def passed_over(
     They come too late, or are another version of the step that is served.
 
     Args:
-        found: what there is.
-        current: what is served now.
-        ignored: what was there before; empty at the start, when what is older is history.
+        found: the versions there are.
+        current: the version served now.
+        ignored: the versions of before; empty at the start, when older versions are history.
     """
     return {
         version.path: f"{version.path} is of step {version.manifest.step}, and {current.step} is served "

@@ -3,8 +3,7 @@
 A node renews its lease every `RENEWAL` seconds, and each renewal is answered. Two clocks count:
 
 - The node counts from the moment at which it *sent* the last renewal that was answered, and may run
-  what it was told to for `TERM` seconds (`Lease`). Then it ends everything, which takes `TO_END` at
-  most.
+  its orders for `TERM` seconds (`Lease`). Then it ends everything, which takes `TO_END` at most.
 - The scheduler counts from the moment at which it *heard* the last renewal, and gives the node up
   after `SILENCE` seconds (`JoinedNodes`).
 
@@ -14,16 +13,16 @@ everything there has ended `TO_END` later, and the scheduler gives the node up n
 `SILENCE * (1 - DRIFT)` after it. `TERM` is chosen so that the first is always before the second: what
 a node ran is gone before anybody counts on that.
 
-A scheduler that comes up has heard nobody yet. It waits for `SILENCE` from its own start for the
-nodes that it knows of. So a node whose connection is *refused*, since its host answers and nobody
-listens there, knows that no scheduler can give it up sooner than `SILENCE` from then on: a refusal
-counts as a renewal. Where the scheduler may be at several addresses, it may be at any that has not
-refused: the earliest of their last refusals counts, and none does before all have refused. But
-others can refuse in the place of a scheduler that lives (a firewall, a service of Kubernetes without
-a pod that is ready), and nobody can tell them apart. So refusals count for `REFUSALS` seconds since
-the last answer, and no longer. Within that time, a node that is given up may still run something.
-That is why its devices are nobody's until it has joined again, and has said what runs there
-(`NodesSeen.left_over`): the lease is not all that keeps them from being given twice.
+A scheduler that comes up has heard from no node yet. It waits for `SILENCE` from its own start for
+the nodes that it knows of. So a node whose connection is *refused*, since its host answers and
+nobody listens there, knows that no scheduler can give it up sooner than `SILENCE` from then on: a
+refusal counts as a renewal. Where the scheduler may be at several addresses, it may be at any that
+has not refused: the earliest of their last refusals counts, and none does before all have refused.
+But others can refuse in the place of a scheduler that lives (a firewall, a service of Kubernetes
+without a pod that is ready), and the node cannot tell them apart. So refusals count for `REFUSALS`
+seconds since the last answer, and no longer. Within that time, a node that is given up may still
+run something. That is why its devices are nobody's until it has joined again, and has said what
+runs there (`NodesSeen.left_over`): the lease is not all that keeps them from being given twice.
 
 A node has an identity, kept in its folder, and numbers its lives from 1. A later life of the same
 identity is let in at once, for it has seen to it that nothing of an earlier one is left. Another
@@ -110,7 +109,7 @@ class NodeCalled:
 
     Args:
         line: names the connection.
-        node: what it brings.
+        node: its offer.
         identity: that its folder has.
         life: its number.
         address: of its host.
@@ -132,7 +131,7 @@ class NodeRenewed:
     Args:
         line: see `NodeCalled`.
         number: of the renewal.
-        seen: what its own process of the host sees; devices and address are not in it.
+        seen: the view of its own process of the host; devices and address are not in it.
     """
 
     line: int

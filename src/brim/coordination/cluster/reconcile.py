@@ -2,16 +2,16 @@
 
 Workers are counted by node, and so are free devices. Shrinking comes first and needs nothing;
 growing and starting wait until the devices are really free: a device is another's only once the
-worker that had it is gone, or the process that kept it. So what was observed wins over what was
-planned, and repeating it on the same observations gives the same actions, or none. A job that gives
-workers on one node and gets some on another is asked for both at once where those devices are free
-now. One that is to leave all its nodes goes over while it trains where the others are free now, else
+worker that had it is gone, or the process that kept it. So observation wins over plans, and
+repeating it on the same observations gives the same actions, or none. A job that gives workers on
+one node and gets some on another is asked for both at once where those devices are free now. One
+that is to leave all its nodes goes over while it trains where the others are free now, else
 it ends and starts there: two jobs that change places would wait for each other.
 
 The devices that a job is to give are free at the end of the grace period, so force begins before.
-Four seconds before the end it ends whom the job was not to keep; two seconds before it, all
-processes, where that has not shown, the master has not answered, or the job was to have none. Of a
-short grace period these are two fifths and one.
+Four seconds before the end it ends the workers that the job was not to keep; two seconds before it,
+all processes, where that has not shown, the master has not answered, or the job was to have none.
+Of a short grace period these are two fifths and one.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Holding(NamedTuple):
         workers: worker processes that are there, leaving ones included, or that may be about to
             start.
         target: workers that it was last asked to have; none where it was asked to suspend itself.
-        since: when it was asked for fewer than it has; None where it has given what was asked.
+        since: when it was asked for fewer than it has; None where it has given them.
         home: the node of the agent that keeps its master.
         agents: the nodes on which it has agents, or is about to.
-        unanswered: when its master was asked what it has not answered; None where it has answered
+        unanswered: the time of the unanswered question to its master; None where it has answered
             everything.
     """
 
@@ -156,7 +156,7 @@ def still_coming(
         seen: workers that are there.
         gone_nodes: nodes on which nothing can be forked any more.
         waited: seconds since the job's workers were changed last.
-        grace: seconds that a job has to give what it was asked for.
+        grace: seconds that a job has to give workers back.
 
     >>> still_coming({"n1": 2, "n2": 1}, {"n1": 2}, gone={"n2"}, waited=1.0, grace=30.0)
     {}

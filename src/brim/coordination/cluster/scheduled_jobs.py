@@ -9,9 +9,9 @@
                                                                                            Suspend, Force
 ```
 
-Its driver reads the clock, looks at processes, writes down what it is told to before it
-carries out anything, and asks. A job is changed here and nowhere else. A plan is a desired state:
-`Decided` only notes it, and each `Looked` returns the steps towards it that are possible now (see
+Its driver reads the clock, looks at processes, writes down all it is told to before it carries out
+anything, and asks. A job is changed here and nowhere else. A plan is a desired state: `Decided`
+only notes it, and each `Looked` returns the steps towards it that are possible now (see
 `brim.coordination.cluster.reconcile`).
 
 `Resize` and `Suspend` are questions to a job's master: each is followed by `Answered` or
@@ -83,7 +83,7 @@ class Submitted:
     """A job has been taken in.
 
     Args:
-        detail: who asked, as recorded in the job's story; the same for the other events.
+        detail: the caller, as recorded in the job's story; the same for the other events.
     """
 
     job: ScheduledJob
@@ -153,8 +153,8 @@ class Looked:
         seen: by job, of those that `ScheduledJobs.to_look_at` names; who could not be looked at is
             left out.
         room: how many jobs can be started now; the others are at a later look.
-        unseen: seconds since the last look in which nobody could see; before the first look, since
-            anybody looked. They count for nobody.
+        unseen: seconds since the last look without sight; before the first look, since the last
+            sight. They are charged to no job.
         deciding: a decision is under way that was observed for. Jobs get back what they have lost,
             and no other step is taken: it would be towards a plan that is about to be another.
     """
@@ -277,7 +277,7 @@ class ScheduledJobs:
     Args:
         jobs: as they were written down; they are changed in place.
         spec: of the cluster.
-        lessons: what jobs have taught.
+        lessons: lessons of earlier jobs.
 
     Attributes:
         jobs: by id, in the order of submission.
@@ -309,8 +309,8 @@ class ScheduledJobs:
         """Take an event in.
 
         Returns:
-            What is to be done about it, in this order: what is to be written down, as a whole or
-            not at all, comes before every step.
+            The commands that follow, in this order: entries to write down, as a whole or not at
+                all, come before every step.
         """
         self._commands = []
         self._steps = []
@@ -379,7 +379,7 @@ class ScheduledJobs:
         """Show the jobs that may run as a policy sees them.
 
         Args:
-            memory: what the last cycle left.
+            memory: left by the last cycle.
             newcomer: a job that is not submitted yet, to forecast its fate; jobs that only wait for
                 their next start (in back-off) are then included.
         """
@@ -837,8 +837,7 @@ class ScheduledJobs:
     def _give_way(self, job: ScheduledJob, now: float, *, stepped: bool) -> None:
         """Let a job wait that has given way; longer each time where it came to nothing before.
 
-        What is free without its processes may be too little for them: it would be started without
-        end.
+        The room without its processes may be too little for them: it would be started without end.
         """
         unused = 0 if stepped or not job.life.may_run else job.starts.unused + 1
         wait = min(_LONGEST_BACKOFF, _BACKOFF * (2 ** (max(1, unused) - 1) - 1))
@@ -907,8 +906,8 @@ class ScheduledJobs:
     def _to_confirm(self, addressed: Collection[str]) -> list[Action]:
         """Ask processes of an earlier life again.
 
-        Nobody knows whether they heard the last question. Those who are asked for what the plan
-        has now are not asked before for what they may have given, or got, long ago.
+        Whether they heard the last question is unknown. Jobs asked for the present plan are not
+        asked before for workers that they may have given, or got, long ago.
 
         Args:
             addressed: jobs that are asked for the plan's workers.

@@ -1,6 +1,6 @@
 """Beliefs about scheduled jobs: their speed, the cost of changes, and the view that a policy gets.
 
-Pure: it is told what was seen, and learns from that and from what other jobs have taught.
+Pure: it is told all sightings, and learns from them and from the lessons of other jobs.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Tracking:
     """Knowledge of this life of the scheduler about its jobs.
 
     Args:
-        lessons: what jobs like these have taught before.
+        lessons: the lessons of earlier jobs like these.
         learn_cost: is called with a kind of change and the seconds that one took.
     """
 
@@ -261,7 +261,7 @@ class Tracking:
         """Return the fewest and the most workers that it can have here.
 
         A curve has a number for each count up to there: of a job that needs many more than there
-        are, nobody asks how many.
+        are, the number does not matter.
         """
         workers = job.submission.spec.workers
         minimum = min(workers.minimum, max(capacity + 1, _TOO_MANY))
@@ -343,7 +343,7 @@ class Tracking:
         One that has a deadline arrives once it can be judged.
 
         Args:
-            lost: nodes whose devices nobody can have now.
+            lost: nodes whose devices are unavailable now.
             kinds: of nodes, by job that can go on on these only.
             nodes: by job that can be on these only.
         """

@@ -2,10 +2,10 @@
 
 Pure.
 
-What a micro-batch adds to a step is a function of the state, the seed and the samples. A script that
-makes it depend on more (a network that brim does not know, a running value, the rank) is found out
-when another worker computes the same micro-batch, or the same worker does, out of order: the bits
-differ.
+The part of a micro-batch in a step is a function of the state, the seed and the samples. A script
+that makes it depend on more (a network that brim does not know, a running value, the rank) is found
+out when another worker computes the same micro-batch, or the same worker does, out of order: the
+bits differ.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Point:
 
     Args:
         step: committed steps before this point.
-        phase: what the members wait for (`blocks`, `commit`, `gather` …).
+        phase: the members' reason to wait (`blocks`, `commit`, `gather` …).
     """
 
     step: int
@@ -34,7 +34,7 @@ class Release:
 
     Args:
         hold: stop after this point and wait for the next round (only ever set at `commit`).
-        payloads: what the members brought, in the order of the members.
+        payloads: the members' payloads, in the order of the members.
     """
 
     round: int

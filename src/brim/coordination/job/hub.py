@@ -137,8 +137,8 @@ class Hub:
         """A worker is dead: where it was a member, no turn of this round is given or counts any more.
 
         Only turns must be closed. A barrier opens once all members stand at it: without this one no
-        step can be committed except the one at whose commit it has arrived already. Nobody waits for
-        it behind that.
+        step can be committed except the one at whose commit it has arrived already. No member waits
+        for it behind that.
         """
         self._lost.add(worker)
         if self.turns is not None:

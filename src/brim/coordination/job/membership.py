@@ -77,7 +77,7 @@ class World:
             Agents of one machine follow each other, but for those without workers.
         donors: worker that lacks the state → member that gives it.
         restore: no member has the state: the first member takes it from storage (or starts afresh)
-        and donates.
+            and donates.
         shares: parts of a step that each rank computes, in rank order; contiguous. A rank without a
             share is a server; the first has one.
         newcomers: workers that have made no step, where another one has.
@@ -139,7 +139,7 @@ class World:
         return range(ranks.start, ranks.start + sum(self.shares[rank] > 0 for rank in ranks))
 
     def givers(self, has_state: Sequence[bool]) -> dict[int, int | None]:
-        """Say who brings each host's single parts to the hosts that lack them.
+        """Return the bringer of each host's single parts to the hosts that lack them.
 
         Args:
             has_state: of each rank, whether its host has it as far as the rank knows.

@@ -1,8 +1,8 @@
 """A worker's side of its job: its messages, its waits, and the meaning of each message to it.
 
 Pure, and without I/O, as h11 is: it takes messages and times, and puts messages into an outbox.
-What takes more than one message is a flow: a generator that yields each `Need`, and is then sent
-the answer, or has the error thrown into it that came in place of one. The process at the edge meets
+A step of several messages is a flow: a generator that yields each `Need`, and is then sent the
+answer, or has the error thrown into it that came in place of one. The process at the edge meets
 needs (`train/membership.py`), and so does the scheduler of schedules in the tests, which chooses
 when each of them is answered.
 
@@ -90,7 +90,8 @@ class Receive:
     The answer is that, or None where it took too long.
 
     Args:
-        within: seconds to wait; 0 takes what is there; None waits for as long as it takes.
+        within: seconds to wait; 0 takes messages that are there; None waits for as long as it
+            takes.
     """
 
     within: float | None = None
@@ -119,7 +120,7 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class GiveState:
-    """Give the state to a newcomer, who calls with this greeting."""
+    """Give the state to a newcomer that calls with this greeting."""
 
     worker: str
     greeting: str
@@ -203,8 +204,8 @@ class Participant:
     ```
 
     A worker alone in its round does not wait for the answers to its commits: it keeps the steps
-    that it made until it tells of them, all together, and goes on. What is told is never more than
-    one commit, and while that has no answer nothing more is made.
+    that it made until it tells of them, all together, and goes on. At most one commit is told at a
+    time, and while that has no answer nothing more is made.
 
     Args:
         worker: its name.
@@ -324,7 +325,7 @@ class Participant:
             RoundChanged: the round is over.
             SystemExit: nothing of this worker is needed any more.
             EnvironmentFault: the agent is gone.
-            ProtocolError: nobody waits for it.
+            ProtocolError: no member waits for it.
         """
         match heard:
             case AskedToLeave():

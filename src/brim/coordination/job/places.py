@@ -45,7 +45,7 @@ class Places:
 
         Args:
             target: workers wanted in all.
-            seated_before: who has a place already.
+            seated_before: the workers with a place already.
         """
         seats = Counter(worker.agent for worker in seated_before)
         found: list[Worker] = []
@@ -63,7 +63,7 @@ class Places:
 
         Args:
             count: servers in all.
-            attending_before: who is one already.
+            attending_before: the present servers.
         """
         placed = [server for server in servers if not self.wanted or self.wanted.get(server.agent)]
         return placed[: max(0, count - len(attending_before))]

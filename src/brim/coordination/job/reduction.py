@@ -219,7 +219,7 @@ class ReductionPlan:
 class Route:
     """The hosts with which one exchanges sums.
 
-    The hosts of a machine meet at its first: it folds what they have, trades slices with the first
+    The hosts of a machine meet at its first: it folds their parts, trades slices with the first
     hosts of the other machines, and gives the result to those of its own.
 
     Attributes:

@@ -346,7 +346,7 @@ class Rendezvous:
     def _cut_off(self, worker: str) -> list[Command]:
         """Have a step done again in which a stream broke between two members that live.
 
-        Only in a round that has made a step: members who cannot reach each other at all would
+        Only in a round that has made a step: members that cannot reach each other at all would
         never come to one. Those give up by themselves.
         """
         if worker not in self.workers or self.phase is not RendezvousPhase.RUNNING:

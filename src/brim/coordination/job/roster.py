@@ -96,7 +96,7 @@ class Roster:
     def newcomers(self, target: int, servers: int) -> Newcomers:
         """Return the workers that are ready and have room.
 
-        Each comes in as what it was started for. Where those do not suffice a spare one does,
+        Each comes in for the purpose of its start. Where those do not suffice a spare one does,
         unless workers have places: a place is a device.
 
         Args:

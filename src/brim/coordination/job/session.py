@@ -2,9 +2,9 @@
 
 Pure.
 
-Each end numbers what it says from 1, keeps it until the other end has acknowledged it, and says it
-again from there on a new connection. So neither a broken connection nor the restart of an end that
-has written down what it heard loses a message or hands one over twice.
+Each end numbers its messages from 1, keeps them until the other end has acknowledged them, and
+says them again from there on a new connection. So neither a broken connection nor the restart of an
+end with a record of the messages loses one or hands one over twice.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Pure.
 
-Each is a generator that yields what is next and is sent what came of it. The training loop does
-these (`train/loop.py`), and so does the scheduler of schedules in the tests: so the orders that are
+Each is a generator that yields the next action and is sent its result. The training loop does these
+(`train/loop.py`), and so does the scheduler of schedules in the tests: so the orders that are
 proved are those that train.
 """
 

@@ -2,7 +2,7 @@
 
 Pure.
 
-What ranks report of each committed step goes in; advice comes out, rarely. Shares that look better
+Reports of ranks on each committed step go in; advice comes out, rarely. Shares that look better
 are put on trial first: on the steps that follow, which they were not made from, they must save a
 tenth of the time, and many times what a new round costs. Noise looks like a straggler now and then,
 but does not keep it up. Each piece of advice doubles the price of the next, so shares cannot swing

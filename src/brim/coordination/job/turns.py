@@ -181,7 +181,7 @@ class Allotment:
     The committer knows how many were taken before: so nothing is kept of it.
 
     Args:
-        free: batches that nobody has applied, ascending.
+        free: batches not yet applied, ascending.
         members: how many there are.
         base: steps that are committed.
 

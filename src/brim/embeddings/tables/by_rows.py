@@ -129,7 +129,7 @@ class RowOptimizer:
         place: where its optimizer has it.
 
     Attributes:
-        states: what it keeps of each row, by name, and what that is before a row's first step.
+        states: its state of each row, by name, with the value before a row's first step.
     """
 
     def __init__(self, weight: nn.Parameter, place: ParameterPlace) -> None:
@@ -158,7 +158,7 @@ class RowOptimizer:
     def show(self, states: Mapping[str, Tensor]) -> dict[str, Any]:
         """Let the optimizer's own state be these tensors, where it is kept by row.
 
-        Return what it was.
+        Return the earlier state.
         """
         states_before = dict(self._own_state)
         if states:
@@ -173,7 +173,7 @@ class RowOptimizer:
         Values that the optimizer keeps for the whole parameter change with `settle`.
 
         Args:
-            rows: the weight and what the optimizer keeps, [N, D] each.
+            rows: the weight and the optimizer's state, [N, D] each.
             gradient: [N, D].
 
         Returns:

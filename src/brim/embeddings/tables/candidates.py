@@ -1,8 +1,8 @@
 """Ids that have no row yet, and in how many steps each was seen: rows are for ids that come again.
 
 A partition that has no room for another candidate begins again in the next step: an id that comes
-often is soon where it was. So what is admitted follows from the ids of the committed steps,
-partition by partition, whichever worker counts.
+often is soon where it was. So admission follows from the ids of the committed steps, partition by
+partition, whichever worker counts.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Candidates:
             step: committed steps.
             partitions: that it wrote to.
             new, places, before: of its `Counted`.
-            changed: what `changed` had of these places.
+            changed: the earlier `changed` of these places.
         """
         self.index.remove(new)
         self.counts[places], self.changed[places] = counts_before, changed

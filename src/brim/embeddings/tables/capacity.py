@@ -23,7 +23,7 @@ class Size:
     Args:
         dim: columns of a row.
         states: that an optimizer keeps of each, of the same size.
-        rules: who has a row.
+        rules: which keys have a row.
         dtype: of both.
     """
 
@@ -69,8 +69,8 @@ def check_whole(name: str, size_bytes: int, available: int | None) -> None:
 
     Args:
         name: of its parameter.
-        size_bytes: of all rows, with what the optimizer keeps of them.
-        available: bytes; None where nobody knows.
+        size_bytes: of all rows, with the optimizer's state of them.
+        available: bytes; None where unknown.
 
     Raises:
         SpecError: it does not.
@@ -89,7 +89,7 @@ def check_room(sizes: Sequence[tuple[str, Size]], available: int | None) -> None
 
     Args:
         sizes: with the name of each.
-        available: bytes; None where nobody knows.
+        available: bytes; None where unknown.
 
     Raises:
         SpecError: they do not.

@@ -2,9 +2,8 @@
 
 A worker that makes all steps knows them.
 
-A table says of each row which step wrote it last. Asking that of all rows takes the longer
-the more there are; the worker that writes checkpoints takes what each step wrote from the step's
-log instead.
+A table says of each row which step wrote it last. Asking that of all rows takes the longer the more
+there are; the worker that writes checkpoints takes each step's rows from the step's log instead.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """An index of keys: a hash table in shared memory that says where a key's row lies.
 
 The memory is cut into partitions by the keys' highest bits. Each has its own buckets, places and
-counter; so an owner writes to its partitions and asks nobody. A bucket has 8 keys, which is a cache
-line, and beside it their places. Bits behind those of the partition choose the bucket: ascending
-keys walk through memory in its order.
+counter; so an owner writes to its partitions and asks no other. A bucket has 8 keys, which is a
+cache line, and beside it their places. Bits behind those of the partition choose the bucket:
+ascending keys walk through memory in its order.
 
 A key lies in its own bucket, or in one behind it where all before are full. Memory of zeros is an
 empty table: keys are kept inverted, and so are never zero. A removed key leaves a mark as long as
@@ -90,7 +90,7 @@ class Shape:
 class Index:
     """Finds the places of keys.
 
-    All keys that a method takes are ascending, each once. Readers take no lock: nobody may write
+    All keys that a method takes are ascending, each once. Readers take no lock: no owner may write
     meanwhile. One owner writes to a partition.
 
     Args:
@@ -175,7 +175,8 @@ class Index:
     def remove(self, keys: Tensor) -> None:
         """Remove keys, if they are there.
 
-        This also mends what an `insert` or a `remove` of these keys left that was cut off anywhere.
+        This also mends the leavings of an `insert` or a `remove` of these keys that was cut off
+        anywhere.
         """
         slots = self._slots(keys.numpy())
         self._write(slots[slots >= 0], _REMOVED)
@@ -207,7 +208,7 @@ class Index:
     def _count(self, part: int) -> None:
         """Write the order of a partition's places, and how many are taken.
 
-        Both follow from what is in its buckets.
+        Both follow from the contents of its buckets.
         """
         size = self.shape.places
         keys, places = self._pairs(range(part, part + 1))

@@ -66,7 +66,7 @@ class KeyRosterChange(NamedTuple):
         places: of these rows.
         is_fresh: which of them begin with this step.
         created: keys that take a place with this step.
-        counted: what becomes of the candidates, where there are any.
+        counted: the fate of the candidates, where there are any.
         refused: keys that would have a row if there were room.
     """
 
@@ -82,11 +82,11 @@ class KeyRoster:
     """Knows which keys have rows, and where.
 
     Keys are ascending, each once. Steps are counted from 0: the step `n` comes after `n` committed
-    ones. Readers take no lock: nobody may write meanwhile. Each partition has one owner.
+    ones. Readers take no lock: no owner may write meanwhile. Each partition has one owner.
 
     Args:
         memory: uint8, `rules.bytes` long and aligned to 8 bytes; zeros at first.
-        rules: who has a row.
+        rules: which keys have a row.
 
     Attributes:
         changed: of each place, the committed step that wrote its row last, from 1.
@@ -152,8 +152,7 @@ class KeyRoster:
     def begin(self, step: int, partitions: range) -> None:
         """Free the places of rows of some partitions whose time is over, where the step does so.
 
-        To be undone by nobody: these rows were absent before. Cut off, it is done again with the
-        step.
+        Never undone: these rows were absent before. Cut off, it is done again with the step.
         """
         if self.candidates is not None:
             self.candidates.begin(step, partitions)
@@ -182,7 +181,7 @@ class KeyRoster:
         Args:
             created: keys that it gave a place.
             places: that it wrote to.
-            changed: what these had before.
+            changed: their earlier values.
         """
         self.index.remove(created)
         self.changed[places] = changed

@@ -1,8 +1,9 @@
 """A table whose rows come to be by their first update, with the log of a step.
 
-As in an ordinary table an owner logs what is at the places that it is about to change, then changes
-them. It also logs the keys that it gives a place, and the candidates that it counts. An owner has
-partitions: so its part of the log is as large as its part of the table, and nobody else's.
+As in an ordinary table an owner logs the contents of the places that it is about to change, then
+changes them. It also logs the keys that it gives a place, and the candidates that it counts. An
+owner has partitions: so its part of the log is as large as its part of the table, and nobody
+else's.
 """
 
 from __future__ import annotations
@@ -70,15 +71,15 @@ class KeyedTable:
     Args:
         name: of the parameter.
         dim: columns of a row.
-        dtype: of the rows, and of what the optimizer keeps of each.
-        states: names of what the optimizer keeps of each row.
-        rules: who has a row.
+        dtype: of the rows, and of the optimizer's state of each.
+        states: names of the optimizer's states of each row.
+        rules: which keys have a row.
 
     Attributes:
         shape: of the weight when it is full.
         kept_bytes: that the rows take then, and what finds them; the log takes as many as a step
             changes.
-        changes: keys of rows that steps wrote to, for who follows them.
+        changes: keys of rows that steps wrote to, for their followers.
         changes_of_candidates: the same of candidates.
     """
 
@@ -171,9 +172,9 @@ class KeyedTable:
         No other process may use the table meanwhile.
 
         Args:
-            tree: what it gave.
-            fresh: what the optimizer keeps of a row before its first step, where the tree has
-                nothing of it.
+            tree: of `get`.
+            fresh: the optimizer's state of a row before its first step, where the tree has nothing
+                of it.
 
         Raises:
             SpecError: there is no room for as many rows.
@@ -224,10 +225,10 @@ class KeyedTable:
 
         Args:
             keys: of the rows that change.
-            change: what does.
+            change: their change.
             partitions: of the owner.
             step: that is about to be committed, from 1.
-            owner: who writes; each has a log of its own.
+            owner: the writer; each has a log of its own.
 
         Returns:
             The present values of each field, [M, D]: views of the log.

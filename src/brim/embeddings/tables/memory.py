@@ -2,8 +2,8 @@
 
 It outlives every worker; the agent holds it, as that of gradients.
 
-It is mapped twice. What owners write goes to the one mapping; the other is what the user's code
-sees as weights: what somebody writes there is their own, and `is_written_to` tells.
+It is mapped twice. Owners write to the one mapping; the other is what the user's code
+sees as weights: a change made there stays private, and `is_written_to` tells.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One table: the rows of an embedding with the optimizer's state of each, and the log of a step.
 
 An owner logs what is at the places that it is about to change, then changes them. A worker that
-finds a log of a step that did not count puts back what was there: so a row is never half of one step
-and half of another.
+finds a log of a step that did not count puts back the old contents: so a row is never half of one
+step and half of another.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Table:
     Args:
         name: of the parameter.
         shape: of the weight, [R, D].
-        dtype: of the weight, and of what the optimizer keeps of each row.
-        states: names of what the optimizer keeps of each row, of its shape.
+        dtype: of the weight, and of the optimizer's state of each row.
+        states: names of the optimizer's states of each row, of its shape.
 
     Attributes:
-        fields: the weight and these, [R, D] each; what owners write.
+        fields: the weight and these, [R, D] each; written by owners.
         seen: the same for the user's code.
         kept_bytes: that the rows take; the log takes as many as a step changes.
         changed: the committed step that wrote each row last, from 1; 0 where none did. int64, [R].
-        changes: places that steps wrote to, for who follows them.
+        changes: places that steps wrote to, for their followers.
     """
 
     fields: Mapping[str, Tensor]
@@ -63,7 +63,7 @@ class Table:
     def bind(self, shared: Tensor, seen: Tensor) -> None:
         """Take memory, uint8 of [size_bytes] each.
 
-        One is for what owners write, the other shows the same to the user's code.
+        Owners write to one; the other shows the same to the user's code.
         """
         parts, count = self._split(shared), len(self.names)
         self.fields = dict(zip(self.names, parts, strict=False))
@@ -104,7 +104,7 @@ class Table:
         Args:
             places: int64, [N].
             step: that is about to be committed, from 1.
-            owner: who writes; each has a log of its own.
+            owner: the writer; each has a log of its own.
             at: where in the log: a place that no other owner's part of this step reaches.
 
         Returns:

@@ -4,7 +4,7 @@ The rest is best effort.
 
 Source: Gao et al., Chronus (SoCC 2021), section 4: deadline jobs are packed backwards from their
 deadlines; one that does not fit is degraded to best effort, never refused; each lease a MILP picks
-who runs.
+the jobs that run.
 """
 
 from __future__ import annotations

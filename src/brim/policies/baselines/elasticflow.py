@@ -3,7 +3,7 @@
 Minimum satisfactory share, admission, marginal return of device time.
 
 Pure. Repaired against the published code (section 3 of the reference): arrivals are judged one at a
-time, by comparing the promises that can be kept before and after; a late job blocks nobody; the
+time, by comparing the promises that can be kept before and after; a late job blocks no other; the
 greedy step prefers the grant that costs the least device time; one change of workers is in the
 plan. Sizes stay the measured ones. A refused job is kept as best effort, as if its user had
 submitted it again without the deadline.
@@ -179,7 +179,7 @@ def _grant(
 ) -> None:
     """Size by size to the job whose device time grows least by it; jobs without a worker first.
 
-    Of these, who is to be measured before it can be judged: that takes seconds.
+    Of these, the first are jobs to be measured before they can be judged: that takes seconds.
     """
     if free <= 0:
         return

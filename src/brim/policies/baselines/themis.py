@@ -3,7 +3,7 @@
 Jobs that sharing delays most, against a cluster of their own share, come first.
 
 Source: Mahajan et al., Themis (NSDI 2020), section 3. Repaired against ElasticFlow's artifact: the
-isolated time is that on a fair share of the devices, and what a job has had lowers its priority
+isolated time is that on a fair share of the devices, and past holdings lower a job's priority
 (leases rotate).
 """
 
@@ -31,7 +31,7 @@ def themis(snapshot: Snapshot) -> Decision:
 
     For a given bound on rho the least shares are known in closed form and add up to one number, so
     that the min-max itself needs no solver (the `:as-coded` variant computes it); with whole gangs
-    what remains of it is the order.
+    only the order remains of it.
     """
     now, count = snapshot.now, len(snapshot.jobs)
 

@@ -62,8 +62,9 @@ class CopyPart(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an agent's copy of the master's journal and records.
 
     Args:
-        number: entries of the journal that the copy stands for behind this part; 0: it is not whole.
-        begins: what the copy had so far is void.
+        number: entries of the journal that the copy stands for behind this part; 0: it is not
+            whole.
+        begins: the earlier contents of the copy are void.
         restates: the entries take the place of all before them.
         holders: agents that keep a copy.
     """
@@ -93,7 +94,7 @@ class JoinJob(Message, frozen=True):
         host: the name of its host, for people.
         life: of the master that it obeyed last; 0 for an agent that comes new.
         heard: the number of the last message that it has from the master.
-        unheard: what agents of its name have left that were killed, in order.
+        unheard: the last messages of killed agents of its name, in order.
         room: workers that it takes at most; None: as many as are wanted.
         keeps: it keeps a copy of the master's journal, being on a host of its own.
         told: all that masters told it follows from the entries before this place; None: it was told
@@ -171,8 +172,8 @@ class Late(Message, frozen=True):
 
     Args:
         limit: seconds after which it is given up; None: never.
-        start: what it does of a start that is only slow, such as `importing torch`; empty: it is
-            at something else, or for minutes.
+        start: its activity in a start that is only slow, such as `importing torch`; empty: it is at
+            something else, or for minutes.
     """
 
     worker: str
@@ -395,7 +396,7 @@ class FromMaster(msgspec.Struct, frozen=True, array_like=True):
 
     Args:
         told: entries of the journal that the message, and what was `heard`, follow from.
-        copy: what the agent's copy lacks; it has that before it obeys the message.
+        copy: the missing entries of the agent's copy; it has that before it obeys the message.
     """
 
     number: int

@@ -19,8 +19,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that only a worker can know of a job: its data, its model and its versions.
 
     `order` says how an epoch's order comes about: `shuffled` (a permutation of `order_size`
-    samples, of which `samples` are used), `sequential`, `stream`, or `sampler` (which nobody else
-    can recompute).
+    samples, of which `samples` are used), `sequential`, `stream`, or `sampler` (which other workers
+    cannot recompute).
     """
 
     samples: int
@@ -131,8 +131,8 @@ class Beat(Message, frozen=True):
     """Alive, nothing to say.
 
     Args:
-        moves: counts what the main thread of a worker has come by: where it stays the same, that
-            thread may hang.
+        moves: counts the progress of a worker's main thread: where it stays the same, that thread
+            may hang.
     """
 
     moves: int = 0
