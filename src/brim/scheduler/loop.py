@@ -495,7 +495,7 @@ class Scheduler:
         Raises SpecError where there is no such job.
         """
         by = self._clock.set_by()
-        return [change._replace(at=change.at + by) for change in self._book.story(self._find(id))]
+        return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _user_of(self, tenant: str) -> str:
         return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
@@ -698,7 +698,7 @@ class Scheduler:
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:
-        self._book.note_cluster(self._clock.wall(), event, detail)
+        self._book.note(Change(self._clock.wall(), event=event, detail=detail))
 
     def _described(self) -> str:
         spec = self._backend.spec

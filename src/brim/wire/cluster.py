@@ -133,20 +133,6 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     earliest: float | None
 
 
-class ChangeView(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a job.
-
-    `before` and `after` are workers where `event` is `workers`.
-    """
-
-    at: float
-    event: str
-    before: int
-    after: int
-    reason: str
-    detail: str
-
-
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """Lines that processes of a job printed.
 
