@@ -38,7 +38,7 @@ from brim.domain.submission import (
     by_tenant,
     check_spec,
 )
-from brim.domain.tenancy import Tenant
+from brim.domain.tenancy import Quota, Tenant
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.host.account import check_account
 from brim.host.log import LogLine
@@ -669,17 +669,13 @@ class Scheduler:
         views = []
         for name, records in sorted(mine.items()):
             holds = sum(record.target for record in records if record.running)
-            owner = owners.get(name)
+            owner = owners.get(name) or Quota()
             views.append(
                 TenantView(
                     tenant=name,
-                    cohort=owner.cohort if owner else "default",
-                    guaranteed=owner.guaranteed if owner else 0,
-                    exclusive=owner.exclusive if owner else 0,
-                    limit=owner.limit if owner else None,
-                    weight=owner.weight if owner else 1.0,
+                    **{right: getattr(owner, right) for right in Quota.__struct_fields__},
                     holds=holds,
-                    borrows=max(0, holds - (owner.guaranteed if owner else 0)),
+                    borrows=max(0, holds - owner.guaranteed),
                     jobs=len(records),
                 )
             )
