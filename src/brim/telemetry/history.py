@@ -27,24 +27,17 @@ from brim.telemetry.events import (
     ValuesLogged,
     Warned,
     WorkerChanged,
+    WorkerFacts,
     WorldReFormed,
 )
 from brim.telemetry.record_files import follow_events, follow_steps, in_order
 
 
-@dataclass(slots=True, kw_only=True)
-class WorkerLife:
-    """The life of one worker; times are wall clock."""
+class WorkerLife(WorkerFacts, frozen=False, kw_only=True):
+    """The life of one worker, with what was said of it last; times are wall clock."""
 
-    worker: str
-    state: str
     since: float
     until: float | None = None
-    pid: int = 0
-    agent: str = ""
-    rank: int | None = None
-    reason: str = ""
-    serves: bool = False
 
 
 @dataclass(slots=True)
