@@ -43,8 +43,8 @@ class DatasetRead(DatasetFacts, frozen=True, kw_only=True, tag_field="kind", tag
     at: float
 
 
-class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker and its state; a server `serves`.
+class WorkerChanged(_Record, frozen=True, kw_only=True, tag="worker"):
+    """A worker entered `state`; a server `serves`.
 
     `reason` says why the worker left or was lost, as in `signal 9`.
     """
@@ -56,12 +56,6 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     rank: Count | None = None
     reason: str = ""
     serves: bool = False
-
-
-class WorkerChanged(WorkerFacts, frozen=True, kw_only=True, tag_field="kind", tag="worker"):
-    """A worker entered `state`."""
-
-    at: float
 
     @property
     def ran_out_of_memory(self) -> bool:

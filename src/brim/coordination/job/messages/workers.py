@@ -29,7 +29,9 @@ class Facts(DatasetFacts, frozen=True, kw_only=True):
     versions: dict[str, str]
     start_method: str
     transport: str
-    tables: list[TableFacts] = msgspec.field(default_factory=list)  # of embeddings that are trained by rows
+    tables: list[TableFacts] = msgspec.field(
+        default_factory=list
+    )  # of embeddings that are trained by rows
 
 
 class MicroReport(CommittedPart, frozen=True, array_like=True):
