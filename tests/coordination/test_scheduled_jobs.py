@@ -24,7 +24,6 @@ from brim.coordination.cluster.scheduled_jobs import (
     KindFreed,
     Looked,
     Lose,
-    Note,
     RangeChanged,
     Save,
     ScheduledJobs,
@@ -34,6 +33,7 @@ from brim.coordination.cluster.scheduled_jobs import (
 )
 from brim.coordination.cluster.sightings import NodeSeen, Seen
 from brim.domain.cluster import Cluster, ClusterSpec, Node
+from brim.domain.course import Change
 from brim.domain.host_kind import HostKind
 from brim.domain.job import JobSpec, WorkerRange
 from brim.domain.lifecycle import Happening, Life, Phase
@@ -689,7 +689,7 @@ def test_a_submission_is_written_down_and_calls_for_a_decision(heard: Heard) -> 
     job = Heard().submit()
     job.id = "job-3"
     commands = heard.jobs.handle(Submitted(job, "by ads"), 1.0)
-    assert [type(command).__name__ for command in commands] == ["Save", "Note", "Decide"]
+    assert [type(command).__name__ for command in commands] == ["Save", "Change", "Decide"]
 
 
 def test_masters_are_told_once_of_a_node_of_another_host_that_is_lost() -> None:
@@ -725,7 +725,7 @@ def test_a_job_that_waits_for_nodes_of_one_kind_says_so_once() -> None:
     heard.hear(Decided(Decision(workers={}, reasons={"job-1": full})), 3.0)
     heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 4.0)
     assert heard.story.count("job-1 waits") == 2
-    (note,) = [each for each in heard.commands if isinstance(each, Note)]
+    (note,) = [each for each in heard.commands if isinstance(each, Change)]
     assert (note.reason, note.detail) == ("exact-on-nodes-of-one-kind", why[1])
 
 
@@ -878,7 +878,7 @@ def test_it_says_how_the_nodes_that_are_there_differ(known: bool) -> None:
     heard.hear(Decided(Decision(workers={}, reasons={"job-1": why})), 7.0)
     said = "no node is of its kind: torch 2.12.0 on the nodes where it began and 2.13.0 on node0"
     assert heard.jobs.waits_for(job) == said
-    (note,) = [each for each in heard.commands if isinstance(each, Note)]
+    (note,) = [each for each in heard.commands if isinstance(each, Change)]
     assert (note.event, note.detail) == ("waits", said)
 
 
@@ -893,7 +893,7 @@ def test_its_owner_lets_it_go_on_on_another_kind() -> None:
     heard.hear(Looked(other, {}), 6.0)
     assert seen_by_policy(heard) == ()
     heard.hear(KindFreed("job-1", "by ads"), 7.0)
-    assert [type(each).__name__ for each in heard.commands] == ["Save", "Note", "Decide"]
+    assert [type(each).__name__ for each in heard.commands] == ["Save", "Change", "Decide"]
     assert seen_by_policy(heard) is None
     heard.hear(KindFreed("job-1", "by ads"), 7.0)
     assert not heard.commands, "once is as good as twice"
@@ -951,7 +951,7 @@ def test_the_story_says_where_a_job_is_placed_once_it_starts_there() -> None:
 
     def told(event: Event, now: float) -> list[tuple[str, str]]:
         heard.hear(event, now)
-        return [(each.event, each.detail) for each in heard.commands if isinstance(each, Note)]
+        return [(each.event, each.detail) for each in heard.commands if isinstance(each, Change)]
 
     assert told(given("n2"), 1.0) == [("workers", "")]
     assert told(given("n1"), 2.0) == []

@@ -14,6 +14,7 @@ import pytest
 from bookkeeping import job_of
 from brim import client as client_module
 from brim.domain.cluster import Cluster, ClusterSpec
+from brim.domain.course import Change
 from brim.domain.lifecycle import Life, Phase
 from brim.errors import SpecError
 from brim.scheduler.loop import CLUSTER, Scheduler
@@ -137,17 +138,19 @@ def many_jobs(folder: Path) -> None:
                 life=Life(Phase.DONE), ended=at + 300.0,
             )  # fmt: skip
             book.save(record)
-            book.note(at, record.id, "submitted")
+            book.note(Change(at, record.id, "submitted"))
             for part in range(6):
                 sizes = {"before": part, "after": 1 + part % 3}
                 book.note(
-                    at + 1 + 40.0 * part,
-                    record.id,
-                    "workers",
-                    **sizes,
-                    reason="surplus",
-                    detail="grew",
+                    Change(
+                        at + 1 + 40.0 * part,
+                        record.id,
+                        "workers",
+                        **sizes,
+                        reason="surplus",
+                        detail="grew",
+                    )
                 )
-                book.note(at + 1 + 40.0 * part, record.id, "running")
-            book.note(at + 300.0, record.id, "done")
+                book.note(Change(at + 1 + 40.0 * part, record.id, "running"))
+            book.note(Change(at + 300.0, record.id, "done"))
     database.close()

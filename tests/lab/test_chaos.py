@@ -169,7 +169,7 @@ def test_a_slow_worker_stands_still_again_and_again_and_then_goes_on(tmp_path: P
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
         history = RunHistory(
             round=RoundFormed(at=0.0, round=1, world_size=1, workers=["w1"]),
-            workers={"w1": WorkerLife(worker="w1", state="ready", since=0.0, pid=worker.pid)},
+            crew={"w1": WorkerLife(at=0.0, worker="w1", state="ready", pid=worker.pid)},
         )
         (slow,) = parse_faults("slow rank 0 by 50ms for 200ms at step 1")
         outside.perform(slow, history)

@@ -38,7 +38,7 @@ from brim.domain.submission import (
     by_tenant,
     check_spec,
 )
-from brim.domain.tenancy import Tenant
+from brim.domain.tenancy import Quota, Tenant
 from brim.errors import EnvironmentFault, SpecError, StorageFault, did_you_mean
 from brim.host.account import check_account
 from brim.host.log import LogLine
@@ -495,7 +495,7 @@ class Scheduler:
         Raises SpecError where there is no such job.
         """
         by = self._clock.set_by()
-        return [change._replace(at=change.at + by) for change in self._book.story(self._find(id))]
+        return [replace(change, at=change.at + by) for change in self._book.story(self._find(id))]
 
     def _user_of(self, tenant: str) -> str:
         return next((each.user for each in self._backend.spec.tenants if each.id == tenant), "")
@@ -669,17 +669,13 @@ class Scheduler:
         views = []
         for name, records in sorted(mine.items()):
             holds = sum(record.target for record in records if record.running)
-            owner = owners.get(name)
+            owner = owners.get(name) or Quota()
             views.append(
                 TenantView(
                     tenant=name,
-                    cohort=owner.cohort if owner else "default",
-                    guaranteed=owner.guaranteed if owner else 0,
-                    exclusive=owner.exclusive if owner else 0,
-                    limit=owner.limit if owner else None,
-                    weight=owner.weight if owner else 1.0,
+                    **{right: getattr(owner, right) for right in Quota.__struct_fields__},
                     holds=holds,
-                    borrows=max(0, holds - (owner.guaranteed if owner else 0)),
+                    borrows=max(0, holds - owner.guaranteed),
                     jobs=len(records),
                 )
             )
@@ -698,7 +694,7 @@ class Scheduler:
         return self.cluster()
 
     def _note(self, event: str, detail: str = "") -> None:
-        self._book.note_cluster(self._clock.wall(), event, detail)
+        self._book.note(Change(self._clock.wall(), event=event, detail=detail))
 
     def _described(self) -> str:
         spec = self._backend.spec

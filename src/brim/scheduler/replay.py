@@ -174,7 +174,9 @@ class CourseOfDecisions:
     def _job(self, job: Job, states: Mapping[str, str]) -> JobCourse:
         story = self._stories[job.id]
         ended = self._ended.get(job.id)
-        given = [(each.at, each.after, reason_of(each)) for each in story if each[2] == "workers"]
+        given = [
+            (each.at, each.after, reason_of(each)) for each in story if each.event == "workers"
+        ]
         return JobCourse(
             job=job.id,
             tenant=job.tenant,

@@ -78,7 +78,7 @@ def _job(
     refused = max((at for at, _ in verdicts), default=job.submitted)
     ended = refused if outcome.finished is None else outcome.finished
     story = [
-        Change(job.submitted, job.id, "submitted", 0, 0, "", ""),
+        Change(job.submitted, job.id, "submitted"),
         *(_judged(at, verdict) for at, verdict in verdicts),
         *changes,
     ]
